@@ -24,9 +24,9 @@ from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import Carried, Graph, carry, scale_by
 from pgle.costs.profile.value import CostKind, Origin, Profile
 from pgle.schedule.predict import predict
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Module
+from pgle.xla.targets import find_hardware
 
 H100 = find_hardware("h100")
 SPREAD = 0.3  # of the logarithm of the factors drawn

@@ -24,7 +24,7 @@ from compare_power import Scenario, sides, warm_up
 from pgle.steps.compare import Verdict, compare
 from pgle.steps.estimate import Assumptions
 from pgle.steps.gate import Limits, Outcome, gate
-from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
+from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 LAUNCHES = (0.002, 0.003, 0.01, 0.02)

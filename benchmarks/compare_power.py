@@ -21,11 +21,9 @@ from itertools import islice
 import numpy as np
 from scipy.signal import lfilter
 
-from pgle.steps.blocks import block_length, bootstrap_medians
 from pgle.steps.compare import Verdict, compare
-from pgle.steps.estimate import Assumptions
-from pgle.steps.history import Entry, make_trends, measured_spread
-from pgle.steps.launches import LaunchSpread
+from pgle.steps.estimate import Assumptions, block_length, bootstrap_medians
+from pgle.steps.history import Entry, LaunchSpread, make_trends, measured_spread
 from pgle.steps.series import Floats, Step, make_series
 from pgle.steps.side import Side
 from pgle.steps.steady import StepTimes, steady

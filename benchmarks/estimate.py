@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.products import is_product
+from pgle.costs.estimate.kernels import is_product
 from pgle.costs.lookup.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.inputs.traces import read_traces
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.targets import find_hardware
 
 DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 

@@ -25,13 +25,12 @@ from statistics import fmean, median
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
-from pgle.run.rehearse.compiler.compile import Compiler
-from pgle.run.rehearse.settings import DEFAULT_FRACTION, Setting
+from pgle.run.compiler.compile import Compiler
+from pgle.run.rehearse import DEFAULT_FRACTION, Setting
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import run_program
-from pgle.xla.flags.record import Effect, public_record
-from pgle.xla.hardware import find_hardware
-from pgle.xla.targets import load_target
+from pgle.xla.flags.catalogue import Effect, public_record
+from pgle.xla.targets import find_hardware, load_target
 
 NOISE = 1.3  # per cent: identical controls of the sweep differ by 0.8 to 1.3
 TOPOLOGY = "1x1x64"

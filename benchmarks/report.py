@@ -28,15 +28,14 @@ from pgle.report.page.run_page import run_page
 from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Page, Section
 from pgle.report.timeline.measured import MOST_OPEN
-from pgle.report.timeline.part import timeline as part
+from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
 from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 from pgle.schedule.predict import predict
 from pgle.schedule.timeline import Breakdown
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.text import module_from_text
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 LAYERS = 4_000
 SECONDS, DEVICES, ACTIVITIES = 10, 8, 400_000

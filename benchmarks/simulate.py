@@ -13,8 +13,8 @@ from importlib.util import find_spec
 
 from pgle.costs.profile.value import Cost
 from pgle.schedule.simulate import simulate
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.targets import find_hardware
 
 ARRAY = Shape("bf16", (1024, 1024))
 LAYER = 20

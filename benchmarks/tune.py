@@ -30,12 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from pgle.report.text import duration, say
-from pgle.run.rehearse.command import RehearseCommand, prepared
-from pgle.run.rehearse.compiler.compile import Compiler
-from pgle.run.tune.bench import AT_ONCE, open_bench
-from pgle.run.tune.record import begun
-from pgle.run.tune.request import SAME_STEP, TuneRequest, Tuning
-from pgle.run.tune.tune import tune
+from pgle.run.compiler.compile import Compiler
+from pgle.run.rehearse_program import RehearseCommand, prepared
+from pgle.run.trials import AT_ONCE, TuneRequest, begun, open_bench
+from pgle.run.tune import SAME_STEP, Tuning, tune
 from pgle.tune.trial import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
 from pgle.xla.targets import load_target

@@ -20,12 +20,11 @@ from pathlib import Path
 from statistics import mean
 
 from pgle.report.text import say
-from pgle.run.rehearse.command import RehearseCommand, prepared
-from pgle.run.tune.bench import open_bench
-from pgle.run.tune.request import TuneRequest
+from pgle.run.rehearse_program import RehearseCommand, prepared
+from pgle.run.trials import TuneRequest, open_bench
 from pgle.tune.moves import MIB, Axis
-from pgle.tune.search import search
-from pgle.tune.trial import Flags, Trial, judge, stands
+from pgle.tune.search import search, stands
+from pgle.tune.trial import Flags, Trial, judge
 from pgle.xla.targets import load_target
 
 UNSET = ""

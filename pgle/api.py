@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
-    from pgle.run.rehearse.command import RehearseCommand
-    from pgle.run.rehearse.rehearse import Rehearsal
-    from pgle.run.tune.request import Tuning
+    from pgle.run.rehearse import Rehearsal
+    from pgle.run.rehearse_program import RehearseCommand
+    from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
     from pgle.steps.series import Series
     from pgle.steps.side import Side
@@ -65,9 +65,9 @@ class Answer(Generic[Result]):
 
     def to_json(self) -> str:
         """The JSON document as text."""
-        from pgle.report import json
+        from pgle.report import text
 
-        return json.text(self.document["schema"], self.document)
+        return text.text(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
         """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the document.
@@ -156,7 +156,7 @@ def convert(
     from pgle.costs.measure.measured import AggregateOptions
     from pgle.costs.statistic import parse_statistic
     from pgle.report.costs import convert as report
-    from pgle.report.onward import after_conversion
+    from pgle.report.next_steps import after_conversion
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _inputs(inputs)
@@ -199,7 +199,7 @@ def verify(
         UserError: an input is bad, or nothing is left to compare.
     """
     from pgle.report.costs import verify as report
-    from pgle.report.onward import after_verification
+    from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.module_verdict import Bounds
 
@@ -237,7 +237,7 @@ def confirm(
         UserError: the log, or another input, cannot be read.
     """
     from pgle.report.experiment import confirm as report
-    from pgle.report.onward import after_confirmation
+    from pgle.report.next_steps import after_confirmation
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
     from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
@@ -283,7 +283,7 @@ def compare(
     Raises:
         UserError: a side cannot be read, or has no steady step.
     """
-    from pgle.report.onward import after_comparison
+    from pgle.report.next_steps import after_comparison
     from pgle.report.steps import compare as report
     from pgle.report.steps.compare_page import page
     from pgle.run.compare import CompareRequest, run_compare
@@ -409,7 +409,7 @@ def rehearse(
     """
     from pgle.report.progress import phases
     from pgle.report.schedules import rehearse as report
-    from pgle.run.rehearse.command import run
+    from pgle.run.rehearse_program import run
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
     with phases() if shows_progress else nullcontext(lambda phase: None) as on_phase:
@@ -454,10 +454,9 @@ def tune(
     from dataclasses import replace
 
     from pgle.report.schedules import tune as report
-    from pgle.run.rehearse.command import launch, of_run, prepared
-    from pgle.run.tune.record import begun
-    from pgle.run.tune.request import TuneRequest
-    from pgle.run.tune.tune import tune
+    from pgle.run.rehearse_program import launch, of_run, prepared
+    from pgle.run.trials import TuneRequest, begun
+    from pgle.run.tune import tune
     from pgle.xla.targets import load_target
 
     asked = of_run(_asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached))
@@ -505,7 +504,7 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         yield found
         return
     from pgle.files import write_files
-    from pgle.run.launch.profiled_steps import TRACE, Window, embedded_hlo
+    from pgle.run.profiled_steps import TRACE, Window, embedded_hlo
 
     pgle._window = window = Window(found.folder, first, count)
     try:
@@ -532,9 +531,9 @@ def _asked(
     """What is to be compiled; a function is lowered into a temporary folder, which stays."""
     from tempfile import mkdtemp
 
-    from pgle.run.launch.captured import fitted
-    from pgle.run.launch.lowered_step import lowered_step
-    from pgle.run.rehearse.command import RehearseCommand
+    from pgle.run.capture.captured import fitted
+    from pgle.run.capture.lowered_step import lowered_step
+    from pgle.run.rehearse_program import RehearseCommand
 
     shape = topology or (f"1x1x{devices}" if devices else None)
     doubts: tuple[str, ...] = ()
@@ -556,9 +555,9 @@ def _asked(
 
 
 def _answer(command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True) -> Answer[R]:
-    from pgle.report import json
+    from pgle.report import text
 
-    return Answer(result, page, {"schema": f"pgle.{command}/1", **json.plain(document)}, ok)
+    return Answer(result, page, {"schema": f"pgle.{command}/1", **text.plain(document)}, ok)
 
 
 def _working(what: str) -> AbstractContextManager[Progress | None]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pgle.xla.hardware import TABLE
+from pgle.xla.targets import TABLE
 
 OUT = Path(__file__).parents[1] / "pgle/xla/data/perf_tables"
 GPUS = {"sm_90": "h100-sxm", "sm_100_B200": "b200", "sm_100_GB200": "gb200", "sm_103": "gb300"}

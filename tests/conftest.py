@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from schemas import violations
 
-from pgle.report import json as report
+from pgle.report import text as report
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
 
 for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):

@@ -14,7 +14,7 @@ from schemas import violations
 
 import pgle
 from pgle.cli.main import run
-from pgle.run.launch.lowered_step import lowered_step
+from pgle.run.capture.lowered_step import lowered_step
 
 MESH = AbstractMesh((8,), ("data",))
 

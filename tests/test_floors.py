@@ -28,8 +28,19 @@ FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.s
 PURE = ("steps", "analyze", "scale", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 MOST_LINES = 600
+ROOMS = (
+    "directory",
+    "ask",
+    "process hook compiler",
+    "inputs",
+    "history profiles predict abba fitted",
+    "convert coverage confirm compare",
+    "capture",
+    "stages",
+)
+"""Rooms and files of `run/` from the ground up; its other files are commands on top of them."""
 PRIVATE = ("jax._src", "jaxlib._")
-PRIVATE_AT = ("run/ask/jax_private/", "run/launch/hook_site/pgle_hook/jax_private.py")
+PRIVATE_AT = ("run/ask/jax_private/", "run/hook/hook_site/pgle_hook/jax_private.py")
 
 
 @cache
@@ -69,6 +80,24 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     files = [path for path in SOURCES if path.name != "__init__.py"]
     names = {f"pgle.{below(path)[:-3].replace('/', '.')}": path for path in files}
     TopologicalSorter({name: imports(path) & names.keys() for name, path in names.items()}).prepare()
+
+
+def test_rooms_of_run_only_look_down() -> None:
+    order = {name: place for place, names in enumerate(ROOMS) for name in names.split()}
+    files = [path for path in SOURCES if below(path).startswith("run/") and "hook_site" not in path.parts]
+    arrows = {
+        (path.relative_to(ROOT / "run").parts[0].removesuffix(".py"), name.split(".")[2], below(path))
+        for path in files
+        for name in imports(path)
+        if name.startswith("pgle.run.")
+    }
+    assert [
+        f"{path} imports {target}" for room, target, path in arrows if order.get(target, 99) > order.get(room, 99)
+    ] == []
+    graph: dict[str, set[str]] = {}
+    for room, target, _ in arrows:
+        graph.setdefault(room, set()).update({target} - {room})
+    TopologicalSorter(graph).prepare()
 
 
 def test_pure_floors_stay_pure() -> None:

@@ -14,9 +14,8 @@ import pytest
 import pgle
 from pgle.errors import UserError, one_line
 from pgle.next import Next, typed
-from pgle.run import history
-from pgle.run.ask import xprof
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run import history, xprof
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
 from pgle.trace.nsys.sqlite import REPORT_MAGIC, check_sqlite

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import pgle
-from pgle.run.launch.profiled_steps import Window
+from pgle.run.profiled_steps import Window
 
 
 @jax.jit

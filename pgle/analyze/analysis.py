@@ -11,30 +11,46 @@ import numpy.typing as npt
 from pgle.analyze.collectives import (
     LateRanks,
     MeasuredCollective,
+    Overlap,
     find_arrivals,
+    find_overlap,
     late_ranks,
     measured_collectives,
     transfer_exposed_us,
 )
-from pgle.analyze.layers import Layers, Ran, find_layers
+from pgle.analyze.layers import (
+    Layers,
+    Multiplied,
+    Multiplying,
+    Products,
+    Ran,
+    Work,
+    find_layers,
+    find_products,
+    slowest,
+    work_of,
+)
 from pgle.analyze.memory import Memory
-from pgle.analyze.overlap import Overlap, find_overlap
-from pgle.analyze.parts import Parts, step_parts
-from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, mean_us, row_streams
-from pgle.analyze.work import Multiplied, Multiplying, Products, Work, find_products, slowest, work_of
-from pgle.costs.measure.naming import Naming, name_instructions
-from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.measure.programs import Program
+from pgle.analyze.window import (
+    DeviceWindow,
+    StepParts,
+    device_windows,
+    mean_breakdown,
+    mean_us,
+    row_streams,
+    step_parts,
+)
+from pgle.costs.measure.measured import ProgramCosts
+from pgle.costs.measure.naming import Naming, Program, name_instructions
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.column import median
-from pgle.trace.table import Trace
+from pgle.trace.table import Trace, median
 from pgle.trace.windows import Executions, find_executions
-from pgle.xla.flags.modes import SYNC_MODES
-from pgle.xla.hardware import Hardware
+from pgle.xla.collectives import guess_kind
+from pgle.xla.flags.presets import SYNC_MODES
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.kinds import guess_kind
+from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
@@ -77,7 +93,7 @@ class MeasuredStep:
     breakdown: Breakdown  # of a step, mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
-    parts: Parts  # every step, by rows that add up to it
+    parts: StepParts  # every step, by rows that add up to it
     late: LateRanks  # the ranks that the others wait for
     async_exposed_us: float  # of asynchronous collectives together, after the last rank arrived, in a step
     layers: Layers | None = None  # by part of the program; None without HLO

@@ -1,6 +1,6 @@
 """Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
 
-Rows come from `pgle.analyze.parts`, so they add up to the difference of the steps: instructions, collectives, waits
+Rows come from `pgle.analyze.window`, so they add up to the difference of the steps: instructions, collectives, waits
 for other ranks, copies, other modules, idle time by cause, slow steps, and what is not explained.
 
 Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
@@ -19,9 +19,8 @@ from enum import StrEnum
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
-from pgle.analyze.parts import Group, StepTime
-from pgle.costs.profile.align import EndTable, Window, align
-from pgle.costs.profile.match import Evidence
+from pgle.analyze.window import Group, StepTime
+from pgle.costs.profile.align import EndTable, Evidence, Window, align
 from pgle.schedule.timeline import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -66,7 +65,7 @@ class Part:
     """What an instruction takes of a step."""
 
     name: str  # in its trace
-    us: float  # its own part of a step, see `pgle.analyze.parts`
+    us: float  # its own part of a step, see `pgle.analyze.window`
     each_us: float  # one execution; of collectives after the last rank arrived
     count: float  # executions in a step
     sync: bool = False  # a collective in turn with compute
@@ -87,7 +86,7 @@ class Change:
     # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
     source: str
-    group: str  # a `Group` of `pgle.analyze.parts`, ``slow steps`` or ``not explained``
+    group: str  # a `Group` of `pgle.analyze.window`, ``slow steps`` or ``not explained``
     note: str = ""  # what else differs, in words
 
     @property

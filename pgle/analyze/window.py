@@ -1,4 +1,8 @@
-"""What each device did during the steady steps: parts of time that add up to the window, and the gaps between them.
+"""A measured window taken apart: every moment of a step given to one row, and the parts of time that add up to it.
+
+A moment counts as compute if anything computes, else as communication, else as a copy, else as idle: the parts of
+`pgle.schedule.timeline.Breakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
+rows of a step add up to the step, and rows of two steps to the difference between them.
 
 Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
 activity to the end of its last; what a schedule decides, and what XProf calls a step of a GPU. A *step*: from the start
@@ -10,18 +14,234 @@ Times are whole nanoseconds since the start of a device's window, as float64: su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.column import distinct
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
-from pgle.trace.table import Kind, Trace
+from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Kind, Trace, distinct, median
 from pgle.trace.windows import Executions
+
+SLOW = 0.05
+"""A step is slow when it takes longer than the median step by this share, and by more than `NOISE` deviations."""
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+
+class Group(StrEnum):
+    """What a row is of."""
+
+    COMPUTE = "compute"  # an instruction of the main module
+    TRANSFER = "communication"  # a collective, exposed, without the wait
+    WAIT = "waits for other ranks"  # a collective, exposed, while it waits for the last rank
+    COPY = "copies"  # an exposed transfer of the main module
+    MODULE = "other modules"  # another module, whatever it does
+    LAUNCH = "launch gaps"  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
+    HOST = "host gaps"  # idle inside steps, in longer gaps; named after the instruction that follows the gap
+    BETWEEN = "between steps"  # idle between steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step, mean over the devices."""
+
+    execution: int  # its number in the trace
+    span_us: float  # from its first activity to the end of its last
+    pause_us: float | None  # from there to the next step; None of the last
+    is_slow: bool  # much longer than most
+
+    @property
+    def step_us(self) -> float:
+        """Span and pause."""
+        return self.span_us + (self.pause_us or 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class StepParts:
+    """The rows of every step: k rows, n steps, mean over the devices that ran the step."""
+
+    rows: tuple[tuple[Group, str], ...]  # k, the group and the name in it
+    inside_us: Floats  # float64[k, n], during the step
+    pause_us: Floats  # float64[k, n], between it and the next
+    steps: tuple[StepTime, ...]  # n, by execution
+    kernels: Mapping[str, float]  # GPU activities of the main module in a step, by the name of their row
+
+    def mean_us(self, *, slow: bool | None = None) -> Floats:
+        """float64[k]: a row in a mean step.
+
+        Args:
+            slow: of the slow steps alone, or without them; None: of all steps.
+        """
+        use = np.array([slow is None or step.is_slow == slow for step in self.steps], np.bool_)
+        paused = use & np.array([step.pause_us is not None for step in self.steps], np.bool_)
+        inside, pause = self.inside_us[:, use].sum(axis=1), self.pause_us[:, paused].sum(axis=1)
+        return np.asarray(inside / max(use.sum(), 1) + pause / max(paused.sum(), 1))
+
+    @cached_property
+    def typical_us(self) -> Floats:
+        """float64[k]: in a mean step without the slow ones."""
+        return self.mean_us(slow=False)
+
+    @property
+    def slow_us(self) -> float:
+        """By how much slow steps lengthen the mean step."""
+        return float(self.mean_us().sum() - self.typical_us.sum())
+
+    def of(self, *groups: Group) -> dict[str, float]:
+        """The rows of some groups in a typical step, by name, the longest first."""
+        found: dict[str, float] = {}
+        for (group, name), us in zip(self.rows, self.typical_us.tolist(), strict=True):
+            if group in groups:
+                found[name] = found.get(name, 0.0) + us
+        return dict(sorted(found.items(), key=lambda row: -row[1]))
+
+    def excess(self) -> list[tuple[Group, str, float]]:
+        """What slow steps have more of than the others, per slow step, the largest first."""
+        more = self.mean_us(slow=True) - self.typical_us
+        order = np.argsort(-more, kind="stable").tolist()
+        return [(*self.rows[at], float(more[at])) for at in order if more[at] > 0]
+
+
+def step_parts(
+    trace: Trace, windows: Sequence[DeviceWindow], main: int, done: Sequence[Floats], names: Sequence[str]
+) -> StepParts:
+    """Take every step apart.
+
+    Args:
+        main: index of the main module.
+        done: of each window, float64[rows], when a row would have ended without a wait for other ranks.
+        names: of each instruction of the trace, the name that its rows are called by.
+    """
+    executions = distinct(np.concatenate([np.empty(0, np.int64), *(window.numbers for window in windows)]))
+    groups, size = list(Group), len(names) + len(trace.modules)
+    found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
+    for window, finished in zip(windows, done, strict=True):
+        at = np.searchsorted(executions, window.numbers)
+        for group, name, begin, ns in _pieces(trace, window, main, finished, len(names)):
+            step = np.maximum(np.searchsorted(window.begins, begin, side="right") - 1, 0)
+            apart = begin >= window.finishes[step]
+            codes = groups.index(group) * size + name
+            key = (codes * 2 + apart) * len(executions) + at[step]
+            for cell, us in zip(*_sums(key, ns / 1e3), strict=True):
+                row, where = divmod(cell, 2 * len(executions))
+                found.setdefault(row, np.zeros(2 * len(executions)))[where] += us
+    ran = np.zeros(len(executions))
+    paused = np.zeros(len(executions))
+    for window in windows:
+        at = np.searchsorted(executions, window.numbers)
+        ran[at] += 1
+        paused[at[:-1]] += 1
+    by_name: dict[tuple[Group, str], Floats] = {}
+    modules = [key.name for key in trace.modules]
+    for row, cells in found.items():
+        group, number = groups[row // size], row % size
+        known = (group, names[number] if number < len(names) else modules[number - len(names)])
+        by_name[known] = by_name.get(known, 0.0) + cells.reshape(2, -1)
+    table = np.array(list(by_name.values())).reshape(len(by_name), 2, len(executions))
+    return StepParts(
+        rows=tuple(by_name),
+        inside_us=table[:, 0] / np.maximum(ran, 1),
+        pause_us=table[:, 1] / np.maximum(paused, 1),
+        steps=_step_times(windows, executions, ran, paused),
+        kernels=_kernels(trace, windows, main, names),
+    )
+
+
+def _kernels(trace: Trace, windows: Sequence[DeviceWindow], main: int, names: Sequence[str]) -> dict[str, float]:
+    counts, steps = np.zeros(len(names)), max(sum(window.steps for window in windows), 1)
+    for window in windows:
+        rows = window.rows[trace.module[window.rows] == main]
+        counts += np.bincount(trace.instruction[rows], minlength=len(names))
+    found: dict[str, float] = {}
+    for code in np.flatnonzero(counts).tolist():
+        found[names[code]] = found.get(names[code], 0.0) + float(counts[code]) / steps
+    return found
+
+
+def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
+    """The sum of the values of each distinct key."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    if len(first) == 0:
+        return [], []
+    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist()
+
+
+def _pieces(
+    trace: Trace, window: DeviceWindow, main: int, done: Floats, names: int
+) -> list[tuple[Group, Codes, Floats, Floats]]:
+    """Group, name, begin and ns of every row's own time on one device, and of its gaps."""
+    start, end = window.start, window.end
+    of_main = trace.module[window.rows] == main
+    name = np.where(of_main, trace.instruction[window.rows], names + trace.module[window.rows]).astype(np.int64)
+    compute, communication = window.busy(Stream.COMPUTE), window.busy(Stream.COMMUNICATION)
+    before = {Stream.COMPUTE: None, Stream.COMMUNICATION: compute, Stream.COPY: join(compute, communication)}
+    groups = {Stream.COMPUTE: Group.COMPUTE, Stream.COMMUNICATION: Group.TRANSFER, Stream.COPY: Group.COPY}
+    pieces = []
+    for stream, cover in before.items():
+        here = np.flatnonzero(window.stream == stream)
+        begin = np.maximum(start[here], _reach(end[here]))
+        stop = np.maximum(end[here], begin)
+        ours, code = of_main[here], name[here]
+        pieces.append((Group.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
+        if stream == Stream.COMMUNICATION:
+            finished = np.clip(done[here], begin, stop)
+            pieces.append((Group.TRANSFER, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
+            pieces.append((Group.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
+        else:
+            pieces.append((groups[stream], code[ours], begin[ours], _own(cover, begin, stop)[ours]))
+    gaps = window.gaps
+    short = gaps.inside & (gaps.length <= LAUNCH_GAP_NS)
+    for group, which in (
+        (Group.LAUNCH, short), (Group.HOST, gaps.inside & ~short), (Group.BETWEEN, ~gaps.inside)
+    ):  # fmt: skip
+        row = gaps.after[which]
+        after = np.where(trace.module[row] == main, trace.instruction[row], names + trace.module[row])
+        code = after.astype(np.int64) if group == Group.HOST else np.zeros(len(row), np.int64)
+        pieces.append((group, code, gaps.times.start[which], gaps.length[which]))
+    return pieces
+
+
+def _reach(end: Floats) -> Floats:
+    """How far the rows before each one reach; the rows are ordered by start."""
+    reach = np.zeros(len(end))
+    np.maximum.accumulate(end[:-1], out=reach[1:])
+    return reach
+
+
+def _own(cover: Intervals | None, begin: Floats, end: Floats) -> Floats:
+    """The length of intervals outside of `cover`."""
+    return end - begin if cover is None else end - begin - covered(cover, begin, end)
+
+
+def _step_times(
+    windows: Sequence[DeviceWindow], executions: Codes, ran: Floats, paused: Floats
+) -> tuple[StepTime, ...]:
+    span, pause = np.zeros(len(executions)), np.zeros(len(executions))
+    for window in windows:
+        at = np.searchsorted(executions, window.numbers)
+        span[at] += (window.finishes - window.begins) / 1e3
+        pause[at[:-1]] += np.maximum(window.begins[1:] - window.finishes[:-1], 0.0) / 1e3
+    span, pause, known = span / np.maximum(ran, 1), pause / np.maximum(paused, 1), paused > 0
+    usual_pause = median(pause[known]) if known.any() else 0.0
+    time = span + np.where(known, pause, usual_pause)
+    slow = np.zeros(len(time), np.bool_)
+    if len(time) > 2:
+        above = time - median(time)
+        slow = above > max(SLOW * median(time), NOISE * MAD_TO_DEVIATION * median(np.abs(above)))
+    columns = (executions.tolist(), span.tolist(), pause.tolist(), known.tolist(), slow.tolist())
+    return tuple(
+        StepTime(number, span_us, pause_us if has_pause else None, is_slow)
+        for number, span_us, pause_us, has_pause, is_slow in zip(*columns, strict=True)
+    )
+
 
 LAUNCH_GAP_NS = 20_000
 """Longer gaps are not those between two launches that wait in a queue: the field's limit, see `THRESHOLDS`."""

@@ -83,7 +83,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if not options["rounds"]:  # else they are a command
         options["words"] = piped(ctx, options["words"])
     with one_blas_thread():
-        from pgle.report.onward import after_comparison
+        from pgle.report.next_steps import after_comparison
         from pgle.report.page.terminal import show
         from pgle.report.steps import compare as report
         from pgle.report.text import say
@@ -99,11 +99,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
     written: tuple[AnyPath, ...] = ()
     if any(files.values()):
-        from pgle.report.steps.compare_page import write_reports  # templates take longer to load than all else
+        from pgle.report.steps.compare_page import write_reports
 
         written = write_reports(result, checks, following, **files, force=options["force"])
     if options["github"]:
-        from pgle.report.steps.ci import append
+        from pgle.report.steps.compare_page import append
 
         append(result, checks)
     for path in written:
@@ -117,7 +117,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
     """The words that run twice as many rounds, if rounds were run."""
-    from pgle.run.experiment.next_command import abba_words
+    from pgle.run.inputs.next_command import abba_words
 
     rounds = options["rounds"]
     return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
@@ -128,7 +128,7 @@ def _request(options: dict[str, Any]) -> Any:
     from pgle.run.compare import CompareRequest
     from pgle.steps.estimate import Assumptions
     from pgle.steps.gate import Limits, parse_share
-    from pgle.steps.launches import LaunchSpread
+    from pgle.steps.history import LaunchSpread
     from pgle.steps.steady import Rules
 
     def share(name: str) -> float | None:

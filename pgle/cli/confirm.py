@@ -51,7 +51,7 @@ def command(
     """
     from pgle.files import as_path
     from pgle.report.experiment import confirm as report
-    from pgle.report.onward import after_confirmation
+    from pgle.report.next_steps import after_confirmation
     from pgle.report.page.terminal import show
     from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile

@@ -76,7 +76,7 @@ def convert_command(
         from pgle.costs.measure.measured import AggregateOptions
         from pgle.costs.statistic import parse_statistic
         from pgle.report.costs import convert as report
-        from pgle.report.onward import after_conversion
+        from pgle.report.next_steps import after_conversion
         from pgle.report.page.terminal import show
         from pgle.report.progress import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output

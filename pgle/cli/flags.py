@@ -10,13 +10,14 @@ import click
 from pgle.cli.help import Group
 from pgle.cli.options import jaxlib_option, page_options, python_option
 from pgle.cli.paths import PATH
+from pgle.errors import printable
 from pgle.files import AnyPath
 from pgle.report import flags as report
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page.terminal import show
-from pgle.report.text import printable, warn
+from pgle.report.text import warn
 from pgle.run.ask.flag_probe import installed, lint_flags
-from pgle.run.launch.environment import read_flag_file, user_flags
+from pgle.run.process.environment import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, find, known_flags
 from pgle.xla.flags.presets import preset, preset_names, purpose
 from pgle.xla.flags.text import parse_flags
@@ -42,7 +43,7 @@ def list_(pattern: str, jaxlib: str | None, sections: tuple[str, ...], as_json: 
     wanted = pattern.lower()
     found = [item for item in catalogue().values() if wanted in item.name.lower() or wanted in item.meaning.lower()]
     if as_json:
-        json.show("pgle.flags/1", {"jaxlib": release, "settings": [report.setting_json(item) for item in found]})
+        text.show("pgle.flags/1", {"jaxlib": release, "settings": [report.setting_json(item) for item in found]})
     else:
         show(report.list_page(found, release, pattern), sections=sections)
 
@@ -58,7 +59,7 @@ def explain(name: str, sections: tuple[str, ...], as_json: bool) -> None:
     """
     setting = find(name)
     if as_json:
-        json.show("pgle.flags/1", {"setting": report.setting_json(setting)})
+        text.show("pgle.flags/1", {"setting": report.setting_json(setting)})
     else:
         page = report.setting_page(setting)
         record = [section.key for section in page.sections if section.key == report.RECORD]
@@ -91,9 +92,9 @@ def lint(
         parsed = parse_flags(" ".join(flags)) if flags else user_flags(os.environ)
     result = lint_flags(parsed, jaxlib=jaxlib, python=python)
     if as_json:
-        json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
+        text.show("pgle.flags/1", {"ok": result.ok, **text.plain(result)})
     else:
-        from pgle.report.onward import after_lint
+        from pgle.report.next_steps import after_lint
 
         clean = all(finding.level == "note" for finding in result.findings)
         show(report.lint_page(result, after_lint(flags, file, clean=clean)), sections=sections)
@@ -125,13 +126,13 @@ def preset_(
     if not name:
         rows = [(item, purpose(item)) for item in preset_names()]
         if as_json:
-            json.show("pgle.flags/1", {"presets": dict(rows)})
+            text.show("pgle.flags/1", {"presets": dict(rows)})
         else:
             show(report.presets_page(rows), sections=sections)
         return
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if as_json:
-        json.show("pgle.flags/1", {"preset": report.preset_json(found)})
+        text.show("pgle.flags/1", {"preset": report.preset_json(found)})
         return
     warn(finding.line() for finding in found.findings)
     lines = [*report.preset_lines(found), *(() if shell else (f"# {line}" for line in report.preset_reasons(found)))]
@@ -153,10 +154,10 @@ def thresholds(hlo: AnyPath, sections: tuple[str, ...], as_json: bool) -> None:
     \b
     pgle flags thresholds --hlo dump/
     """
-    from pgle.xla.hlo.reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
+    from pgle.xla.hlo.reader import read_modules
 
     result = combine_thresholds(main_module(read_modules(hlo)))
     if as_json:
-        json.show("pgle.flags/1", report.thresholds_json(result))
+        text.show("pgle.flags/1", report.thresholds_json(result))
     else:
         show(report.thresholds_page(result), sections=sections)

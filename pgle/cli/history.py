@@ -63,11 +63,11 @@ def add(
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
-    from pgle.report.onward import after_entry
+    from pgle.report.next_steps import after_entry
     from pgle.report.page import terminal
     from pgle.report.steps import history as report
     from pgle.run import history
-    from pgle.run.doctor.machine import git_commit
+    from pgle.run.ask.machine import git_commit
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.history import make_entry
     from pgle.steps.steady import Rules
@@ -103,7 +103,7 @@ def show(name: str | None, hardware: str | None, path: Path, sections: tuple[str
     \b
     pgle history show --name llama-7b
     """
-    from pgle.report.onward import after_trends
+    from pgle.report.next_steps import after_trends
     from pgle.report.page import terminal
     from pgle.report.steps import history as report
     from pgle.run.history import read

@@ -67,11 +67,11 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
 one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "begin": "doctor init help completion",
+    "start": "doctor init help completion",
     "convert": "convert perf-table",
     "stages": "run profile perf auto",
     "profiles": "verify complete carry merge diff",
-    "look": "show predict analyze report view",
+    "show": "show predict analyze report view",
 }
 """The files that hold several commands of one kind."""
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
@@ -182,11 +182,11 @@ def run(arguments: list[str]) -> int:
         if line is None:
             return code
         if "--json" in arguments[: arguments.index("--") if "--" in arguments else None]:
-            from pgle.report import json
+            from pgle.report import text
 
             parts = {"what": line, "where": None, "remedy": None}
             parts = {name: _shown(getattr(error, name, other)) for name, other in parts.items()}
-            json.show("pgle.error/1", {"error": parts, "exit_code": code})
+            text.show("pgle.error/1", {"error": parts, "exit_code": code})
         print(f"pgle: {_shown(one_line(named(line)))}", file=sys.stderr)
         return code
 

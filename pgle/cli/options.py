@@ -15,7 +15,7 @@ from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET, 
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
-    from pgle.run.rehearse.command import RehearseCommand
+    from pgle.run.rehearse_program import RehearseCommand
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -165,7 +165,7 @@ def asked_of(
     ctx: click.Context, words: tuple[str, ...], output: Path | None, options: dict[str, Any]
 ) -> RehearseCommand:
     """What is to be compiled; the options that say so are taken out of `options`."""
-    from pgle.run.rehearse.command import RehearseCommand
+    from pgle.run.rehearse_program import RehearseCommand
 
     if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
         options["target"] = ""  # of a run directory its own

@@ -190,7 +190,7 @@ def _stdin_file(ctx: click.Context, binary: str = ".log") -> Path:
         UserError: nothing is piped in, or stdin was read already.
     """
     from pgle.errors import UserError
-    from pgle.run.inputs.stdin import STDIN, keep_stdin
+    from pgle.run.inputs.logs import STDIN, keep_stdin
 
     if "pgle.stdin" in ctx.meta:
         raise UserError("stdin can be read once only", where=STDIN, remedy="name the other files")

@@ -63,7 +63,7 @@ def verify_command(
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
     from pgle.report.costs import verify as report
-    from pgle.report.onward import after_verification
+    from pgle.report.next_steps import after_verification
     from pgle.report.page.terminal import show
     from pgle.run.coverage import verify
     from pgle.xla.log.module_verdict import Bounds
@@ -98,7 +98,7 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
     from pgle.report.costs import profiles as report
-    from pgle.report.onward import after_conversion
+    from pgle.report.next_steps import after_conversion
     from pgle.report.page.terminal import show
     from pgle.run.coverage import complete_file
 
@@ -135,7 +135,7 @@ def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> N
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
     from pgle.report.costs import profiles as report
-    from pgle.report.onward import after_conversion
+    from pgle.report.next_steps import after_conversion
     from pgle.report.page.terminal import show
     from pgle.run.coverage import carry_file
 
@@ -191,7 +191,7 @@ def merge_command(
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
         from pgle.report.costs import profiles as report
-        from pgle.report.onward import after_summary
+        from pgle.report.next_steps import after_summary
         from pgle.report.page.terminal import show
         from pgle.run.profiles import merge_files
 
@@ -223,7 +223,7 @@ def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json:
     from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
     from pgle.report.costs import diff as report
-    from pgle.report.onward import after_difference
+    from pgle.report.next_steps import after_difference
     from pgle.report.page.terminal import show
 
     result = diff_profiles(read_profile(old), read_profile(new))

@@ -55,7 +55,7 @@ def command(
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report.progress import phases
-    from pgle.run.rehearse.command import run
+    from pgle.run.rehearse_program import run
 
     asked = asked_of(ctx, words, output, options)
     with phases() as on_phase:

@@ -71,7 +71,7 @@ def command(
     """
     from pgle.report.page.terminal import show
     from pgle.report.schedules import scale as report
-    from pgle.run.rehearse.folder import opened
+    from pgle.run.compiler.folder import opened
     from pgle.run.scale.record import begun
     from pgle.run.scale.scale import ScaleRequest, scale
 

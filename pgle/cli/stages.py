@@ -51,11 +51,11 @@ def run_command(
     """
     from pgle.report.experiment import pipeline as report
     from pgle.report.text import say
-    from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.experiment.running import choose_back_end
-    from pgle.run.experiment.stage import StageRequest
-    from pgle.run.launch.simulated import SimulatedBackEnd
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
+    from pgle.run.stages.running import choose_back_end
+    from pgle.run.stages.simulated import SimulatedBackEnd
+    from pgle.run.stages.stage import StageRequest
     from pgle.steps.gate import parse_share
     from pgle.xla.log.module_verdict import Bounds
 
@@ -112,9 +112,9 @@ def profile_command(
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
     from pgle.report.experiment import stage as report
-    from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.running import choose_back_end, run_stage
-    from pgle.run.experiment.stage import StageRequest
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.run.stages.running import choose_back_end, run_stage
+    from pgle.run.stages.stage import StageRequest
 
     run = RunDirectory(run_dir)
     request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
@@ -149,9 +149,9 @@ def perf_command(
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
     from pgle.report.experiment import stage as report
-    from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.running import choose_back_end, run_stage
-    from pgle.run.experiment.stage import StageRequest
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.run.stages.running import choose_back_end, run_stage
+    from pgle.run.stages.stage import StageRequest
     from pgle.xla.log.module_verdict import Bounds
 
     run = RunDirectory(run_dir)
@@ -201,7 +201,7 @@ def auto_command(
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
     from pgle.report.experiment import stage as report
-    from pgle.run.experiment.auto import AutoRequest, run_auto
+    from pgle.run.stages.auto import AutoRequest, run_auto
 
     request = AutoRequest(words, stdout=2 if as_json else 1, **options)
     result = run_auto(request)

@@ -14,7 +14,7 @@ from pgle.cli.paths import FOLDER
 from pgle.errors import UserError
 
 if TYPE_CHECKING:
-    from pgle.run.experiment.pipeline import PipelineRequest
+    from pgle.run.stages.pipeline import PipelineRequest
 
 
 @click.command(cls=Command)
@@ -70,10 +70,9 @@ def command(
 
     from pgle.report.page.terminal import show
     from pgle.report.schedules import tune as report
-    from pgle.run.rehearse.command import by_file, launch, of_run, prepared
-    from pgle.run.tune.record import begun
-    from pgle.run.tune.request import TuneRequest
-    from pgle.run.tune.tune import tune
+    from pgle.run.rehearse_program import by_file, launch, of_run, prepared
+    from pgle.run.trials import TuneRequest, begun
+    from pgle.run.tune import tune
     from pgle.xla.targets import load_target
 
     most_bytes = _size_bytes(memory_limit) if memory_limit else None
@@ -129,8 +128,8 @@ def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     from pgle.report.experiment.pipeline import Stages
     from pgle.report.schedules import tune
     from pgle.report.text import say
-    from pgle.run.launch.simulated import SimulatedBackEnd
-    from pgle.run.tune.experiment import BUDGET, run_and_tune
+    from pgle.run.stages.simulated import SimulatedBackEnd
+    from pgle.run.tune import BUDGET, run_and_tune
 
     run, searching = request.stage.run.path, partial(tune.searching, BUDGET)
     if as_json:

@@ -1,29 +1,126 @@
-"""A measured step taken apart: as one page, and as JSON."""
+"""What changed between two measured steps: as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.differences import Differences
+from pgle.analyze.collectives import MeasuredCollective, Overlap
+from pgle.analyze.differences import LAUNCHES_DIFFER, Change, Differences, Verdict
 from pgle.analyze.findings import LEAST_SAVED, THRESHOLDS, Finding
 from pgle.analyze.layers import folded, short_source
-from pgle.analyze.overlap import Overlap
-from pgle.analyze.parts import Group
+from pgle.analyze.window import Group
 from pgle.errors import cut, many, printable
-from pgle.report import json
-from pgle.report.differences import against_page
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.measured import LEAST, SCOPE_WIDTH, first_groups, idle_words, step_sections
-from pgle.report.page.value import Action, Cell, Column, Page, Table, Tone, Value
+from pgle.report.page.measured import LEAST, ROWS, SCOPE_WIDTH, first_groups, idle_words, step_sections, tones
+from pgle.report.page.value import Action, Cell, Column, Page, Part, Prose, Section, Table, Tone, Value
 from pgle.report.text import bar
 from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
 from pgle.run.inputs.measured_step import on_host
+
+FIRST = 5  # changes on the first screen
+NOTE = 40  # characters of a note on the first screen
+LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
+COLUMNS = (Column("change"), Column("what"), Column("before", Unit.TIME), Column("after", Unit.TIME),
+           Column("change", Unit.CHANGE_TIME), Column("of the step", Unit.CHANGE))  # fmt: skip
+
+
+def against_page(found: Analysis, changed: Differences, identity: tuple[str, ...]) -> Page:
+    """Whether the step got longer, by which test, and the rows that add up to the difference."""
+    step = found.step
+    answer, tone = verdict_of_change(changed)
+    times = [figures.time(parts.step_us) for parts in (changed.before, changed.after)]
+    return Page(
+        title=f"pgle analyze: {printable(step.costs.program.key.name)}, two steps",
+        identity=(*identity[:2], f"{' → '.join(times)} a step", *identity[3:]),
+        verdict=answer,
+        tone=tone,
+        table=first_changes(changed),
+        notes=tuple(difference_notes(changed)),
+        sections=(*difference_sections(changed), *step_sections(found)),
+        next=found.next,
+        warnings=found.shown_warnings,
+    )  # fmt: skip
+
+
+def verdict_of_change(found: Differences) -> tuple[str, Tone]:
+    """``2.3 % longer steps (more than ±0.5 % is no noise)``."""
+    share = found.typical_us / found.before.step_us
+    if found.noise_us is None:
+        return f"Cannot tell whether steps changed: {found.why}", "warn"
+    noise = figures.share(found.noise_us / found.before.step_us)
+    if found.verdict == Verdict.CANNOT_TELL:
+        return f"No change beyond noise: {figures.change(share, 2)} (noise ±{noise})", ""
+    tone: Tone = "bad" if found.verdict == Verdict.LONGER else "good"
+    return f"Steps are {figures.share(abs(share))} {found.verdict} (noise ±{noise})", tone
+
+
+def difference_notes(found: Differences) -> Iterator[str]:
+    """The test, and ranks that arrive later."""
+    if found.noise_us is not None:
+        least = figures.share(LAUNCHES_DIFFER, 2)
+        yield (
+            f"Noise: Welch's 95 % interval of the difference of typical steps, and at least ±{least}, as two launches "
+            "of one program differ so much."
+        )
+    before_us, after_us = found.late_us
+    if abs(after_us - before_us) >= LATE * found.before.step_us:
+        rank = printable(found.late_rank) or "the last rank, each time another one"
+        yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {figures.time(before_us)}."
+
+
+def first_changes(found: Differences) -> Table:
+    """The largest changes, the sum of the others, and the step: the rows add up to it."""
+    first = found.changes[:FIRST]
+    other_us = found.delta_us - sum(change.delta_us for change in first)
+    whole = found.before.step_us
+    rows = [_row(change, short=True) for change in first]
+    rows.append(("", "all other changes", None, None, other_us, other_us / whole))
+    rows.append((Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share))
+    return Table(COLUMNS, tuple(rows))
+
+
+def _row(change: Change, *, short: bool = False) -> tuple[Value, ...]:
+    before, after = change.before, change.after
+    renamed = f", was {before.name}" if before and after and before.name != after.name else ""
+    where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
+    note = "" if short and change.before and change.after and len(change.note) > NOTE else change.note
+    about = "; ".join(filter(None, (f"{change.name}{renamed}", where, note)))
+    times = (None if part is None else part.us for part in (before, after))
+    return Cell(str(change.kind), tones(change.share)), printable(about), *times, change.delta_us, change.share
+
+
+def difference_sections(found: Differences) -> tuple[Section, ...]:
+    """Every change, the parts of both steps, and layers."""
+    rows = [_row(change) for change in found.changes]
+    rows.append(("", "smaller changes together", None, None, found.other_us, found.other_us / found.before.step_us))
+    names = (*(change.name for change in found.changes), "")
+    same = f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
+    changes: tuple[Part, ...] = (Table(COLUMNS, tuple(rows[:ROWS]), names[:ROWS]), Prose(same, tone="soft"))
+    sides = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
+    columns = (Column("part"), *COLUMNS[2:])
+    parts = tuple(
+        (name, one or None, two or None, two - one, (two - one) / found.before.step_us)
+        for (name, one), (_, two) in zip(*sides, strict=True)
+    )
+    sections = [
+        Section("changes", "What changed", changes),
+        Section("before", "The parts of both steps", (Table(columns, parts),)),
+    ]
+    if found.layers:
+        heads = (Column("layer"), Column("phase"), *COLUMNS[2:])
+        layers = tuple(
+            (name or "(no scope)", phase, one or None, two or None, two - one, (two - one) / found.before.step_us)
+            for name, phase, one, two in found.layers
+        )
+        sections.append(Section("changed-layers", "Layers that changed", (Table(heads, layers[:ROWS]),)))
+    return tuple(sections)
+
 
 WORTH = 0.05  # of the step; from here on a possible saving is a warning
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
@@ -199,7 +296,7 @@ def _action(finding: Finding, span_of: SpanOf) -> Action:
 
 def show_json(found: Analysis) -> None:
     """``pgle.analyze/1`` on stdout."""
-    json.show("pgle.analyze/1", document(found))
+    text.show("pgle.analyze/1", document(found))
 
 
 def document(found: Analysis) -> dict[str, object]:
@@ -222,20 +319,20 @@ def document(found: Analysis) -> dict[str, object]:
                 for device, us, count in step.late.devices
             ],
         },
-        "step_times": [json.whole(item, "step_us") for item in step.parts.steps],
+        "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
         "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
         "findings": [
             {
-                **json.picked(finding, "id title share number evidence remedy unclaimed"),
-                **json.picked(THRESHOLDS[finding.id], "rule source"),
+                **text.picked(finding, "id title share number evidence remedy unclaimed"),
+                **text.picked(THRESHOLDS[finding.id], "rule source"),
             }
             for finding in found.findings
         ],
         "ranks": [
-            {"device": step.trace.devices[window.device], "steps": window.steps, **json.plain(window.parts)}
+            {"device": step.trace.devices[window.device], "steps": window.steps, **text.plain(window.parts)}
             for window in step.windows
         ],
-        "layers": None if step.layers is None else {**json.plain(step.layers), "products": step.products},
+        "layers": None if step.layers is None else {**text.plain(step.layers), "products": step.products},
         "products": step.products,
         "memory": step.memory,
         "overlap": None if step.overlap is None else _overlap_json(step.overlap),
@@ -246,7 +343,7 @@ def document(found: Analysis) -> dict[str, object]:
 
 
 def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[str, Any]:
-    found: dict[str, Any] = json.plain(item)
+    found: dict[str, Any] = text.plain(item)
     known = found.pop("instruction") or {}
     reasons = {} if overlap is None else {room.name: room.why for room in overlap.rooms}
     return {
@@ -268,13 +365,13 @@ def _overlap_json(overlap: Overlap) -> dict[str, Any]:
         "collectives": overlap.rooms,
         "predicted_step_us": overlap.predicted.step_us,
         "critical_path_us": overlap.predicted.timeline.path_us,
-        "profile": use and {**json.plain(use), "rows": [json.whole(row, "error_us") for row in use.rows]},
+        "profile": use and {**text.plain(use), "rows": [text.whole(row, "error_us") for row in use.rows]},
     }
 
 
 def _against_json(found: Differences) -> dict[str, Any]:
     names = ("name", "phase", "before_us", "after_us")
     return {
-        **json.whole(found, "delta_us share"),
+        **text.whole(found, "delta_us share"),
         "layers": [dict(zip(names, row, strict=True)) for row in found.layers],
     }

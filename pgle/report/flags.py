@@ -8,13 +8,12 @@ from typing import Any
 
 from pgle.errors import many
 from pgle.next import quoted, typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone, Value
-from pgle.xla.flags.catalogue import Setting, catalogue, known_in
+from pgle.xla.flags.catalogue import Effect, Setting, catalogue, effects_of, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset
-from pgle.xla.flags.record import Effect, effects_of
 from pgle.xla.flags.text import Finding, format_flags
 from pgle.xla.flags.thresholds import Thresholds
 
@@ -30,8 +29,8 @@ _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d
 
 def setting_json(setting: Setting) -> dict[str, Any]:
     """A setting as JSON types."""
-    record = [json.plain(effect) for effect in effects_of(setting.name)]
-    return {**json.whole(setting, "lifetime"), "default": setting.default(), "record": record}
+    record = [text.plain(effect) for effect in effects_of(setting.name)]
+    return {**text.whole(setting, "lifetime"), "default": setting.default(), "record": record}
 
 
 def list_page(settings: Sequence[Setting], jaxlib: str, pattern: str) -> Page:
@@ -156,7 +155,7 @@ def preset_reasons(preset: Preset) -> Iterator[str]:
 
 def preset_json(preset: Preset) -> dict[str, Any]:
     """A preset as JSON types."""
-    return json.whole(preset, "xla_flags environment")
+    return text.whole(preset, "xla_flags environment")
 
 
 def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
@@ -173,7 +172,7 @@ def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
 
 def thresholds_json(result: Thresholds) -> dict[str, Any]:
     """Thresholds as JSON types."""
-    return {**json.plain(result), "xla_flags": format_flags(item.flag for item in result.thresholds)}
+    return {**text.plain(result), "xla_flags": format_flags(item.flag for item in result.thresholds)}
 
 
 def thresholds_page(result: Thresholds) -> Page:

@@ -12,11 +12,11 @@ from pgle.analyze.rules import find_findings
 from pgle.analyze.rules.communication import LEAST_HIDDEN
 from pgle.files import Progress
 from pgle.next import Next
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.next_command import UNKNOWN, following, launch_of, tune
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
+from pgle.run.inputs.next_command import UNKNOWN, following, launch_of, tune
 from pgle.run.inputs.traces import stage_of
-from pgle.schedule.moves import DISABLE_ASYNC
+from pgle.schedule.compare import DISABLE_ASYNC
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.experiment.directory import COMPARED
+from pgle.run.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
+from pgle.run.directory.directory import COMPARED
 from pgle.run.inputs.step_times import read_runs, read_side
-from pgle.run.launch.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.estimate import Assumptions
 from pgle.steps.gate import Check, Limits, gate

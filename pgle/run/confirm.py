@@ -16,18 +16,18 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
-from pgle.run.experiment.directory import RankFiles, RunDirectory
-from pgle.run.inputs.texts import HEAD_BYTES, is_text, utf8
+from pgle.run.directory.directory import RankFiles, RunDirectory
+from pgle.run.hook.hook import read_facts
+from pgle.run.inputs.logs import HEAD_BYTES, is_text, utf8
 from pgle.run.inputs.traces import stage_of
-from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
+from pgle.xla.log.evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, Remedy
-from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
 STDIN = "-"  # the log that is read from stdin

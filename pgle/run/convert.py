@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
-from pgle.costs.measure.programs import Program
+from pgle.costs.measure.naming import Program
 from pgle.costs.profile.files import SUFFIXES, check_suffix
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
-from pgle.run.executor import PROCESSES
 from pgle.run.inputs.traces import read_traces, run_dirs
+from pgle.run.process.executor import PROCESSES
 from pgle.run.profiles import Written, check_output, write_profiles
 from pgle.xla.hlo.dumps import read_dumps
 
@@ -29,7 +29,7 @@ class ConvertRequest:
     fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
     target: str | None = None  # GPU whose estimates fill the gaps; None leaves gaps
     force: bool = False  # overwrite
-    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.executor` says it
+    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.process.executor` says it
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
-    from pgle.costs.lookup.complete import complete_profile  # only here: the command starts faster without estimates
-    from pgle.xla.hardware import find_hardware
-    from pgle.xla.targets import load_target
+    from pgle.costs.lookup.complete import complete_profile
+    from pgle.xla.targets import find_hardware, load_target
 
     hardware = find_hardware(load_target(target))
     for found in measured.costs:

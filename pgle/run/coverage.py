@@ -15,12 +15,11 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.run.profiles import Written, check_output, write_profiles
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, schedule: AnyPath | None = None, module: str = "") -> Coverage:

@@ -12,10 +12,10 @@ from pgle.costs.profile.carry import By, carry, scale_by
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath
-from pgle.run.experiment.directory import RunDirectory
-from pgle.xla.hardware import Hardware
+from pgle.run.directory.directory import RunDirectory
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.module_verdict import BOUNDS
+from pgle.xla.targets import Hardware
 
 
 @dataclass(frozen=True)

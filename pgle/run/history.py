@@ -12,8 +12,8 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import check_file
 from pgle.next import Next
-from pgle.run.doctor.machine import read_gpus, this_machine
-from pgle.run.inputs.texts import TextLines
+from pgle.run.ask.machine import read_gpus, this_machine
+from pgle.run.inputs.logs import TextLines
 from pgle.steps.history import Entry, parse_entry
 
 SQLITE = b"SQLite format 3\0"  # how such a file begins

@@ -19,7 +19,7 @@ from pgle.costs.estimate.cluster_table import (
     probe_matmuls,
 )
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.products import Matmul
+from pgle.costs.estimate.kernels import Matmul
 from pgle.costs.lookup.contention import as_if_alone
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.measure.measured import Measured, measure, measured_profile
@@ -27,17 +27,16 @@ from pgle.costs.profile.files import encode_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.request import RehearsalRequest
 from pgle.run.convert import ConvertRequest
 from pgle.run.inputs.traces import read_traces
-from pgle.run.rehearse.compiler.compile import Compiler
-from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import Gain, Prediction, gain, predict
 from pgle.tune.known_costs import costs_for, known_costs
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
-from pgle.xla.targets import Target
+from pgle.xla.targets import Target, find_hardware
 
 COLLECTIVES_FLAG = "--xla_gpu_experimental_collective_perf_table_path"
 MATMULS_FLAG = "--xla_gpu_experimental_matmul_perf_table_path"

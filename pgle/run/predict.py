@@ -11,12 +11,11 @@ from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.checker import compute_capability
-from pgle.xla.hardware import Hardware, by_capability, find_hardware
 from pgle.xla.hlo.dumps import no_match
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_scheduled
-from pgle.xla.targets import load_target, target_beside
+from pgle.xla.log.evidence import compute_capability
+from pgle.xla.targets import Hardware, by_capability, find_hardware, load_target, target_beside
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
 """What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's name, by compute

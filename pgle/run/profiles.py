@@ -12,7 +12,7 @@ from pgle.costs.profile.files import check_suffix, profile_files, read_file, rea
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
-from pgle.run.executor import PROCESSES, executor
+from pgle.run.process.executor import PROCESSES, executor
 
 if TYPE_CHECKING:
     from pgle.costs.profile.cost_table import CostTable, Source
@@ -72,7 +72,7 @@ def merge_files(
     Raises:
         UserError: an input is bad or given twice, nothing is left, or the output exists; nothing is then written.
     """
-    from pgle.costs.profile.merge import merge_collected  # numpy, which the other commands do without
+    from pgle.costs.profile.merge import merge_collected
 
     check_output(out, force=force, inputs=paths)
     again = next((path for path, times in Counter(paths).items() if times > 1), None)

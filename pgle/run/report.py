@@ -16,8 +16,8 @@ from pgle.files import AnyPath, Progress
 from pgle.run.analyze import Analysis, analyze
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.coverage import verify
-from pgle.run.experiment.directory import COMPARED, RunDirectory
-from pgle.run.experiment.manifest import Manifest, StageRecord, read_manifest
+from pgle.run.directory.directory import COMPARED, RunDirectory
+from pgle.run.directory.manifest import Manifest, StageRecord, read_manifest
 from pgle.run.inputs.measured_step import Side
 from pgle.run.inputs.traces import is_run_dir
 from pgle.schedule.predict import Prediction, predict

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.products import attention_operations, matmuls
+from pgle.costs.estimate.kernels import attention_operations, matmuls
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import Prediction
-from pgle.xla.hardware import Hardware
+from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Instruction, Module, trip_count
-from pgle.xla.kinds import KINDS
+from pgle.xla.targets import Hardware
 
 Fabric = Literal["NVLink", "network"]
 

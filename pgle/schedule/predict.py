@@ -12,17 +12,15 @@ import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.ranges import Range, range_of
-from pgle.costs.lookup.contention import ASSUMED, LITTLE, Contention, Factors, contention_of
-from pgle.costs.lookup.launch import DEFAULT, Launch, launch_of
+from pgle.costs.lookup.contention import ASSUMED, DEFAULT, LITTLE, Contention, Factors, Launch, contention_of, launch_of
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.schedule.program import COLLECTIVES, Action, Ceiling, Op, Program, ceiling, read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import ORIGINS, Stream, Timeline
 from pgle.trace.intervals import covered
-from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Target
+from pgle.xla.targets import Hardware, Target, find_hardware
 
 ESTIMATE_RANGE = (0.9, 1.4)
 """What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to 1.37. Either range holds
@@ -295,7 +293,7 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
 def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:
     """Costs as they are on the rank for which the others wait; the same mapping where no ranks were compared.
 
-    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.reduce`).
+    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.samples`).
     """
     if not any(cost.slowest_us is not None for cost in costs.values()):
         return costs

@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from pgle.costs.estimate.physics import least_us
-from pgle.costs.estimate.products import is_product
-from pgle.costs.lookup.fill import Estimate
-from pgle.costs.lookup.launch import DEFAULT, Launch
+from pgle.costs.estimate.estimate import least_us
+from pgle.costs.estimate.kernels import is_product
+from pgle.costs.lookup.complete import Estimate
+from pgle.costs.lookup.contention import DEFAULT, Launch
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, result_shape, start_of
-from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
 from pgle.xla.hlo.names import FREE_TARGETS
+from pgle.xla.targets import Hardware
 
 FREE = frozenset(
     ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",

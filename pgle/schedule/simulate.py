@@ -23,13 +23,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.lookup.contention import NONE, Factors
-from pgle.costs.lookup.launch import DEFAULT, Launch
+from pgle.costs.lookup.contention import DEFAULT, NONE, Factors, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program
 from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
-from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
+from pgle.xla.targets import Hardware
 
 MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded

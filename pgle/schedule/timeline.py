@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Origin
-from pgle.trace.column import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
+from pgle.trace.table import distinct
 
 ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` indexes this
 

@@ -9,10 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.trace.column import distinct, median, totals
-from pgle.trace.table import MEANINGS, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved
+from pgle.trace.table import (
+    MEANINGS,
+    Device,
+    Kind,
+    ModuleKey,
+    Recording,
+    Source,
+    Trace,
+    Unresolved,
+    distinct,
+    median,
+    totals,
+)
 from pgle.trace.windows import Executions, find_executions
-from pgle.xla.kinds import guess_kind
+from pgle.xla.collectives import guess_kind
 
 
 @dataclass(frozen=True)

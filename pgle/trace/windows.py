@@ -21,9 +21,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.column import MAD_TO_DEVIATION, NOISE, distinct, median
-from pgle.trace.table import Trace
-from pgle.xla.kinds import guess_kind
+from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Trace, distinct, median
+from pgle.xla.collectives import guess_kind
 
 WARM_UP_EXCESS = 0.02
 """A leading execution is warm-up when its compute time exceeds the steady median by this share. Steady executions of

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.lookup.fill import Estimate, fill, kinds_of, signature
+from pgle.costs.lookup.complete import Estimate, fill, kinds_of, signature
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 

@@ -15,9 +15,8 @@ from math import inf, prod
 from pgle.tune.trial import Flags
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
-from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE, STREAMS
-from pgle.xla.flags.choices import THRESHOLD as SPLIT
-from pgle.xla.flags.presets import preset
+from pgle.xla.flags.presets import SPLIT_WITHOUT_GPU_SINCE, STREAMS, preset
+from pgle.xla.flags.presets import THRESHOLD as SPLIT
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
 

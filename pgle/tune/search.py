@@ -1,4 +1,4 @@
-"""Coordinate descent over flags, guided by exposed time: deterministic, one axis at a time, the best so far kept."""
+"""Coordinate descent over flags: one axis at a time, the best so far kept; a trial as a value, and how it is judged."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from pgle.costs.lookup.contention import Contention
-from pgle.costs.lookup.launch import Launch
+from pgle.costs.lookup.contention import Contention, Launch
 from pgle.schedule.predict import Prediction
 from pgle.schedule.program import Op, Program
 from pgle.schedule.simulate import run_program

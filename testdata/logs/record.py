@@ -9,10 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgle.errors import UserError
 from pgle.run.rehearse.compiler.compile import LOG, RehearsalRequest, rehearse_compile
-from pgle.xla.log.events import read_events
 from pgle.xla.log.wordings import Kind
+
+from pgle.errors import UserError
+from pgle.xla.log.events import read_events
 from pgle.xla.targets import load_target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"

@@ -13,13 +13,13 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
-from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module, read_modules
+from pgle.xla.targets import TABLE
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"

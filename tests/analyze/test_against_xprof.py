@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.analyze.work import work_of
+from pgle.analyze.layers import work_of
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.xla.hlo.proto import module_from_bytes

@@ -16,9 +16,9 @@ from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.profile.value import Cost, Profile
 from pgle.trace.table import SIMULATED, Kind, ModuleKey, Trace
-from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
+from pgle.xla.targets import TABLE
 from tests.analyze.conftest import ROOT, SIDE, Run, made, repeated
 
 H100 = TABLE["h100-sxm"]

@@ -3,11 +3,22 @@
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.layers import Layer, Phase, Ran, find_layers, folded, phases_of, scope_of
-from pgle.analyze.work import Multiplying, Work, find_products, work_of
-from pgle.xla.hardware import TABLE
+from pgle.analyze.layers import (
+    Layer,
+    Multiplying,
+    Phase,
+    Ran,
+    Work,
+    find_layers,
+    find_products,
+    folded,
+    phases_of,
+    scope_of,
+    work_of,
+)
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
+from pgle.xla.targets import TABLE
 
 H100 = TABLE["h100-sxm"]
 

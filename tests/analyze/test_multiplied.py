@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pgle.analyze.layers import multiplied, slowest
 from pgle.analyze.rules import find_findings
-from pgle.analyze.work import multiplied, slowest
 from tests.analyze.test_findings import FAULTS, MODULE, expected_us, steps_of, usual
 
 SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.overlap import Overlap
+from pgle.analyze.collectives import Overlap
 from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run.directory.directory import RunDirectory
 
 TRACE = "nsys_synthetic/synthetic_cases.sqlite"
 FOLDERS = [["init", "slurm", "-o"], ["tune", "x.mlir", "-o"], ["rehearse", "x.mlir", "-o"], ["doctor", "--run-dir"],
@@ -82,7 +82,7 @@ def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pgle.run.ask.jax_private.pjrt.PLUGINS", ())
-    monkeypatch.setattr("pgle.run.launch.environment.compiler_of", lambda _: (None, ()))
+    monkeypatch.setattr("pgle.run.process.environment.compiler_of", lambda _: (None, ()))
     monkeypatch.chdir(tmp_path)
     program = ["--", sys.executable, "-c", "open('ran', 'w')"]
     for words in (["run", "--capture", "simulated"], ["rehearse"], ["tune", "-o", "tuned"]):

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.naming import name_instructions
-from pgle.costs.measure.programs import find_programs, unite_programs
+from pgle.costs.measure.naming import find_programs, name_instructions, unite_programs
 from pgle.costs.measure.ranks import align_program
-from pgle.costs.profile.match import MAX_SPREAD_NS
+from pgle.costs.profile.align import MAX_SPREAD_NS
 from pgle.costs.profile.merge import merge_profiles
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.trace.combine import combine

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.merge import Merged, merge_profiles
 from pgle.costs.profile.value import CostKind, Profile

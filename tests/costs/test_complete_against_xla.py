@@ -17,13 +17,12 @@ from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.rehearse.compiler.compile import rehearse_compile
-from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import rehearse_compile
+from pgle.run.compiler.request import RehearsalRequest
 from pgle.schedule.simulate import simulate
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 pytestmark = pytest.mark.rehearse
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.run.rehearse.compiler.compile import rehearse_compile
-from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import rehearse_compile
+from pgle.run.compiler.request import RehearsalRequest
 from pgle.schedule.program import kind_of
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 RECORDED = "0.12.0.1" if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12) else "0.10.2"
 PROGRAM = Path(__file__).parents[2] / "testdata" / "stablehlo" / f"fsdp_mlp_jax_{RECORDED}.mlir"

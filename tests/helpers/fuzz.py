@@ -28,9 +28,9 @@ import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.rehearse.compiler.compile import Compiler
-from pgle.run.rehearse.compiler.dumps import LOG
-from pgle.run.rehearse.compiler.request import OnPhase, RehearsalRequest
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.dumps import LOG
+from pgle.run.compiler.request import OnPhase, RehearsalRequest
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
 HLO = "hlo/jax-0.12.0.1/collectives/module_0001.jit_collectives.sm_8.0_gpu_after_optimizations"

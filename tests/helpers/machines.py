@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.run.ask.flag_probe import Installed
-from pgle.run.doctor.machine import Machine
-from pgle.run.experiment.manifest import Gpu
+from pgle.run.ask.machine import Machine
+from pgle.run.directory.manifest import Gpu
 
 SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0, GPU-1\n" * 4
 VERSIONS = {

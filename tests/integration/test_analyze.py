@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.xla.protos import xplane_pb2
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import Gpu, StageRecord, extend_manifest
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import Gpu, StageRecord, extend_manifest
 
 
 def write_run(folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01) -> str:

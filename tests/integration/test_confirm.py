@@ -13,8 +13,8 @@ import pytest
 from pgle.cli.confirm import command
 from pgle.cli.main import run
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.xla.log.module_verdict import BOUNDS, ProfileUse
 
 LOGS = "testdata/logs/jax_0.12.0.1"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse.compiler.compile import rehearse_compile
-from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import rehearse_compile
+from pgle.run.compiler.request import RehearsalRequest
 from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import release
-from pgle.xla.flags.modes import RENAMES_SINCE, flags_for
+from pgle.xla.flags.presets import RENAMES_SINCE, flags_for
 from pgle.xla.hlo.names import lhs_names
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump

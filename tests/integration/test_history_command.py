@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.directory.manifest import StageRecord, extend_manifest
 
 
 def write_log(path: Path, level: float) -> str:

@@ -17,15 +17,15 @@ import pytest
 import pgle.next
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
-from pgle.report import onward as report
+from pgle.report import next_steps as report
 from pgle.report.experiment.stage import after_auto
 from pgle.report.schedules import rehearse as rehearsal
 from pgle.report.schedules import tune as tuning
-from pgle.run.experiment import next_command
-from pgle.run.experiment.auto import AutoRequest
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest
-from pgle.run.rehearse.command import RehearseCommand, launch, measure, of_run, tune_line
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import StageRecord, extend_manifest
+from pgle.run.inputs import next_command
+from pgle.run.rehearse_program import RehearseCommand, launch, measure, of_run, tune_line
+from pgle.run.stages.auto import AutoRequest
 from pgle.steps.compare import Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from documents import AUTO
 
 from pgle.cli.main import run
-from pgle.run.experiment.manifest import read_manifest
+from pgle.run.directory.manifest import read_manifest
 
 
 @pytest.fixture

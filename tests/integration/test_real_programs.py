@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pgle.run.experiment.manifest import read_manifest
+from pgle.run.directory.manifest import read_manifest
 from pgle.run.inputs.traces import read_traces
 
 TRAIN = """

@@ -12,7 +12,7 @@ import pytest
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.experiment.manifest import read_manifest
+from pgle.run.directory.manifest import read_manifest
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import read_traces
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.profile.files import read_profile
-from pgle.run.experiment.manifest import read_manifest
+from pgle.run.directory.manifest import read_manifest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

@@ -26,7 +26,7 @@ def programs(tmp_path_factory):
 
     def dump(name: str) -> Path:
         if not (folder / name).exists():
-            from pgle.run.launch.capture_modules import Devices, capture_modules
+            from pgle.run.capture.capture import Devices, capture_modules
             from pgle.xla.targets import load_target
 
             words = [sys.executable, "-m", f"pgle.workloads.{name}", "--compile-only"]

@@ -12,10 +12,10 @@ import pytest
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Origin
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import read_manifest
-from pgle.run.experiment.stage import StageRequest
-from pgle.run.launch.simulated import SimulatedBackEnd
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import read_manifest
+from pgle.run.stages.simulated import SimulatedBackEnd
+from pgle.run.stages.stage import StageRequest
 
 pytestmark = pytest.mark.rehearse
 

@@ -9,7 +9,7 @@ import recorded
 from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 
 from pgle.cli.main import run
-from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.compiler.compile import Compiler
 
 LOG = "run.log"
 COMPILED = [recorded.PROGRAM, "--no-cache", "--target", "a100"]

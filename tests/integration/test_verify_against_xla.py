@@ -11,12 +11,12 @@ import pytest
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.lookup.coverage import cover
 from pgle.costs.profile.value import Cost, Profile
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
 from pgle.xla.log.verdict import judge
+from pgle.xla.targets import find_hardware
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
 RECORD = Path(__file__).parents[2] / "testdata" / "hlo" / "record.py"

@@ -21,16 +21,16 @@ from rich.cells import cell_len
 
 from pgle.cli.main import run
 from pgle.costs.estimate.cluster_table import Transfer
-from pgle.costs.estimate.products import Matmul
+from pgle.costs.estimate.kernels import Matmul
 from pgle.report.costs import perf_table
 from pgle.report.experiment import doctor, pipeline, stage
 from pgle.report.page import terminal
+from pgle.run.compiler.compile import Compiler
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.doctor.prove import Proof, links
-from pgle.run.experiment.auto import AutoRequest, AutoResult
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.perf_table import PerfTable, Step
-from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.stages.auto import AutoRequest, AutoResult
+from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.schedule.predict import Gain
 
 COMMANDS = {

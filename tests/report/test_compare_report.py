@@ -8,13 +8,12 @@ from xml.etree import ElementTree
 import pytest
 
 from pgle.report.page.html import render
-from pgle.report.steps.ci import chart, outputs, summary, xml
 from pgle.report.steps.compare import comparison_page, document, headline, left_out_text, picture, sides_table
-from pgle.report.steps.compare_page import charts, page
+from pgle.report.steps.compare_page import chart, charts, outputs, page, summary, xml
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.estimate import Assumptions
 from pgle.steps.gate import Check, Limits, Outcome, gate
-from pgle.steps.launches import LaunchSpread
+from pgle.steps.history import LaunchSpread
 from pgle.steps.series import Mark, Step, make_series
 from pgle.steps.side import Side
 from pgle.steps.steady import steady

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pgle.report.schedules.rehearse import advice
-from pgle.schedule.moves import Move, Placement
-from pgle.schedule.verdict import judge_gain
+from pgle.schedule.compare import Move, Placement, judge_gain
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pgle.report.schedules.scale import scale_page
 from pgle.run.scale.scale import ScaleRequest, Scaling
 from pgle.scale.answer import answer
 from pgle.scale.row import Exposed, Row
-from pgle.xla.hardware import find_hardware
+from pgle.xla.targets import find_hardware
 
 GIB = 1 << 30
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import call_it
-from pgle.report.screen import grid
-from pgle.report.text import console, near
+from pgle.report.text import console, grid, near
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])

@@ -8,9 +8,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from pgle.report import json
-from pgle.report.screen import grid
-from pgle.report.text import console, warn
+from pgle.report.text import console, grid, warn
+from pgle.report.text import text as json_text
 
 
 def lines(width: int) -> list[str]:
@@ -102,6 +101,6 @@ def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("text", ["\x7f", "\x9b2J", "\u202egnp.exe", "\ud800", "\u0379", "\U000e0001", "é"])
 def test_no_name_in_json_controls_the_terminal_and_none_is_lost(text: str) -> None:
-    written = json.text("pgle.test/1", {"name": text})
+    written = json_text("pgle.test/1", {"name": text})
     assert all(line.isprintable() for line in written.split("\n"))
     assert decoder.loads(written)["name"] == text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgle.report.schedules.tune import exported, verdict
-from pgle.run.rehearse.rehearse import LHS
+from pgle.run.rehearse import LHS_ON
 from pgle.tune.trial import Trial, judge
 
 BEFORE = (100.0,) * 20
@@ -29,7 +29,7 @@ def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True
 def test_the_line_to_paste_sets_the_flags_and_runs_nothing(value: str) -> None:
     found = tuning({"xla_a": value}, (95.0,) * 20, own=("--xla_own=1",))
     command, assignment = shlex.split(exported(found))
-    assert (command, assignment) == ("export", f"XLA_FLAGS={LHS} --xla_own=1 --xla_a={value}")
+    assert (command, assignment) == ("export", f"XLA_FLAGS={LHS_ON} --xla_own=1 --xla_a={value}")
     quoted = exported(found).partition("=")[2]
     assert quoted.startswith("'") or not set("$`\\!") & set(quoted)
 

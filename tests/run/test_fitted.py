@@ -8,12 +8,12 @@ from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.files import write_files
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.pipeline import _carried
-from pgle.run.experiment.stage import StageRequest
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.fitted import fitted
-from pgle.xla.hardware import find_hardware
+from pgle.run.stages.pipeline import _carried
+from pgle.run.stages.stage import StageRequest
 from pgle.xla.hlo.reader import read_module
+from pgle.xla.targets import find_hardware
 
 H100 = find_hardware("h100")
 OLD, NEW = "jax-0.10.2", "jax-0.12.0.1"

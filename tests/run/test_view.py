@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.ask.xprof import find_xplanes, log_directory
+from pgle.run.xprof import find_xplanes, log_directory
 
 ROOT = Path(__file__).parents[2]
 XPLANE = ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb"

@@ -14,11 +14,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import ASSUMED, NONE, Contention, Factors, Slowdown
-from pgle.costs.lookup.launch import DEFAULT
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.lookup.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import simulate

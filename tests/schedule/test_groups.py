@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pgle.report.page.schedules import group_notes
-from pgle.schedule.groups import groups, in_one
-from pgle.schedule.moves import NOTHING_INDEPENDENT, Move, Placement
+from pgle.schedule.compare import NOTHING_INDEPENDENT, Move, Placement
+from pgle.schedule.exposed import groups, in_one
 
 
 def placed(name: str, kind: str, exposed_us: float, *, sync: bool = True, independent_us: float = 1e3) -> Placement:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pgle.costs.profile.value import Cost
-from pgle.schedule.moves import DISABLE_ASYNC, compare_placements, placements
+from pgle.schedule.compare import DISABLE_ASYNC, compare_placements, placements
 from pgle.schedule.simulate import simulate
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 

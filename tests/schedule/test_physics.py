@@ -13,12 +13,12 @@ from random import Random
 
 import pytest
 
-from pgle.costs.lookup.launch import Launch
+from pgle.costs.lookup.contention import Launch
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import simulate
-from pgle.xla.hardware import TABLE, Hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.targets import TABLE, Hardware
 from tests.helpers.random_modules import RandomModule, Work
 
 H100 = TABLE["h100-sxm"]

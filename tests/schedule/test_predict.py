@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.launch import DEFAULT
+from pgle.costs.lookup.contention import DEFAULT
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
+from pgle.schedule.compare import judge_gain
 from pgle.schedule.predict import predict
-from pgle.schedule.verdict import judge_gain
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ENTRY = tuple(Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop") for name in ("a", "b"))

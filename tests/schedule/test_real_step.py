@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.launch import DEFAULT, Launch
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.lookup.contention import DEFAULT, Launch
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Origin
 from pgle.schedule.simulate import simulate
 from pgle.schedule.timeline import Timeline

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.costs.lookup.launch import Launch
+from pgle.costs.lookup.contention import Launch
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError
 from pgle.schedule.simulate import simulate

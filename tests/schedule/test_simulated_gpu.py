@@ -5,7 +5,7 @@ import pytest
 from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import simulate
 from pgle.schedule.simulated_gpu import Noise, record

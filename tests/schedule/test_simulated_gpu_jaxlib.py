@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, measured_profile
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict
@@ -21,10 +21,10 @@ from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
-from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+from pgle.xla.targets import TABLE
 
 EXECUTIONS = 8
 QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=0.0)

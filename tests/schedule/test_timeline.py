@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.lookup.launch import Launch
+from pgle.costs.lookup.contention import Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import ceiling, read_program
 from pgle.schedule.simulate import run_program

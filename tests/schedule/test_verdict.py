@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.moves import DISABLE_ASYNC, Move, Placement
+from pgle.schedule.compare import DISABLE_ASYNC, Move, Placement, judge_gain
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.verdict import judge_gain
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 SHAPE = Shape("f32", (1 << 20,))

@@ -10,8 +10,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.inputs.step_times import read_runs
-from pgle.steps.collect_console import read_console, step_number
-from pgle.steps.collect_records import read_csv, read_json_lines
+from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
 from pgle.steps.series import Mark, Series, once_per_step, slowest_rank
 
 

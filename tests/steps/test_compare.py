@@ -8,11 +8,18 @@ import pytest
 from scipy import stats
 
 from pgle.errors import UserError
-from pgle.steps.blocks import MOST_RESAMPLED, autocorrelation_time, block_length, blocks, bootstrap_medians
 from pgle.steps.compare import Comparison, Verdict, compare
-from pgle.steps.estimate import Assumptions, t_quantile
+from pgle.steps.estimate import (
+    MOST_RESAMPLED,
+    Assumptions,
+    autocorrelation_time,
+    block_length,
+    blocks,
+    bootstrap_medians,
+    t_quantile,
+)
 from pgle.steps.gate import Limits, Outcome, gate, overall, parse_share
-from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
+from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 from pgle.steps.series import Step, make_series
 from pgle.steps.side import Side
 from pgle.steps.steady import steady

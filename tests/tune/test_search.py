@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.moves import Placement
+from pgle.schedule.compare import Placement
+from pgle.schedule.exposed import reasons
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.why_exposed import reasons
 from pgle.tune.moves import MIB, Axis, axes, by_exposure
 from pgle.tune.search import best, no_room, search, without_one
 from pgle.tune.trial import Flags, Trial, decoded, encoded, exposed_by_kind, holds_up, judge

@@ -4,8 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from pgle.costs.lookup.contention import Contention, Slowdown
-from pgle.costs.lookup.launch import DEFAULT
+from pgle.costs.lookup.contention import DEFAULT, Contention, Slowdown
 from pgle.schedule.program import Action, Op, Program
 from pgle.schedule.timeline import Stream
 from pgle.tune.trial import judge

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.checker import assumed_us, checker_counts, compute_capability
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.names import unscheduled_conditions
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
+from pgle.xla.log.evidence import assumed_us, checker_counts, compute_capability
 
 
 def test_counts_and_names_are_those_that_xla_logs(dumps: Path) -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pgle.xla.hardware import find_hardware
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 
 @pytest.mark.parametrize(

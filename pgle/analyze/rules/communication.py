@@ -17,9 +17,9 @@ from pgle.costs.estimate.communication import group_us
 from pgle.costs.estimate.network import LAUNCH_US, Group
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
-from pgle.schedule.moves import DISABLE_ASYNC
+from pgle.schedule.compare import DISABLE_ASYNC
+from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Module
-from pgle.xla.kinds import KINDS
 
 GRADIENT_BYTES = 4  # of a gradient in f32, the largest type it is usually reduced in
 

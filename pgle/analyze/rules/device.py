@@ -11,13 +11,12 @@ import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_percent, in_words
-from pgle.analyze.parts import Group
-from pgle.analyze.window import LAUNCH_GAP_NS
+from pgle.analyze.window import LAUNCH_GAP_NS, Group
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.next import REHEARSE
 from pgle.schedule.timeline import Stream
-from pgle.trace.column import distinct
+from pgle.trace.table import distinct
 from pgle.xla.hlo.module import Instruction, Module
 
 _MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))

@@ -10,8 +10,7 @@ from pgle.analyze.layers import Phase
 from pgle.costs.profile.value import has_remat
 from pgle.errors import many
 from pgle.next import PROFILE
-from pgle.trace.column import distinct
-from pgle.trace.table import Reason
+from pgle.trace.table import Reason, distinct
 
 SPACIOUS = 0.5  # of the memory limit; a program that needs less has room to keep what it computes again
 

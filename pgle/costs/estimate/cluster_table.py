@@ -14,13 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate import tables as perf_tables
 from pgle.costs.estimate.communication import payload_bytes
-from pgle.costs.estimate.products import Matmul, matmuls
+from pgle.costs.estimate.kernels import Matmul, matmuls
 from pgle.costs.profile.value import Cost
-from pgle.xla.collectives import collective_kind, group_size
+from pgle.xla.collectives import KINDS, collective_kind, group_size
 from pgle.xla.hlo.module import Module
-from pgle.xla.kinds import KINDS
 
 NEAR = 2.0  # a point of XLA's own table gives way to a measured one of its kind and group within this factor of bytes
 

@@ -15,11 +15,11 @@ from functools import lru_cache
 from itertools import accumulate
 from math import inf, log
 
-from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate import tables
 from pgle.costs.estimate.network import LAUNCH_US, RING, Group, between_hosts_us, nccl_us
-from pgle.xla.hardware import KERNEL_US, TABLE, Hardware, weaker
+from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.kinds import KINDS
+from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 
 CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
 BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
@@ -122,35 +122,35 @@ def group_us(kind: str, group: Group, size: float, hardware: Hardware) -> float:
 
 def _widest(kind: str, hardware: Hardware) -> float:
     """The most devices of one NVLink domain in the table of the nearest GPU."""
-    return max(perf_tables.groups_measured(hardware.measured_as, kind), default=inf)
+    return max(tables.groups_measured(hardware.measured_as, kind), default=inf)
 
 
 def _by_table(kind: str, group: Group, size: float, hardware: Hardware) -> float:
     """By the table of the nearest GPU alone."""
-    measured = perf_tables.groups_measured(hardware.measured_as, kind)
+    measured = tables.groups_measured(hardware.measured_as, kind)
     if not measured:
         return _model_us(kind, size, group, hardware)
     if group.hosts == 1 and group.size <= measured[-1]:
         return _inside_us(kind, group.size, size, hardware)
     near = min(max(group.per_host, measured[0]), measured[-1])
-    return perf_tables.read(_curve(kind, group, near, hardware), size)
+    return tables.read(_curve(kind, group, near, hardware), size)
 
 
 def _inside_us(kind: str, group: int, size: float, hardware: Hardware) -> float:
     """Of devices of one domain: as the table has them, with slower links what the bytes take that much longer."""
     base = TABLE[hardware.measured_as]
-    return perf_tables.collective_us(base.name, kind, group, size, base.nvlink_gb_s / hardware.nvlink_gb_s)
+    return tables.collective_us(base.name, kind, group, size, base.nvlink_gb_s / hardware.nvlink_gb_s)
 
 
 @lru_cache(maxsize=4096)
-def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> perf_tables.Curve:
+def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> tables.Curve:
     """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that hosts add.
 
     Two readings of that; the lesser counts. Either the difference of the model's times is added, so that switches
     which reduce inside a host keep their gain. Or its latency is added, and the whole takes no less than the model
     says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
-    inside, sizes = Group(near, 1), sorted({*_SIZES, *perf_tables.sizes_measured(hardware.measured_as, kind)})
+    inside, sizes = Group(near, 1), sorted({*_SIZES, *tables.sizes_measured(hardware.measured_as, kind)})
     latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
 
     def time_us(size: float) -> float:

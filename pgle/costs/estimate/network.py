@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from pgle.xla.hardware import Hardware
-from pgle.xla.kinds import KINDS
+from pgle.xla.collectives import KINDS
+from pgle.xla.targets import Hardware
 
 HOSTS_A, HOSTS_B = 0.9089, 0.0546
 """The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of the reduce-scatter

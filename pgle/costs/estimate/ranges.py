@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from math import prod
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.kernels import is_radix_sort, sort_passes
-from pgle.costs.estimate.products import (
+from pgle.costs.estimate.kernels import (
     attention_operations,
     first_array,
     is_attention,
     is_convolution,
+    is_radix_sort,
     matmuls,
     operand_shape,
+    sort_passes,
 )
 from pgle.xla.collectives import collective_kind, is_host_copy
-from pgle.xla.hardware import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import FREE_TARGETS
+from pgle.xla.targets import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
 
 SWAPPED_ROW_US, ADDED_ROW_US = 12.2, 0.0244
 """A row added to one that others add to at the same time: by compare and swap, and where the GPU adds by itself. Of

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.estimate.perf_tables import rows
-from pgle.xla.hardware import KERNEL_US, MEMORY_EFFICIENCY, TABLE, Hardware
+from pgle.costs.estimate.tables import rows
+from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, TABLE, Hardware
 
 _Array: TypeAlias = npt.NDArray[np.float64]
 

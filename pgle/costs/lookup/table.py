@@ -13,10 +13,10 @@ from math import prod
 
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
-from pgle.xla.checker import accepted_names
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
 from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, unscheduled_conditions
+from pgle.xla.log.evidence import accepted_names
 
 
 @value_of_many

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, Naming, group_of_device
-from pgle.costs.measure.programs import Program
-from pgle.costs.profile.align import Alignment, Column, EndTable, Window, align, covering
-from pgle.costs.profile.match import Floats
+from pgle.costs.measure.naming import Filed, Naming, Program, group_of_device
+from pgle.costs.profile.align import Alignment, Column, EndTable, Floats, Window, align, covering
 from pgle.costs.profile.value import CostKind, Ends
 from pgle.trace.table import Trace
-from pgle.xla.kinds import ends_together
+from pgle.xla.collectives import ends_together
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
 MAX_NAMES = 16  # collectives that are looked at

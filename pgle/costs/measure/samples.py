@@ -1,4 +1,4 @@
-"""Samples: how long each instruction of one module ran, per device, execution and occurrence.
+"""Samples: how long each instruction ran, per device, execution and occurrence; and their reduction to one cost.
 
 GPU activities become launches (the union of the busy intervals of one launch on one device, so that idle gaps between
 its kernels are not cost), launches become occurrences (several launches of one instruction run, or one iteration of a
@@ -7,17 +7,19 @@ loop), and occurrences are what statistics stand on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Naming
-from pgle.costs.statistic import heads
-from pgle.trace.column import Column
-from pgle.trace.table import Trace
+from pgle.costs.measure.naming import Filed, FiledLoop, Naming, group_of_device
+from pgle.costs.profile.value import Cost, CostKind
+from pgle.costs.statistic import Statistic, heads, percentile_of_sorted, sorted_groups
+from pgle.trace.table import Column, Device, Trace, usual_values
 
 Codes = npt.NDArray[np.integer[Any]]
 
@@ -207,3 +209,273 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         segment=launches.segment[order[head]],
         time_ns=np.add.reduceat(launches.time_ns[order], head),
     )
+
+
+BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
+
+Groups = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """Occurrences of collectives after the minimum over the devices of a group, n rows."""
+
+    name: Groups
+    group: Groups
+    execution: Groups
+    occurrence: Groups
+    time_us: Floats
+
+
+def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
+    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace.
+
+    Args:
+        samples: n occurrences.
+        use: bool[n], rows of compute.
+        skew_us: float64[names], from `rank_skew_us`.
+    """
+    sizes = np.zeros(len(filed), np.int64)
+    for rows in _sample_chunks(samples, use):
+        sizes += np.bincount(samples.name[rows], minlength=len(filed))
+    edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
+    parts = []
+    for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
+        here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
+        values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
+        parts.append(_summaries(values, groups, high - low, stat))
+    if not parts:
+        return []
+    cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _costs(cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed)
+
+
+def after_last_arrival(samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]) -> Reduced:
+    """The minimum over the devices of each replica group, per (name, execution, occurrence).
+
+    A collective's time on one device includes the wait for the last rank, which itself waits for nobody. What fewer
+    devices recorded than other occurrences of the same collective is left out: the last rank to arrive may be the one
+    whose window ended early.
+    """
+    name, device = samples.name[use].astype(np.int64), samples.device[use]
+    group = group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
+    order = np.lexsort((occurrence, execution, group, name))
+    name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
+    first = heads(name, group, execution, occurrence)
+    time = samples.time_ns[use][order] / 1e3
+    if len(first) == 0:
+        return Reduced(name, group, execution, occurrence, time)
+    shortest = np.minimum.reduceat(time, first)
+    seen = np.diff(np.append(first, len(order)))
+    key = name[first] * (int(group.max()) + 1) + group[first]
+    most = np.zeros(int(key.max()) + 1, np.int64)
+    np.maximum.at(most, key, seen)
+    whole = seen == most[key]
+    first = first[whole]
+    return Reduced(name[first], group[first], execution[first], occurrence[first], shortest[whole])
+
+
+def collective_costs(reduced: Reduced, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
+    """The statistic over executions of each group, and of the groups the slowest."""
+    groups_per_name = int(reduced.group.max(initial=0)) + 1
+    key = reduced.name * groups_per_name + reduced.group
+    count = len(filed) * groups_per_name
+    cost = stat.over_groups(reduced.time_us, key, count).reshape(len(filed), groups_per_name)
+    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
+    use = reduced.group == slowest[reduced.name] if len(reduced.name) else np.empty(0, bool)
+    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed), stat)[1:]
+    return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
+
+
+def occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
+    """What `Profile.occurrences` keeps: the minimum over the devices seen, by ``EXECUTION.OCCURRENCE[.GROUP]``."""
+    table: dict[str, dict[str, float]] = {}
+    columns = (reduced.name, reduced.group, reduced.execution, reduced.occurrence, reduced.time_us)
+    for name, group, execution, occurrence, time in zip(*(column.tolist() for column in columns), strict=True):
+        key = f"{execution}.{occurrence}" + (f".{group}" if group else "")
+        table.setdefault(filed[name].name, {})[key] = round(time, 3)
+    return table
+
+
+def _summaries(
+    values: Floats, groups: Groups, count: int, stat: Statistic
+) -> tuple[Floats, Floats, Floats, Floats, Groups]:
+    """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
+    sizes = np.bincount(groups, minlength=count).astype(np.int64)
+    ordered, first = sorted_groups(values, groups, sizes)
+    low, p10, middle, p90, high = (percentile_of_sorted(ordered, first, sizes, q) for q in (0, 10, 50, 90, 100))
+    spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
+    if stat.percentile is None:
+        cost = stat.over_groups(values, groups, count)
+    else:
+        cost = percentile_of_sorted(ordered, first, sizes, stat.percentile)
+    return cost, low, high, spread, sizes
+
+
+def _costs(
+    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Groups, slowest: Floats, filed: Sequence[Filed]
+) -> list[Cost]:
+    columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))  # an item each would be slow
+    return [
+        Cost(
+            name=item.name,
+            cost_us=cost_us,
+            kind=item.kind,
+            opcode=item.opcode,
+            shape=item.shape,
+            samples=samples,
+            min_us=min_us,
+            max_us=max_us,
+            spread=by_median,
+            slowest_us=None if math.isnan(slowest_us) else slowest_us,
+            trace_name=item.trace_name,
+        )
+        for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(filed, *columns, strict=True)
+        if samples
+    ]
+
+
+def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -> Floats:
+    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of an instruction.
+
+    Between two collectives every rank computes on its own; the next one then waits for the slowest. So within each
+    execution and each stretch between collectives, the time of the rank with the longest sum of compute is compared
+    with the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
+    within an execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left
+    out, then the mean counts.
+
+    Args:
+        samples: n occurrences. All collectives are taken to wait for all devices.
+        compute: bool[n], those that are no collectives.
+        names: how many there are.
+
+    Returns:
+        float64[names] in microseconds; over all occurrences of an execution they add up to its skew. NaN where fewer
+        than two devices recorded the same execution, or where no collective makes them wait.
+    """
+    unknown: Floats = np.full(names, np.nan)
+    ran = np.zeros(int(samples.device.max(initial=0)) + 1, np.bool_)
+    ran[samples.device[compute]] = True
+    devices = np.flatnonzero(ran)
+    if len(devices) < 2 or compute.all():
+        return unknown
+    recorded = np.zeros((int(samples.execution[compute].max()) + 1, len(devices)), np.bool_)
+    many = np.full(names, -1, np.int64)
+    for rows in _sample_chunks(samples, compute):
+        recorded[samples.execution[rows], np.searchsorted(devices, samples.device[rows])] = True
+        np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
+    many += 1
+    complete: npt.NDArray[np.bool_] = np.asarray(recorded.all(axis=1))
+    if not complete.any():
+        return unknown
+    first = np.cumsum(many) - many
+
+    def place(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of each occurrence, the same in all executions and on all devices."""
+        found: npt.NDArray[np.int64] = first[samples.name[rows]] + samples.occurrence[rows]
+        return found
+
+    # Collectives begun before each occurrence, as most executions and devices saw it. An overlapping kernel begins
+    # before it on one rank and after it on another; the stretch is the same for all.
+    begun, seen = np.zeros(int(many.sum())), np.zeros(int(many.sum()), np.int64)
+    for rows in _sample_chunks(samples, compute, complete):
+        begun += np.bincount(place(rows), weights=samples.segment[rows], minlength=len(begun))
+        seen += np.bincount(place(rows), minlength=len(seen))
+    stretch = np.rint(begun / np.maximum(seen, 1)).astype(np.int64)
+    shape = (len(complete), int(stretch.max()) + 1, len(devices))
+    sums = np.zeros(np.prod(shape))
+
+    def cell(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Execution, stretch and device of each occurrence, as an index into `sums`."""
+        at = samples.execution[rows], stretch[place(rows)], np.searchsorted(devices, samples.device[rows])
+        return np.asarray(np.ravel_multi_index(at, shape))
+
+    for rows in _sample_chunks(samples, compute, complete):
+        # times are whole nanoseconds: their sum does not depend on the order
+        sums += np.bincount(cell(rows), weights=samples.time_ns[rows], minlength=len(sums))
+    weight = _slowest_less_median(sums.reshape(shape))
+    usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
+    counted = np.flatnonzero(complete)[usual]
+    unusual = np.ones(len(complete), dtype=bool)
+    unusual[counted] = False
+    weight[unusual] = 0.0
+    total_ns = np.zeros(names)
+    for rows in _sample_chunks(samples, compute, complete):
+        weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
+        total_ns += np.bincount(samples.name[rows], weights=weights, minlength=names)
+    return np.divide(total_ns / 1e3, many * len(counted), out=unknown, where=many > 0)
+
+
+def _slowest_less_median(sums: Floats) -> Floats:
+    """The weight of each device's time in the slowest less the median of its stretch: float64 of the same shape.
+
+    Args:
+        sums: float64[executions, stretches, devices].
+    """
+    order = np.argsort(sums, axis=2, kind="stable")
+    count = sums.shape[2]
+    weight = np.zeros(sums.shape)
+    for place, share in ((count - 1, 1.0), ((count - 1) // 2, -0.5), (count // 2, -0.5)):
+        at = order[:, :, place : place + 1]
+        np.put_along_axis(weight, at, np.take_along_axis(weight, at, axis=2) + share, axis=2)
+    return weight
+
+
+def _sample_chunks(
+    samples: Samples, use: npt.NDArray[np.bool_], complete: npt.NDArray[np.bool_] | None = None
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The rows to use, of complete executions if these are known, some at a time."""
+    for first in range(0, len(samples), CHUNK_ROWS):
+        rows = np.flatnonzero(use[first : first + CHUNK_ROWS]) + first
+        if complete is not None:
+            rows = rows[complete[samples.execution[rows]]]
+        if len(rows):
+            yield rows
+
+
+def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, statistic: Statistic) -> list[Cost]:
+    """The costs of the loops of the entry computation.
+
+    LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
+    its first to its last activity in one execution of the module, the least over devices (ranks wait for each other
+    inside loops that communicate), then the statistic over executions. Loops inside loops are left out: their spans
+    cannot be separated, and XLA assumes that a loop without a cost is cheap.
+
+    Args:
+        module: index into `trace.modules`.
+        kept: bool[executions], True for the executions to use.
+    """
+    costs = []
+    for loop in loops:
+        spans = _spans_us(trace, module, loop.instructions, kept)
+        if len(spans) == 0:
+            continue
+        value = float(statistic.over_groups(spans, np.zeros(len(spans), np.int64), 1)[0])
+        low, p10, middle, p90, high = np.percentile(spans, [0, 10, 50, 90, 100]).tolist()
+        spread = (p90 - p10) / middle if middle else 0.0
+        cost = Cost(loop.name, value, kind=CostKind.LOOP, opcode="while", shape=loop.shape)
+        costs.append(cost._replace(samples=len(spans), min_us=low, max_us=high, spread=spread))
+    return costs
+
+
+def _spans_us(trace: Trace, module: int, instructions: Sequence[int], kept: Flags) -> Floats:
+    """One span per kept execution, the least over devices, in microseconds."""
+    rows = np.flatnonzero((trace.module == module) & np.isin(trace.instruction, instructions))
+    rows = rows[trace.execution[rows] >= 0]
+    rows = rows[kept[trace.execution[rows]]]
+    if len(rows) == 0:
+        return np.empty(0)
+    devices, executions = len(trace.devices), int(trace.execution[rows].max()) + 1
+    key = trace.device[rows].astype(np.int64) * executions + trace.execution[rows]
+    first = np.full(devices * executions, np.iinfo(np.int64).max)
+    last = np.full(devices * executions, np.iinfo(np.int64).min)
+    np.minimum.at(first, key, trace.start_ns[rows])
+    np.maximum.at(last, key, trace.start_ns[rows] + trace.duration_ns[rows])
+    seen = last > np.iinfo(np.int64).min
+    spans = np.full(devices * executions, np.inf)
+    spans[seen] = last[seen] - first[seen]
+    least: Floats = spans.reshape(devices, executions).min(axis=0)
+    return least[np.isfinite(least)] / 1e3

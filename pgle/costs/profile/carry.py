@@ -18,12 +18,12 @@ from statistics import median
 
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.products import matmuls
+from pgle.costs.estimate.kernels import matmuls
 from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
-from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction
+from pgle.xla.targets import Hardware
 
 ROUNDS = 3  # of hashing; more tell little apart that fewer do not
 Scale = Callable[[Row, Row], float | None]

@@ -15,7 +15,7 @@ from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.sidecar import Sidecar, occurrences
 from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, module_records, split_name
 from pgle.next import SHOW
-from pgle.trace.column import Column
+from pgle.trace.table import Column
 
 Codes = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""A cost profile as a value: what each instruction costs, and how well that is known.
+"""A cost profile as a value: what each instruction costs, how well that is known, and all of it at a glance.
 
 A name is ``FINGERPRINT::NAME`` or a bare name, and XLA cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in
 openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc``: exactly two parts are a fingerprint and a name; a name with any
@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from pgle.xla.kinds import guess_kind
+from pgle.xla.collectives import guess_kind
 
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 

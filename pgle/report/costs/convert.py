@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.measure.measured import ProgramCosts
 from pgle.costs.profile.value import Cost, CostKind, most_skewed
 from pgle.errors import many, printable
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Value
@@ -137,7 +137,7 @@ def _each_left_out(result: Conversion) -> Iterator[str]:
 
 def show_json(result: Conversion) -> None:
     """``pgle.convert/1`` on stdout."""
-    json.show("pgle.convert/1", document(result))
+    text.show("pgle.convert/1", document(result))
 
 
 def document(result: Conversion) -> dict[str, object]:
@@ -160,8 +160,8 @@ def document(result: Conversion) -> dict[str, object]:
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                 "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
                 "skew_us": program.skew_us,
-                "contention": program.contention and json.picked(program.contention, "product other"),
-                "skewed": [json.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
+                "contention": program.contention and text.picked(program.contention, "product other"),
+                "skewed": [text.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
                 "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
                 "left_out": program.left_out,
             }

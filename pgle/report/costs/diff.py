@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pgle.costs.profile.diff import Change, Difference, ProfileDiff
 from pgle.costs.profile.value import CostKind
 from pgle.errors import printable
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Section, Table, Value
@@ -86,15 +86,15 @@ def _counts(diff: ProfileDiff) -> str:
 
 def show_json(old: str, new: str, diff: ProfileDiff) -> None:
     """``pgle.diff/1``: every name that is not the same in both."""
-    json.show(
+    text.show(
         "pgle.diff/1",
         {
             "old": old,
             "new": new,
             "counts": {change: diff.count(change) for change in Change},
-            **json.picked(diff, "totals moved"),
+            **text.picked(diff, "totals moved"),
             "differences": [
-                json.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME
+                text.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME
             ],
             "warnings": diff.warnings,
         },

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from pgle.errors import many
 from pgle.next import CONVERT, typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Column, Page, Section, Table
-from pgle.run.experiment.next_command import UNKNOWN
+from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
+from pgle.schedule.compare import LEAST_GAIN
 from pgle.schedule.predict import Gain
-from pgle.schedule.verdict import LEAST_GAIN
 
 SHOWN = 5  # transfers on the first screen
 
@@ -93,19 +93,19 @@ def advice(found: PerfTable) -> str:
 
 def show_json(found: PerfTable) -> None:
     """``pgle.perf-table/1``."""
-    json.show(
+    text.show(
         "pgle.perf-table/1",
         {
-            **json.picked(found, "key jaxlib"),
+            **text.picked(found, "key jaxlib"),
             "collectives": [
-                {**json.plain(item), "time_us": us, "taken": item not in found.ignored}
+                {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
                 for item, us in found.transfers.items()
             ],
             "matmuls": [
-                {**json.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
+                {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
                 for item, us in found.products.items()
             ],
-            **json.picked(found, "filled steps written"),
+            **text.picked(found, "filled steps written"),
             "next": advice(found),
             "warnings": found.warnings,
         },

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pgle.costs.profile.carry import By
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import many, printable, some
-from pgle.report import json
+from pgle.report import text
 from pgle.report.costs.show import conversion_section
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -73,7 +73,7 @@ def merge_page(merged: Merged, written: Written, following: Sequence[str] = ()) 
 
 def merge_json(merged: Merged, written: Written) -> None:
     """``pgle.merge/1``."""
-    json.show(
+    text.show(
         "pgle.merge/1",
         {
             "written": written,
@@ -81,7 +81,7 @@ def merge_json(merged: Merged, written: Written) -> None:
             "collectives_by_occurrence": merged.exact,
             "collectives_by_statistic": merged.inexact,
             "not_in_all_inputs": merged.partial,
-            **json.picked(merged, "conflicts warnings"),
+            **text.picked(merged, "conflicts warnings"),
         },
     )
 
@@ -156,7 +156,7 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
 
 def carry_json(carried: Carried, written: Written) -> None:
     """``pgle.carry/1``."""
-    json.show(
+    text.show(
         "pgle.carry/1",
         {
             "written": written,
@@ -172,17 +172,17 @@ def carry_json(carried: Carried, written: Written) -> None:
 
 def complete_json(completions: Sequence[Completion], written: Written) -> None:
     """``pgle.complete/1``."""
-    json.show(
+    text.show(
         "pgle.complete/1",
         {
             "written": written,
             "modules": [
                 {
                     "name": item.module,
-                    **json.picked(item, "target wanted measured scales"),
+                    **text.picked(item, "target wanted measured scales"),
                     "same_shape": item.count(Origin.SAME_SHAPE),
                     "estimated": item.count(Origin.ESTIMATED),
-                    "filled": [{"name": cost.full_name, **json.picked(cost, "cost_us origin")} for cost in item.filled],
+                    "filled": [{"name": cost.full_name, **text.picked(cost, "cost_us origin")} for cost in item.filled],
                 }
                 for item in completions
             ],

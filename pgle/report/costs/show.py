@@ -11,7 +11,7 @@ from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
 from pgle.errors import many, shown, some
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table
@@ -213,11 +213,11 @@ def _importance(finding: Finding) -> float:
 
 def show_json(name: str, summary: Summary) -> None:
     """``pgle.show/1``."""
-    json.show(
+    text.show(
         "pgle.show/1",
         {
             "profile": name,
-            **json.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
+            **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
             "instructions": [_record(cost, _share(cost, summary)) for cost in summary.costs],
             "findings": summary.findings,
             "warnings": summary.warnings,
@@ -232,5 +232,5 @@ def _record(cost: Cost, share: float | None) -> dict[str, object]:
         "share": share,
         "kind": cost.likely_kind,
         "kind_is_guess": not cost.kind,
-        **json.picked(cost, "opcode shape samples min_us max_us spread slowest_us trace_name origin"),
+        **text.picked(cost, "opcode shape samples min_us max_us spread slowest_us trace_name origin"),
     }

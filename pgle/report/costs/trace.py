@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pgle.errors import many
-from pgle.report import json
+from pgle.errors import many, printable
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table
-from pgle.report.text import printable, warn
+from pgle.report.text import warn
 from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
 
 ROWS = 8  # of the first screen
@@ -109,9 +109,9 @@ def _device_table(summary: TraceSummary) -> Table:
 
 def show_json(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> None:
     """``pgle.show/1`` with a ``trace``."""
-    found = json.plain(summary)
+    found = text.plain(summary)
     found["instructions"] = instructions
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
-    json.show("pgle.show/1", {"path": path, "trace": found, "next": following})
+    text.show("pgle.show/1", {"path": path, "trace": found, "next": following})
     warn(map(printable, summary.warnings))

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, Share
-from pgle.costs.lookup.gaps import Gap
+from pgle.costs.lookup.coverage import Coverage, Gap, ModuleCoverage, Share
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.errors import many, shown, some
 from pgle.next import quoted, word_of
-from pgle.report import json
+from pgle.report import text
 from pgle.report.costs.show import conversion_section, ranks_given
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Part, Prose, Section, Table
-from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
+from pgle.xla.log.evidence import LIGHT_SPEED, CheckerCounts
 from pgle.xla.log.module_verdict import Bounds
 
 GAPS_SHOWN = 3  # on the first screen
@@ -219,7 +218,7 @@ def _warnings(coverage: Coverage) -> list[str]:
 
 def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
     """``pgle.verify/1`` on stdout."""
-    json.show("pgle.verify/1", document(profile, coverage, bounds))
+    text.show("pgle.verify/1", document(profile, coverage, bounds))
 
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
@@ -244,7 +243,7 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
     shares = {name: getattr(module, name) for name in ("count", "time", "collectives")}
     return {
         "name": module.module,
-        **json.picked(module, "fingerprint program_id source"),
+        **text.picked(module, "fingerprint program_id source"),
         "main": module.is_main,
         "names_from": module.against,
         "coverage": {
@@ -261,7 +260,7 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
             "estimated_for": module.estimated_for,
         },
         "names": {"own": module.own_names, "bare": module.bare_names, "other_fingerprint": module.other_names},
-        **json.picked(module, "unchecked filled_in"),
+        **text.picked(module, "unchecked filled_in"),
         "missing": [gap.name for gap in module.gaps],
         "gaps": module.gaps,
         "mismatched": module.mismatches,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgle.errors import many, printable
 from pgle.next import typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page.value import Column, Page, Section, Table
 from pgle.report.text import near
 from pgle.run.init import Starter
@@ -66,7 +66,7 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
 
 def list_starters_json(starters: Mapping[str, Starter]) -> None:
     """``pgle.init/1`` without a name."""
-    json.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
+    text.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
 
 
 def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
@@ -84,4 +84,4 @@ def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Pag
 def show_json(written: Sequence[Path], starter: Starter, folder: Path) -> None:
     """``pgle.init/1``."""
     shown = {"written": [str(path) for path in written], "folder": str(folder), "next": starter.following}
-    json.show("pgle.init/1", shown)
+    text.show("pgle.init/1", shown)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pgle.errors import cut, many, shown, some
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
@@ -110,14 +110,14 @@ def name_of(item: ModuleVerdict) -> str:
 
 def show_json(verdict: LogVerdict) -> None:
     """``pgle.confirm/1`` on stdout."""
-    json.show(SCHEMA, document(verdict))
+    text.show(SCHEMA, document(verdict))
 
 
 def document(verdict: LogVerdict) -> dict[str, object]:
     """``pgle.confirm/1`` without its name; `used` is whether the main module used the profile."""
     return {
         "used": verdict.main.verdict is ProfileUse.USED,
-        **json.picked(verdict, "main modules ranks sub_modules reads warnings"),
+        **text.picked(verdict, "main modules ranks sub_modules reads warnings"),
     }
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from pgle.errors import many
 from pgle.next import typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page.value import Cell, Column, Page, Section, Table, Tone, Value
+from pgle.run.ask.machine import Check
 from pgle.run.doctor.doctor import Diagnosis, Mended
-from pgle.run.doctor.machine import Check
 from pgle.run.doctor.prove import Proof
-from pgle.run.experiment.next_command import UNKNOWN
+from pgle.run.inputs.next_command import UNKNOWN
 
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
@@ -22,7 +22,7 @@ def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "ok": diagnosis.ok,
         "profiles": not diagnosis.keeps_from_profiling,
         "rehearses": not diagnosis.keeps_from_rehearsing,
-        **json.plain(diagnosis),
+        **text.plain(diagnosis),
     }
 
 

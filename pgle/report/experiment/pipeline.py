@@ -11,19 +11,19 @@ from types import TracebackType
 from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import printable
 from pgle.next import typed
-from pgle.report import json, text
+from pgle.report import text
 from pgle.report.costs.convert import costs_line
 from pgle.report.experiment.confirm import use_line
 from pgle.report.experiment.stage import SIMULATED, identity, steps_line
-from pgle.report.onward import after_stages
+from pgle.report.next_steps import after_stages
 from pgle.report.page import figures, terminal
 from pgle.report.page.value import Page, Tone
 from pgle.report.progress import live
 from pgle.report.steps import compare as compare_report
 from pgle.run.convert import Conversion
-from pgle.run.experiment.pipeline import STAGES, Pipeline
-from pgle.run.experiment.stage import StageResult
-from pgle.run.tune.experiment import UNDER_NEW_FLAGS
+from pgle.run.stages.pipeline import STAGES, Pipeline
+from pgle.run.stages.stage import StageResult
+from pgle.run.tune import UNDER_NEW_FLAGS
 from pgle.trace.table import SIMULATED as NO_GPU
 
 
@@ -164,7 +164,7 @@ def _next(result: Pipeline) -> tuple[str, ...]:
 
 def show_json(result: Pipeline) -> None:
     """``pgle.run/1``."""
-    json.show("pgle.run/1", document(result))
+    text.show("pgle.run/1", document(result))
 
 
 def document(result: Pipeline) -> dict[str, object]:
@@ -172,7 +172,7 @@ def document(result: Pipeline) -> dict[str, object]:
     comparison = result.comparison
     return {
         "ok": result.good,
-        **json.picked(result, "covered used skipped"),
+        **text.picked(result, "covered used skipped"),
         "comparison": None if comparison is None else compare_report.document(comparison, result.checks),
         "ran": [item.request.stage for item in result.stages],
         "warnings": result.warnings,

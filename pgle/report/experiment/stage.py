@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
 from pgle.next import typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.experiment.confirm import main_lines, tone_of, use_line
 from pgle.report.page import figures, terminal
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.text import warn
-from pgle.run.experiment.auto import AutoResult, used
-from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.next_command import Launch, by_every_rank, following
-from pgle.run.experiment.stage import StageResult
-from pgle.xla.flags.modes import SYNC_MODES
+from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.inputs.next_command import Launch, by_every_rank, following
+from pgle.run.stages.auto import AutoResult, used
+from pgle.run.stages.stage import StageResult
+from pgle.xla.flags.presets import SYNC_MODES
 
 SIMULATED = "Simulated: no GPU was measured."
 
@@ -91,16 +91,16 @@ def _about(result: StageResult) -> Iterator[Prose]:
 def show_json(result: StageResult) -> None:
     """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1``."""
     request = result.request
-    json.show(
+    text.show(
         f"pgle.{request.stage}/1",
         {
             "ok": result.good,
             "run_dir": request.run.path,
-            **json.picked(result, "simulated exit_code failed verdict"),
+            **text.picked(result, "simulated exit_code failed verdict"),
             "steps": len(result.step_times_s),
             "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
             "traces": request.folder.traces() if request.stage == "profile" else (),
-            **json.picked(result, "facts warnings"),
+            **text.picked(result, "facts warnings"),
         },
     )
     if result.failed:
@@ -161,16 +161,16 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
 
 def show_auto_json(result: AutoResult) -> None:
     """``pgle.auto/1``."""
-    json.show(
+    text.show(
         "pgle.auto/1",
         {
             "ok": result.good,
-            **json.picked(result, "outcome why recompiled loaded"),
+            **text.picked(result, "outcome why recompiled loaded"),
             "used": used(result),
             "proof": "" if result.verdict is None else result.verdict.proof,
             "run_dir": result.request.run_dir,
             "cache": result.request.cache_dir,
             "steps": len(result.stage.step_times_s),
-            **json.picked(result, "handed_over traces warnings"),
+            **text.picked(result, "handed_over traces warnings"),
         },
     )

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.findings import Finding
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
-from pgle.analyze.overlap import Overlap
-from pgle.analyze.parts import Group
-from pgle.analyze.window import DeviceWindow, mean_breakdown
+from pgle.analyze.window import DeviceWindow, Group, mean_breakdown
 from pgle.errors import cut, many, printable
-from pgle.report.page import charts, figures
+from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Chart, Column, Part, Prose, Section, Table, Tone, Value
 from pgle.report.timeline.scene import parts_of
@@ -139,8 +137,8 @@ def _step_chart(steps: Sequence[object], stacks: Sequence[Sequence[float]]) -> C
     count = len(steps)
     totals = [sum(stack[at] for stack in stacks) for at in range(count)]
     most = max(totals) / 1e6
-    drawn = charts.Panel("Steps of the window, in order", (0.0, float(count)), (0.0, most * 1.02))
-    drawn.axis_y(charts.seconds(0.0, most))
+    drawn = html.Panel("Steps of the window, in order", (0.0, float(count)), (0.0, most * 1.02))
+    drawn.axis_y(html.seconds(0.0, most))
     gap = 0.1 if count <= 60 else 0.0
     base = [0.0] * count
     for (style, _, _), stack in zip(_STACK, stacks, strict=True):
@@ -157,7 +155,7 @@ def _step_chart(steps: Sequence[object], stacks: Sequence[Sequence[float]]) -> C
         f"{many(count, 'step')}, from {figures.time(low)} to {figures.time(high)}; from below: compute, exposed "
         "communication, exposed copies, idle"
     )
-    return Chart(charts.svg([drawn], words, style=False), words)
+    return Chart(html.svg([drawn], words, style=False), words)
 
 
 _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)

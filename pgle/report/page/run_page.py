@@ -12,8 +12,7 @@ from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import many, printable, some
 from pgle.next import Next
 from pgle.report import analyze as analyze_report
-from pgle.report.differences import difference_notes, difference_sections, first_changes
-from pgle.report.differences import verdict as changed_verdict
+from pgle.report.analyze import difference_notes, difference_sections, first_changes, verdict_of_change
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.measured import ROWS, step_sections
@@ -21,9 +20,9 @@ from pgle.report.page.value import Action, Bar, Cell, Column, Page, Part, Prose,
 from pgle.report.steps import compare as compare_report
 from pgle.report.steps.compare_page import charts
 from pgle.report.timeline.measured import measured_panels
-from pgle.report.timeline.part import timeline
+from pgle.report.timeline.picture import timeline
 from pgle.report.timeline.scene import Panel, panel_of
-from pgle.run.experiment.manifest import Manifest
+from pgle.run.directory.manifest import Manifest
 from pgle.run.report import Gathered
 from pgle.schedule.predict import Prediction
 from pgle.schedule.timeline import Breakdown
@@ -100,7 +99,7 @@ def _verdict(found: Gathered) -> tuple[str, Tone]:
     if found.analysis is None:
         return "A profile, and nothing measured with it yet", ""
     if found.analysis.against is not None:
-        return changed_verdict(found.analysis.against)
+        return verdict_of_change(found.analysis.against)
     return analyze_report.verdict(found.analysis, analyze_report.actions(found.analysis))
 
 

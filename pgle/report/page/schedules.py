@@ -12,11 +12,11 @@ from pgle.files import AnyPath
 from pgle.report.page import figures, html, stored
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Bar, Cell, Column, Page, Prose, Section, Table, Tile, Value
-from pgle.report.timeline.part import timeline
 from pgle.report.timeline.perfetto import render_trace
+from pgle.report.timeline.picture import timeline
 from pgle.report.timeline.scene import Panel, panel_of
 from pgle.run.inputs.folder import PAGE_FILES, TRACE
-from pgle.schedule.groups import Group
+from pgle.schedule.exposed import Group
 from pgle.schedule.timeline import Breakdown, Timeline
 from pgle.xla.hlo.module import Module
 

@@ -71,7 +71,7 @@ def _mark(tone: Tone) -> str:
 
 
 def _table(screen: Any, table: Table, everything: bool) -> None:
-    from pgle.report.screen import grid  # rich, which --json does without
+    from pgle.report.text import grid
 
     cells = table.cells()
     first = cells if everything else cells[: table.shown]
@@ -94,7 +94,7 @@ def _drawn(cell: Cell) -> Any:
 
 
 def _actions(screen: Any, actions: Sequence[Action], everything: bool) -> None:
-    from pgle.report.screen import grid
+    from pgle.report.text import grid
 
     saves = [action.saves for action in actions]
     heads = ["", "what to do", "saves up to"] if any(saves) else ["", "what to do"]

@@ -89,7 +89,7 @@ class Prose:
 class Timeline:
     """The timeline that moves; a page has one at most."""
 
-    data: str  # what its script draws, as `pgle.report.timeline.encode` writes it
+    data: str  # what its script draws, as `pgle.report.timeline.perfetto` writes it
     text: str  # the same for a terminal
     still: str = ""  # the same as SVG, seen without JavaScript and in print
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from pgle.errors import printable, shown
 from pgle.next import typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.schedules import EXPOSED, Schedule, group_notes, sections
 from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Value
 from pgle.report.timeline.scene import parts_of
-from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.next_command import UNKNOWN, following, launch_of
+from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
-from pgle.schedule.groups import in_one
-from pgle.schedule.moves import placements
+from pgle.schedule.compare import placements
+from pgle.schedule.exposed import in_one
 from pgle.schedule.predict import Prediction, Uncertain
 
 LITTLE = 0.005
@@ -164,7 +164,7 @@ def _run_of(asked: PredictRequest) -> RunDirectory | None:
 
 def show_json(found: Predicted) -> None:
     """``pgle.predict/1`` on stdout."""
-    json.show("pgle.predict/1", document(found))
+    text.show("pgle.predict/1", document(found))
 
 
 def document(found: Predicted) -> dict[str, object]:
@@ -172,18 +172,18 @@ def document(found: Predicted) -> dict[str, object]:
     prediction, (why, following_) = found.prediction, advice(found)
     return {
         "module": found.module.name,
-        **json.picked(found, "target target_from"),
+        **text.picked(found, "target target_from"),
         "devices": found.module.num_devices,
-        **json.picked(prediction, "step_us interval_us contended_us"),
-        "contention": json.picked(prediction.contention, "product other"),
+        **text.picked(prediction, "step_us interval_us contended_us"),
+        "contention": text.picked(prediction.contention, "product other"),
         "skew_us": prediction.skew_us,
         "ceiling_us": prediction.ceiling.step_us,
-        **json.picked(prediction.timeline, "breakdown bound"),
+        **text.picked(prediction.timeline, "breakdown bound"),
         "collectives": [
             {
                 "name": item.filed_as,
                 "instruction": item.name,
-                **json.picked(item, "lhs_name kind exposed_us sync origin"),
+                **text.picked(item, "lhs_name kind exposed_us sync origin"),
                 "time_us": item.duration_us,
                 "executions": item.count,
             }

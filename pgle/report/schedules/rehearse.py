@@ -7,7 +7,7 @@ from pathlib import Path
 from pgle.errors import some
 from pgle.files import write_files
 from pgle.next import quoted, typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.schedules import (
@@ -24,13 +24,11 @@ from pgle.report.page.schedules import (
 )
 from pgle.report.page.value import Action, Column, Page, Prose, Section, Table, Tone
 from pgle.report.text import near
-from pgle.run.launch.captured import STEP_REMEDY
-from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
-from pgle.run.rehearse.settings import Setting
-from pgle.schedule.groups import groups
-from pgle.schedule.moves import Move, Placement
+from pgle.run.capture.captured import STEP_REMEDY
+from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
+from pgle.schedule.compare import LEAST_GAIN, MOSTLY, Move, Placement, stuck_share
+from pgle.schedule.exposed import groups
 from pgle.schedule.predict import Gain, gain
-from pgle.schedule.verdict import LEAST_GAIN, MOSTLY, stuck_share
 from pgle.tune.search import ROOM
 
 OTHERS = 4  # modules that were not chosen, in the text
@@ -159,9 +157,9 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
     schedules, found = _schedules(result), []
     lhs = _lhs_gain(result)
     if lhs is not None and lhs.share >= LEAST_GAIN:
-        command = f'export XLA_FLAGS="$XLA_FLAGS {LHS}"'
+        command = f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"'
         why = f"off by default here; {_range(lhs)}"
-        found.append(Action(f"Set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))
+        found.append(Action(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
         moved = sum(move.moved for move in result.moves)
@@ -279,7 +277,7 @@ def ceiling_us(result: Rehearsal) -> float:
 
 def show_json(result: Rehearsal, picture: Path | None = None) -> None:
     """``pgle.rehearse/1``."""
-    json.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
+    text.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
 
 
 def as_dict(result: Rehearsal) -> dict[str, object]:
@@ -295,7 +293,7 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "modules": [
             {
                 "name": result.baseline.module.name,
-                **json.picked(result.verdict, "verdict why proof remedy"),
+                **text.picked(result.verdict, "verdict why proof remedy"),
                 "matches_job": result.matches_job,
             }
         ],
@@ -319,12 +317,12 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
 def _side_dict(side: Side) -> dict[str, object]:
     timeline, compiled = side.prediction.timeline, side.compiled
     return {
-        **json.picked(side.prediction, "step_us interval_us lower_bound contended_us not_modelled"),
+        **text.picked(side.prediction, "step_us interval_us lower_bound contended_us not_modelled"),
         "exposed_us": timeline.breakdown.exposed_communication_us,
-        **json.picked(timeline.breakdown, "exposed_copy_us overlap"),
+        **text.picked(timeline.breakdown, "exposed_copy_us overlap"),
         "bound": timeline.bound,
         "believed": side.compiled.believed,
-        **json.picked(compiled, "fingerprint compile_s kept schedule log"),
+        **text.picked(compiled, "fingerprint compile_s kept schedule log"),
         "memory_bytes": compiled.memory,
         "hlo": compiled.after_optimizations,
     }
@@ -338,6 +336,6 @@ def _placement(placement: Placement | None) -> dict[str, object] | None:
     if placement is None:
         return None
     return {
-        **json.picked(placement, "kind sync between cover_us cost_us exposed_us independent_us reason"),
+        **text.picked(placement, "kind sync between cover_us cost_us exposed_us independent_us reason"),
         "executions": placement.count,
     }

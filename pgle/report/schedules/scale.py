@@ -13,8 +13,8 @@ from pgle.errors import cut, many, printable
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
-from pgle.report import json
-from pgle.report.page import charts, figures, stored
+from pgle.report import text
+from pgle.report.page import figures, html, stored
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import render
 from pgle.report.page.value import Action, Cell, Chart, Column, Page, Part, Prose, Section, Table, Value
@@ -338,10 +338,10 @@ def _charts(rows: Sequence[Judged]) -> Chart:
     count, most = len(rows), max(item.row.step_us for item in rows) / 1e6
     axis = {"at": [place + 0.5 for place in range(count)]}
     names = {place + 0.5: figures.count(item.row.devices) for place, item in enumerate(rows)}
-    steps = charts.Panel(
+    steps = html.Panel(
         "Step, predicted: compute, exposed communication, idle", (0, count), (0, most * 1.05), x_label="GPUs"
     )
-    steps.axis_y(charts.seconds(0.0, most))
+    steps.axis_y(html.seconds(0.0, most))
     for place, item in enumerate(rows):
         floor, sides = 0.0, (place + 0.2, place + 0.8)
         for style, _, name in _PARTS:
@@ -352,9 +352,7 @@ def _charts(rows: Sequence[Judged]) -> Chart:
             floor = top
     steps.axis_x(names.__getitem__, axis["at"])
     best = max(1.0, *(item.efficiency_range[1] for item in rows))
-    share = charts.Panel(
-        "Efficiency against the first row, with its range", (0, count), (0, best * 1.05), x_label="GPUs"
-    )
+    share = html.Panel("Efficiency against the first row, with its range", (0, count), (0, best * 1.05), x_label="GPUs")
     share.axis_y(lambda value: f"{value:.0%}".replace("%", " %"))
     share.line("mark", (0, BREAKS), (count, BREAKS))
     points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
@@ -370,7 +368,7 @@ def _charts(rows: Sequence[Judged]) -> Chart:
         f"({figures.shares(item.efficiency_range)})"
         for item in rows
     )
-    return Chart(charts.svg([steps, share], said, style=False), said)
+    return Chart(html.svg([steps, share], said, style=False), said)
 
 
 def _next(found: Scaling) -> str:
@@ -394,7 +392,7 @@ def _next(found: Scaling) -> str:
 def show_json(found: Scaling, page: Path) -> None:
     """``pgle.scale/1``."""
     answer = found.answer
-    json.show(
+    text.show(
         "pgle.scale/1",
         {
             "verdict": _verdict(found),
@@ -406,7 +404,7 @@ def show_json(found: Scaling, page: Path) -> None:
             "scales_to": answer.scales_to,
             "breaks_at": None if answer.breaks is None else answer.breaks.row.devices,
             "breaks_by": answer.culprit,
-            "anchor": None if answer.anchor is None else json.whole(answer.anchor, "factor"),
+            "anchor": None if answer.anchor is None else text.whole(answer.anchor, "factor"),
             "not_modelled": NOT_MODELLED,
             "resumed": found.resumed,
             "page": str(page),
@@ -427,8 +425,8 @@ def _plain(item: Judged) -> Mapping[str, object]:
     )
     return {
         **head,
-        **json.picked(item, "step_us interval_us efficiency efficiency_range"),
+        **text.picked(item, "step_us interval_us efficiency efficiency_range"),
         "predicted_us": row.step_us,
         "against_first": item.flat,
-        **json.picked(row, names),
+        **text.picked(row, names),
     }

@@ -13,9 +13,9 @@ from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
-from pgle.report import json
+from pgle.report import text
 from pgle.report.experiment import pipeline
-from pgle.report.onward import after_tuning
+from pgle.report.next_steps import after_tuning
 from pgle.report.page import figures, terminal
 from pgle.report.page.figures import Unit
 from pgle.report.page.schedules import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us, tiles
@@ -24,22 +24,20 @@ from pgle.report.progress import Line, live, phases
 from pgle.report.schedules.rehearse import setting_notes
 from pgle.report.steps import compare
 from pgle.report.text import console, near, say, warn
+from pgle.run.compiler.request import OnPhase
 from pgle.run.convert import Conversion
-from pgle.run.experiment.directory import free
-from pgle.run.experiment.next_command import UNKNOWN
-from pgle.run.experiment.pipeline import Pipeline
-from pgle.run.experiment.stage import StageResult
-from pgle.run.rehearse.compiler.request import OnPhase
-from pgle.run.rehearse.rehearse import LHS
-from pgle.run.tune.experiment import TUNED, TunedRun
-from pgle.run.tune.request import LESS, Scheduled, Tuning
-from pgle.run.tune.tune import OnTrial
-from pgle.schedule.groups import in_one
-from pgle.schedule.moves import Placement, placements
-from pgle.schedule.why_exposed import Reason, reasons
+from pgle.run.directory.directory import free
+from pgle.run.inputs.next_command import UNKNOWN
+from pgle.run.rehearse import LHS_ON
+from pgle.run.stages.pipeline import Pipeline
+from pgle.run.stages.stage import StageResult
+from pgle.run.trials import Scheduled
+from pgle.run.tune import LESS, TUNED, OnTrial, TunedRun, Tuning
+from pgle.schedule.compare import Placement, placements
+from pgle.schedule.exposed import Reason, in_one, reasons
 from pgle.tune.search import best, fits
 from pgle.tune.trial import LITTLE, Trial, holds_up, judge
-from pgle.xla.flags.record import effects_of, summary
+from pgle.xla.flags.catalogue import effects_of, summary
 
 SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
 WORLDS = "world: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
@@ -128,7 +126,7 @@ def exported(found: Tuning) -> str:
     """The line that sets the flags that were found, for a shell; empty: there are none."""
     if found.proof is None:
         return ""
-    words = (LHS, *found.request.setting.flags, *_words(found.tuned.trial))
+    words = (LHS_ON, *found.request.setting.flags, *_words(found.tuned.trial))
     text = " ".join(dict.fromkeys(words))
     return f'export XLA_FLAGS="{text}"' if _PLAIN.fullmatch(text) else f"export XLA_FLAGS={quoted(text)}"
 
@@ -409,7 +407,7 @@ def search_ended(memory_limit: int | None) -> Iterator[Callable[[OnTrial], OnTri
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:
     """``pgle.tune/1``."""
-    json.show("pgle.tune/1", document(found, out, page))
+    text.show("pgle.tune/1", document(found, out, page))
 
 
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
@@ -431,7 +429,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "resumed": found.resumed,
         "complete": found.complete,
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
-        **json.picked(found, "refused costs_are"),
+        **text.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,
         "public": {name: effects_of(name, value) for name, value in tuned.flags.items()},
         "used": proof and proof.used,
@@ -451,7 +449,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
     done = trial.step_us is not None
     return {
-        **json.picked(trial, "label flags step_us temp_bytes same_as modelled failure"),
+        **text.picked(trial, "label flags step_us temp_bytes same_as modelled failure"),
         "exposed_us": trial.exposed_us if done else None,
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
     }
@@ -490,5 +488,5 @@ def show_tuned_run_json(found: TunedRun, run: Path) -> None:
         "tuned": None if found.second is None else pipeline.document(found.second),
         "tuned_comparison": None if found.comparison is None else compare.document(found.comparison, found.checks),
     }
-    json.show("pgle.run/1", {**pipeline.document(found.first), **more})
+    text.show("pgle.run/1", {**pipeline.document(found.first), **more})
     warn(found.warnings)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from pgle.errors import printable
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Bar, Cell, Chart, Column, Page, Prose, Section, Table, Tile, Tone, Value
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, Outcome, overall
-from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE
+from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE
 from pgle.steps.series import Floats
 from pgle.steps.side import Guard, Side
 from pgle.steps.steady import LeftOut
@@ -266,7 +266,7 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
     design, spread, outcome = found.estimate.design, found.estimate.spread, overall(checks)
     return {
-        **json.picked(found, "verdict ratio ci"),
+        **text.picked(found, "verdict ratio ci"),
         "p": found.estimate.p,
         "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
         "minimum_detectable": found.minimum_detectable,
@@ -279,21 +279,21 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
         "simulated": found.simulated,
         "base": _side(found.base),
         "new": _side(found.new),
-        "guards": [json.whole(item, "change") for item in found.guards],
+        "guards": [text.whole(item, "change") for item in found.guards],
         "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
         "outcome": outcome,
-        "checks": [json.picked(check, "name outcome message ok") for check in checks],
+        "checks": [text.picked(check, "name outcome message ok") for check in checks],
         "footnotes": found.warnings,
     }
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {
-        **json.picked(side, "label median_s spread steps stall_share"),
+        **text.picked(side, "label median_s spread steps stall_share"),
         "runs": [
             {
-                **json.picked(run.series, "source format malformed"),
-                **json.picked(run, "median_s left_out"),
+                **text.picked(run.series, "source format malformed"),
+                **text.picked(run, "median_s left_out"),
                 "steps": len(run),
             }
             for run in side.runs
@@ -303,4 +303,4 @@ def _side(side: Side) -> dict[str, Any]:
 
 def show_json(found: Comparison, checks: Sequence[Check]) -> None:
     """``pgle.compare/1`` on stdout."""
-    json.show(SCHEMA, document(found, checks))
+    text.show(SCHEMA, document(found, checks))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pgle.errors import many, printable
-from pgle.report import json
+from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table
@@ -36,7 +36,7 @@ def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Pag
 
 def show_added(path: object, entry: Entry) -> None:
     """``pgle.history/1``: the entry that was added."""
-    json.show(SCHEMA, {"file": path, "added": entry})
+    text.show(SCHEMA, {"file": path, "added": entry})
 
 
 def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()) -> Page:
@@ -120,5 +120,5 @@ def noise(trend: Trend) -> str:
 
 def show_json(trends: Sequence[Trend], warnings: Iterable[str]) -> None:
     """``pgle.history/1``: trends with their entries, present level and noise."""
-    found: dict[str, Any] = {"trends": [json.whole(trend, "level_s noise") for trend in trends]}
-    json.show(SCHEMA, {**found, "warnings": list(warnings)})
+    found: dict[str, Any] = {"trends": [text.whole(trend, "level_s noise") for trend in trends]}
+    text.show(SCHEMA, {**found, "warnings": list(warnings)})

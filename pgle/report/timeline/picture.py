@@ -1,4 +1,4 @@
-"""The still picture: panels as SVG, for documents."""
+"""The still picture: panels as SVG, and the same panels as the moving timeline of a page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from pgle.report.page.charts import ticks
-from pgle.report.page.style import style_sheet, templates
+from pgle.report.page.html import style_sheet, templates, ticks
+from pgle.report.page.value import Timeline
 from pgle.report.text import duration
-from pgle.report.timeline.scene import Lane, Panel, Span, Style, shown
+from pgle.report.timeline.perfetto import encode
+from pgle.report.timeline.scene import Lane, Panel, Span, Style, shown, text_timeline
 from pgle.trace.intervals import Intervals, covered, union, without
 
 WIDTH, GUTTER, MARGIN = 1200.0, 118.0, 18.0
@@ -229,3 +230,14 @@ def _fit(text: str, width: float) -> str:
 def _tick(time: float, span: float) -> str:
     unit, name = (1e6, "s") if span >= 3e6 else (1e3, "ms") if span >= 3e3 else (1.0, "µs")
     return f"{time / unit:.6g} {name}"
+
+
+def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> Timeline:
+    """A timeline of panels.
+
+    Args:
+        panels: schedules or devices, one above the other.
+        first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no steps.
+    """
+    window = (0.0, first_us) if first_us else None
+    return Timeline(encode(panels, first_us), text_timeline(panels, until_us=first_us), render_svg(panels, window))

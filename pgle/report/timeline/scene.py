@@ -10,9 +10,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures
-from pgle.report.text import printable
 from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.xla.collectives import followers

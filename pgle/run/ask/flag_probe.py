@@ -23,7 +23,7 @@ from pgle.files import write_files
 from pgle.run.ask.plugins import PACKAGES, versions
 from pgle.xla.flags.lint import Lint, lint
 from pgle.xla.flags.text import Flag, FlagList
-from pgle.xla.log.wordings import flag_refusal
+from pgle.xla.log.events import flag_refusal
 
 TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from pgle.masking import kept_text
 from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.machine import Check, Machine, read_gpus
 from pgle.run.ask.plugins import Repair, repair
+from pgle.run.directory.manifest import Gpu
 from pgle.run.doctor import gpu, software
-from pgle.run.doctor.machine import Check, Machine, read_gpus
-from pgle.run.experiment.manifest import Gpu
 
 PLUGIN = "CUDA plugin"
 TO_REHEARSE = ("jax", PLUGIN, "packages", "XLA_FLAGS", "disk", "run directory")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pgle.run.doctor.machine import SMI_QUERY, Check, Machine, fail, ok, warn
-from pgle.run.experiment.manifest import Gpu
+from pgle.run.ask.machine import SMI_QUERY, Check, Machine, fail, ok, warn
+from pgle.run.directory.manifest import Gpu
 from pgle.xla.flags.text import as_bool
 
 DRIVER_FOR_CUDA = {"12": 525, "13": 580}

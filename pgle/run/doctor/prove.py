@@ -15,11 +15,11 @@ from pathlib import Path
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, write_files
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.pipeline import Pipeline, PipelineRequest, run_pipeline
-from pgle.run.experiment.running import Capture, choose_back_end
-from pgle.run.experiment.stage import StageRequest
-from pgle.run.launch.simulated import SimulatedBackEnd
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.stages.pipeline import Pipeline, PipelineRequest, run_pipeline
+from pgle.run.stages.running import Capture, choose_back_end
+from pgle.run.stages.simulated import SimulatedBackEnd
+from pgle.run.stages.stage import StageRequest
 
 PROGRAM = ("-m", "pgle.workloads.overlap")
 """Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import lint_flags
+from pgle.run.ask.machine import Check, Machine, fail, ok, warn
 from pgle.run.ask.plugins import repair
-from pgle.run.doctor.machine import Check, Machine, fail, ok, warn
-from pgle.run.experiment.manifest import Gpu
-from pgle.run.launch.environment import user_flags
+from pgle.run.directory.manifest import Gpu
+from pgle.run.process.environment import user_flags
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from pgle.errors import UserError
 from pgle.next import typed
-from pgle.run.experiment.directory import MANIFEST, RunDirectory
-from pgle.run.experiment.next_command import following
-from pgle.run.inputs.texts import utf8_head
+from pgle.run.directory.directory import MANIFEST, RunDirectory
+from pgle.run.inputs.logs import utf8_head
+from pgle.run.inputs.next_command import following
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import fingerprint_of
 

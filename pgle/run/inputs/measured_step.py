@@ -9,28 +9,26 @@ from pathlib import Path
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.memory import Memory, find_memory
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.measured import measure
-from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.measure.programs import Program
+from pgle.costs.measure.measured import ProgramCosts, measure
+from pgle.costs.measure.naming import Program
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
-from pgle.run.experiment.directory import RunDirectory, StageFolder
-from pgle.run.experiment.manifest import StageRecord, read_manifest
-from pgle.run.experiment.next_command import launch_of
+from pgle.run.directory.directory import RunDirectory, StageFolder
+from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.inputs.next_command import launch_of
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Kind, Recording, Trace
-from pgle.xla.checker import compute_capability
-from pgle.xla.hardware import Hardware, by_capability, find_hardware
 from pgle.xla.hlo.buffers import buffers_from_bytes
 from pgle.xla.hlo.dumps import Dumps, read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import is_hlo, read_scheduled
-from pgle.xla.targets import BUILT_IN, Target, load_target, target_beside
+from pgle.xla.log.evidence import compute_capability
+from pgle.xla.targets import BUILT_IN, Hardware, Target, by_capability, find_hardware, load_target, target_beside
 
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
 """A simulated step as the schedule has it, without what makes executions differ."""

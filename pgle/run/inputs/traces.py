@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, get_args
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
-from pgle.run.executor import PROCESSES, executor
-from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
+from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
+from pgle.run.process.executor import PROCESSES, executor
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
     Args:
         paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
             One that is given twice counts once.
-        where: they are read, as `pgle.run.executor` says it.
+        where: they are read, as `pgle.run.process.executor` says it.
         progress: called with (inputs read, inputs).
 
     Raises:
         UserError: an input is missing, of no known kind, or damaged.
     """
-    from pgle.trace.combine import combine, without_repeats  # to tell a trace from a profile takes no numpy
+    from pgle.trace.combine import combine, without_repeats
 
     given = [file for path in paths for file in _files_of(path)]
     files = list({_identity(file): file for file in reversed(given)}.values())[::-1]

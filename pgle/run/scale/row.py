@@ -15,24 +15,21 @@ from pgle.costs.profile.carry import carry, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
-from pgle.run.launch.capture_modules import Devices, capture_modules
-from pgle.run.launch.captured import CapturedProgram, module_name, read_captured
-from pgle.run.launch.jax_dump import devices_of
-from pgle.run.rehearse.compiler.cache import Cache
-from pgle.run.rehearse.compiler.compile import Compiler
-from pgle.run.rehearse.compiler.dumps import memory_of
-from pgle.run.rehearse.compiler.request import RehearsalResult
-from pgle.run.rehearse.rehearse import LHS
-from pgle.run.rehearse.settings import Setting, settle, told_of_hosts
+from pgle.run.capture.capture import Devices, capture_modules
+from pgle.run.capture.captured import CapturedProgram, devices_of, module_name, read_captured
+from pgle.run.compiler.cache import Cache
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.dumps import memory_of
+from pgle.run.compiler.request import RehearsalResult
+from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
 from pgle.scale.plan import Trial, UnfitError, filled
 from pgle.scale.row import Row, end_of, exposed_by_collective, operations_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.timeline import ORIGINS, Stream
-from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.targets import Target, load_target
+from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
 """In the folder of a row: the program's modules, what XLA left, and what the program printed."""
@@ -141,7 +138,7 @@ def _captured(request: RowRequest, target: Target, log: int) -> tuple[Sequence[P
 
 def _compiled(request: RowRequest, setting: Setting, target: Target, topology: str) -> RehearsalResult:
     """Compiled once, by all passes, with LHS and without a profile, whose names may be those of another size."""
-    wanted = setting.request(target, request.folder / COMPILED, topology=topology, flags=(LHS, *setting.flags))
+    wanted = setting.request(target, request.folder / COMPILED, topology=topology, flags=(LHS_ON, *setting.flags))
     with Compiler(setting.python, cache=Cache.of_user() if request.cached else None) as compiler:
         return compiler.compile(wanted)
 

@@ -9,19 +9,18 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, sha256
-from pgle.run.executor import PROCESSES, executor
-from pgle.run.launch.environment import check_compiler
-from pgle.run.launch.jax_dump import devices_of
-from pgle.run.launch.process import check_program
+from pgle.run.capture.captured import devices_of
+from pgle.run.process.environment import check_compiler
+from pgle.run.process.executor import PROCESSES, executor
+from pgle.run.process.process import check_program
 from pgle.run.scale.record import Record, digests
 from pgle.run.scale.row import OF_JAX, RowRequest, make_row
 from pgle.scale.answer import Answer, answer
 from pgle.scale.fit import fits
 from pgle.scale.plan import Trial, check_names, trials
 from pgle.scale.row import Row
-from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.reader import is_hlo, read_module
-from pgle.xla.targets import load_target
+from pgle.xla.targets import Hardware, find_hardware, load_target
 
 OnRow = Callable[[Row, int, int], None]
 """Called with each row, how many are there, and how many there will be; 0: not known."""

@@ -28,23 +28,24 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import AnyPath
-from pgle.trace.column import narrow
 from pgle.trace.nsys.activities import (
     ACTIVITIES,
+    RECORD_WITHOUT,
     Activities,
+    Graphs,
     KernelNames,
     by_time,
     number_executions,
     number_launches,
     read_activities,
     read_calls,
+    read_graphs,
 )
-from pgle.trace.nsys.graphs import RECORD_WITHOUT, Graphs, read_graphs
 from pgle.trace.nsys.ranges import Launches, read_ranges
 from pgle.trace.nsys.recording import devices_of, exporter, recordings, simulated, source, xla_flags
 from pgle.trace.nsys.sqlite import SqliteTables
 from pgle.trace.nsys.tables import API, Tables
-from pgle.trace.table import Reason, Trace, Unresolved
+from pgle.trace.table import Reason, Trace, Unresolved, narrow
 
 NEEDED = {
     "StringIds": ("id", "value"),
@@ -99,7 +100,7 @@ def open_tables(path: AnyPath) -> Tables:
     if not isinstance(path, Path):
         raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")
     if path.is_dir():
-        from pgle.trace.nsys.arrow import ArrowTables
+        from pgle.trace.nsys.tables import ArrowTables
 
         return ArrowTables(path)
     return SqliteTables(path)

@@ -1,4 +1,4 @@
-"""Columns out of an Nsight Systems export, whichever form it has, and how one column is looked up in another.
+"""Columns out of an Nsight Systems export, as SQLite or as one parquet or arrow file per table.
 
 Tables are created lazily by nsys and columns come and go with the schema (2.7 in 2021 to 3.28 in 2026), so tables and
 columns are asked for by name, and an absent optional column reads as all `NULL`.
@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from pgle.errors import UserError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
@@ -94,3 +96,124 @@ class Lookup:
             return np.where(inside, found, self._missing)
         at = np.searchsorted(self._keys, keys, side="right") - 1
         return np.where(self._keys[at] == keys, self._table[at], self._missing)
+
+
+SUFFIXES = (".parquet", ".arrow")
+
+
+class ArrowTables:
+    """A directory of Parquet or Arrow files.
+
+    Raises:
+        UserError: it holds no such files, one is damaged, or pyarrow is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+        except ImportError:
+            remedy = "`pip install pyarrow`, or export with `nsys export --type sqlite`"
+            raise UserError("reading Parquet or Arrow files needs pyarrow", where=path, remedy=remedy) from None
+        self.path = path
+        self._errors = (pyarrow.ArrowException, OSError, ValueError, TypeError, OverflowError)
+        self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
+        if not self._files:
+            remedy = "give what `nsys export --type parquetdir` wrote"
+            raise UserError("no .parquet or .arrow files in this directory", where=path, remedy=remedy)
+        self.format = (
+            "nsys-parquet" if any(file.suffix == ".parquet" for file in self._files.values()) else "nsys-arrow"
+        )
+        self._open: dict[str, Any] = {}
+
+    def _dataset(self, table: str) -> Any:
+        """The table as a pyarrow dataset, or None."""
+        if table not in self._files:
+            return None
+        if table not in self._open:
+            import pyarrow.dataset
+
+            file = self._files[table]
+            kind = "parquet" if file.suffix == ".parquet" else "ipc"
+            try:
+                self._open[table] = pyarrow.dataset.dataset(file, format=kind)
+            except self._errors as error:
+                raise self._damaged(table, error) from None
+        return self._open[table]
+
+    def _damaged(self, table: str, error: BaseException) -> UserError:
+        detail = str(error).partition("\n")[0][:120]
+        return UserError(f"damaged file ({detail})", where=self._files[table], remedy="export the report again")
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        return frozenset() if dataset is None else frozenset(dataset.schema.names)
+
+    def count(self, table: str) -> int:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        return 0 if dataset is None else int(dataset.count_rows())
+
+    def integers(
+        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+    ) -> Iterator[Columns]:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        if dataset is None:
+            return
+        import pyarrow.dataset
+
+        chosen = None if keep is None else pyarrow.dataset.field(keep[0]).isin(list(keep[1]))
+        present = [name for name in columns if name in self.columns(table)]
+        try:
+            scan = dataset.scanner(columns=present, filter=chosen, batch_size=BATCH_ROWS, use_threads=False)
+            for batch in scan.to_batches():
+                if batch.num_rows:
+                    found = {name: _integers(batch.column(name)) for name in present}
+                    yield tuple(found.get(name, np.full(batch.num_rows, NULL, np.int64)) for name in columns)
+        except self._errors as error:
+            raise self._damaged(table, error) from None
+
+    def rows(
+        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
+    ) -> Iterator[tuple[object, ...]]:
+        """See `Tables`."""
+        if not set(columns) <= self.columns(table):
+            return
+        try:
+            for batch in self._dataset(table).scanner(columns=list(columns), use_threads=False).to_batches():
+                where = None if like is None else columns.index(like[0])
+                beginnings = () if like is None else tuple(like[1])
+                for row in zip(*(_values(batch.column(name)) for name in columns), strict=True):
+                    text = "" if where is None else row[where]
+                    if where is None or (isinstance(text, str) and text.startswith(beginnings)):
+                        yield row
+        except self._errors as error:
+            raise self._damaged(table, error) from None
+
+    def close(self) -> None:
+        """See `Tables`."""
+        self._open.clear()
+
+
+def _values(column: Any) -> list[object]:
+    """An Arrow column as Python values, large unsigned numbers as signed, like SQLite's."""
+    import pyarrow as pa
+
+    values: list[object] = column.to_pylist()
+    if pa.types.is_uint64(column.type):
+        return [value - 2**64 if isinstance(value, int) and value >= 2**63 else value for value in values]
+    return values
+
+
+def _integers(column: Any) -> Ints:
+    """An Arrow column as int64, nulls as `NULL`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_uint64(column.type):  # as signed, like SQLite's
+        column = pc.fill_null(column, 2**63 + 1)
+        unsigned: Ints = column.to_numpy(zero_copy_only=False).view(np.int64)
+        return unsigned
+    result: Ints = pc.fill_null(pc.cast(column, pa.int64()), NULL).to_numpy(zero_copy_only=False)
+    return result

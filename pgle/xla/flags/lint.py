@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, nearest, older_name, release
-from pgle.xla.flags.choices import (
+from pgle.xla.flags.presets import (
     ASYNC_KINDS,
     DISABLE_ASYNC,
     LHS,
@@ -17,7 +17,7 @@ from pgle.xla.flags.choices import (
     STREAMS,
     THRESHOLD,
     collective_matmul,
-)  # fmt: skip
+)
 from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, same_value
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"

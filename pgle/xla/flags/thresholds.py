@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from pgle.errors import UserError
 from pgle.next import REHEARSE
-from pgle.xla.collectives import result_shape, walk_collectives
+from pgle.xla.collectives import KINDS, result_shape, walk_collectives
 from pgle.xla.flags.text import Flag
 from pgle.xla.hlo.module import Instruction, Module, Shape
-from pgle.xla.kinds import KINDS
 
 MOVED = {kind.name: kind.moves for kind in KINDS.values() if kind.moves}
 """The kinds XLA combines by bytes, and what a sharded training step moves with them."""

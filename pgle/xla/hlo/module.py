@@ -1,7 +1,9 @@
-"""An HLO module as a value: computations, instructions, shapes, schedule.
+"""An HLO module as a value: computations, instructions, shapes, schedule; checked that a compiler can have made it.
 
 Made by `pgle.xla.hlo.reader` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
 identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since jaxlib 0.8.0).
+
+Everything that walks a module follows calls without looking back, and a file may hold anything.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, TypeVar, dataclass_transform
+
+from pgle.errors import UserError
 
 _T = TypeVar("_T")
 
@@ -206,3 +211,62 @@ def trip_count(instruction: Instruction) -> int | None:
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
     return trips if trips is not None and 0 <= trips < 1 << 63 else None
+
+
+MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
+DEEPEST = 100  # calls within calls; protocol buffers cannot nest deeper either, programs seen so far 6
+MOST_WORK = 100_000_000
+"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
+MOST_RUNS = 1 << 53
+"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number any more."""
+_LOOP_TIMES = 2
+
+
+def checked(module: Module) -> Module:
+    """The module itself.
+
+    Raises:
+        UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
+    """
+    wrong = _wrong_shape(module) or _wrong_calls(module)
+    if wrong:
+        raise UserError(f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again")
+    return module
+
+
+def _wrong_shape(module: Module) -> str:
+    seen: set[int] = set()
+    for item in module.walk():
+        if id(item.shape) not in seen:
+            seen.add(id(item.shape))
+            if item.shape.size_bytes > MOST_BYTES:
+                return f"{item.name} holds more bytes than there are addresses"
+    return ""
+
+
+def _wrong_calls(module: Module) -> str:
+    calls = {
+        name: [(item, called) for item in computation.instructions for called in item.called]
+        for name, computation in module.computations.items()
+    }
+    graph = {name: [called for _, called in found] for name, found in calls.items()}
+    try:
+        order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return f"computation {error.args[1][0]} calls itself"
+    work: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    runs: dict[str, int] = {}
+    for name in order:
+        found = calls.get(name, ())  # a computation may be named that is not there
+        own = len(module.computations[name].instructions) if name in module.computations else 0
+        work[name] = own + sum(work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found)
+        depth[name] = 1 + max((depth[called] for _, called in found), default=0)
+        runs[name] = max((runs[called] * max(trip_count(item) or 1, 1) for item, called in found), default=1)
+        if runs[name] > MOST_RUNS:
+            return f"loops in {name} run more than 2^53 times"
+        if depth[name] > DEEPEST:
+            return f"more than {DEEPEST} calls within calls"
+        if work[name] > MOST_WORK:
+            return f"computation {name} has more than {MOST_WORK:,} instructions, with all computations that it calls"
+    return ""

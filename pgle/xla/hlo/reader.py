@@ -1,9 +1,10 @@
-"""HLO modules from files: protobuf dumps, text dumps and schedule dumps, named as ``--xla_dump_to`` writes them."""
+"""HLO modules from files: protobuf, text and schedule dumps, one by one or a whole dump folder of a program."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
@@ -12,6 +13,10 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES, module_from_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.hlo.text import check_begin, module_from_text
+
+if TYPE_CHECKING:
+    from pgle.xla.hlo.module import Module
+
 
 _OPTIMIZED = re.compile(r"after_optimizations(\.hlo\.pb|\.txt)(\.xz|\.gz)?$")
 _HLO_PROTO = re.compile(r"(\.hlo\.pb|\.hlo_proto\.pb)(\.xz|\.gz)?$")

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pgle.xla.log.events import Event
-from pgle.xla.log.wordings import Kind, is_clone, is_sub_module
+from pgle.xla.log.events import Event, Kind, is_clone, is_sub_module
 
 MAX_NAMES = 2000  # missing names kept per module; more are counted only
 MAX_THREADS = 4096

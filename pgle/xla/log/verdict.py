@@ -7,10 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgle.xla.log.blocks import Log, RankLog
-from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse, Remedy, worst_of
-from pgle.xla.log.reasons import Context, RankVerdict, judge_rank
-from pgle.xla.log.schedule_evidence import ScheduleEvidence
-from pgle.xla.log.wordings import LISTS_SINCE, Kind
+from pgle.xla.log.events import LISTS_SINCE, Kind
+from pgle.xla.log.evidence import ScheduleEvidence
+from pgle.xla.log.module_verdict import (
+    BOUNDS,
+    Bounds,
+    Context,
+    ModuleVerdict,
+    ProfileUse,
+    RankVerdict,
+    Remedy,
+    judge_rank,
+    worst_of,
+)
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,23 @@ import pytest
 
 from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
 from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
-from pgle.costs.estimate.kernels import ELEMENTS_PER_CLOCK, bytes_accessed, compute_us
+from pgle.costs.estimate.kernels import (
+    ELEMENTS_PER_CLOCK,
+    Matmul,
+    attention_operations,
+    bytes_accessed,
+    compute_us,
+    matmuls,
+)
 from pgle.costs.estimate.network import Group, bus_bandwidth_gb_s
-from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
-from pgle.xla.hardware import A100_EFFICIENCY, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.targets import BUILT_IN, load_target
+from pgle.xla.targets import A100_EFFICIENCY, BUILT_IN, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware, load_target
 
 A100, H100 = find_hardware("a100"), find_hardware("h100")
 DATA = Path(__file__).parents[3] / "testdata" / "pax_fsdp4"

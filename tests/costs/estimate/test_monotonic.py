@@ -10,9 +10,9 @@ from itertools import pairwise, product
 import pytest
 
 from pgle.costs.estimate.communication import group_us
+from pgle.costs.estimate.kernels import Matmul, matmul_us
 from pgle.costs.estimate.network import Group
-from pgle.costs.estimate.products import Matmul, matmul_us
-from pgle.xla.hardware import TABLE, find_hardware
+from pgle.xla.targets import TABLE, find_hardware
 
 # Each has at least as much of everything as the one before; NVLink per direction in GB/s (data sheets).
 NVLINK = {"a100-40gb": 300, "a100-80gb": 300, "h100-sxm": 450, "h200-sxm": 450, "b200": 900, "gb200": 900, "gb300": 900}

@@ -7,7 +7,7 @@ import pytest
 
 from pgle.costs.estimate.communication import group_us
 from pgle.costs.estimate.network import Group
-from pgle.xla.hardware import find_hardware
+from pgle.xla.targets import find_hardware
 
 
 @pytest.mark.parametrize(("hosts", "published"), [(32, 300), (64, 280), (128, 260)])

@@ -16,8 +16,8 @@ from pgle.costs.estimate.ranges import (
     range_of,
 )
 from pgle.schedule.predict import predict
-from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.xla.targets import TABLE
 
 H100 = TABLE["h100-sxm"]
 X = Instruction("x", "parameter", Shape("f32", (4096, 128)), "e", parameter_number=0)

@@ -11,16 +11,16 @@ import pytest
 
 from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.run.coverage import complete_file
 from pgle.schedule.simulate import simulate
 from pgle.trace.nsys.read import read_nsys
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module
+from pgle.xla.targets import find_hardware
 
 A100 = find_hardware("a100")
 DATA = Path(__file__).parents[3] / "testdata" / "pax_fsdp4"

@@ -10,11 +10,11 @@ from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, cover
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.log.module_verdict import Bounds
+from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"

@@ -13,11 +13,11 @@ from pgle.costs.lookup.coverage import cover
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.module_verdict import Bounds
+from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 A100 = find_hardware("a100")

@@ -1,6 +1,6 @@
 """Warnings of many modules."""
 
-from pgle.costs.measure.program_costs import folded
+from pgle.costs.measure.measured import folded
 
 
 def test_what_is_said_of_many_modules_is_said_once():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pgle.costs.measure.programs import find_programs
-from pgle.steps.executions import execution_series
+from pgle.costs.measure.naming import find_programs
+from pgle.steps.series import execution_series
 from pgle.trace.table import ModuleKey
 
 

@@ -8,11 +8,10 @@ import pytest
 from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import name_instructions
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs, name_instructions
 from pgle.costs.measure.ranks import align_program
+from pgle.costs.profile.align import Evidence
 from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.match import Evidence
 from pgle.costs.profile.merge import merge_profiles
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import write_files

@@ -3,7 +3,7 @@
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.naming import find_programs
 
 
 def costs_of(trace):

@@ -12,9 +12,9 @@ from pgle.cli.main import run
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import By, Carried, carry, scale_by
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.reader import read_module
+from pgle.xla.targets import find_hardware
 
 STEP = "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
 RELEASES = ("jax-0.10.2", "jax-0.12.0.1")

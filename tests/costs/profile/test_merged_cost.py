@@ -1,6 +1,6 @@
 """Which ranks a set of profiles lacks."""
 
-from pgle.costs.profile.merged_cost import missing_ranks, united_modules
+from pgle.costs.profile.merge import missing_ranks, united_modules
 
 
 def profile_of(*ids, devices=None, ranks=4):

@@ -7,9 +7,8 @@ import re
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
-from pgle.report.page.html import render
+from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.schedules import Schedule, sections
-from pgle.report.page.style import DARK, LIGHT
 from pgle.report.page.value import Page
 from pgle.schedule.timeline import Stream
 

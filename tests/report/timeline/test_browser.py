@@ -13,7 +13,7 @@ from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Action, Column, Table
 from pgle.report.page.value import Page as Answer
 from pgle.report.page.value import Section as Timed
-from pgle.report.timeline.part import timeline as part
+from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import panel_of
 from pgle.schedule.timeline import Stream, Timeline
 

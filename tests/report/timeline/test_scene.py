@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
-from pgle.report.timeline.encode import encode
-from pgle.report.timeline.perfetto import render_trace
+from pgle.report.timeline.perfetto import encode, render_trace
 from pgle.report.timeline.picture import GUTTER, MARGIN, WIDTH, lay_out, render_svg
 from pgle.report.timeline.scene import Lane, disjoint, followers, panel_of, text_timeline
 from pgle.schedule.timeline import Stream

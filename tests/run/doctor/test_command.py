@@ -6,8 +6,8 @@ import pytest
 from machines import SMI_4_H100, VERSIONS, machine
 
 from pgle.cli.main import run
-from pgle.run.doctor import machine as machine_module
-from pgle.run.doctor.machine import Machine
+from pgle.run.ask import machine as machine_module
+from pgle.run.ask.machine import Machine
 
 NO_DEVICES = "No devices were found\n"
 

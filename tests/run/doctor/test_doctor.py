@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from machines import H100, PARAMS, VERSIONS, machine
 
+from pgle.run.ask.machine import read_gpus, this_machine
 from pgle.run.ask.nsys import Nsys
+from pgle.run.directory.manifest import Gpu
 from pgle.run.doctor import gpu as doctor_gpu
 from pgle.run.doctor import software as doctor_software
 from pgle.run.doctor.doctor import diagnose
-from pgle.run.doctor.machine import read_gpus, this_machine
-from pgle.run.experiment.manifest import Gpu
 
 
 @pytest.fixture(autouse=True)

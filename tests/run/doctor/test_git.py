@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.doctor.machine import git_commit
+from pgle.run.ask.machine import git_commit
 
 
 def git(*words: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace.nsys.text import RangeKind, kernel_instruction, module_key, range_kind, thunk_instruction
+from pgle.trace.nsys.ranges import RangeKind, kernel_instruction, module_key, range_kind, thunk_instruction
 from pgle.trace.table import ModuleKey
 
 HLO_NAMES = st.text(alphabet="aZ09._-", min_size=1, max_size=20)

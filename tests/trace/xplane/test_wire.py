@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace.xplane.encode import Records, length_delimited, varint, varint_sizes
-from pgle.trace.xplane.events import ABSENT, INTEGER, REFERENCE, TEXT, read_events, read_pairs
+from pgle.trace.xplane.columns import ABSENT, INTEGER, REFERENCE, TEXT, read_events, read_pairs
 from pgle.trace.xplane.wire import Block, DamagedError, fields, repeated, signed
+from pgle.trace.xplane.writer import Records, length_delimited, varint, varint_sizes
 from pgle.xla.protos import xplane_pb2
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

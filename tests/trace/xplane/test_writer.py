@@ -166,6 +166,6 @@ def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trace = trace_of(launches)
     whole = write_xplane(trace)
     monkeypatch.setattr("pgle.trace.xplane.writer.BLOCK_EVENTS", 3)
-    monkeypatch.setattr("pgle.trace.xplane.events.BLOCK_EVENTS", 2)
+    monkeypatch.setattr("pgle.trace.xplane.columns.BLOCK_EVENTS", 2)
     assert write_xplane(trace) == whole
     assert rows_of(read_back(tmp_path, trace)) == rows_of(trace)

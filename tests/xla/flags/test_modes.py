@@ -3,8 +3,7 @@
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.flags.modes import PROFILE_MODES, FlagPlan, flags_for
-from pgle.xla.flags.presets import preset
+from pgle.xla.flags.presets import PROFILE_MODES, FlagPlan, flags_for, preset
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from pgle.cli.main import run
-from pgle.xla.flags.catalogue import find
-from pgle.xla.flags.record import effects_of, public_record, summary
+from pgle.xla.flags.catalogue import effects_of, find, public_record, summary
 
 
 @pytest.mark.parametrize("effect", public_record(), ids=lambda effect: effect.id)

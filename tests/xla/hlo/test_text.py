@@ -9,8 +9,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.reader import read_module, read_modules
-from pgle.xla.hlo.text import module_from_text
-from pgle.xla.hlo.text_parts import ShapeTable, groups_from_text, unescape
+from pgle.xla.hlo.text import ShapeTable, groups_from_text, module_from_text, unescape
 
 RUNS = ("async", "sync", "off", "collectives")
 

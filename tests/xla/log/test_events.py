@@ -7,8 +7,7 @@ import tracemalloc
 
 import pytest
 
-from pgle.xla.log.events import MAX_LINE_BYTES, Event, read_events
-from pgle.xla.log.wordings import Kind, is_clone, is_sub_module
+from pgle.xla.log.events import MAX_LINE_BYTES, Event, Kind, is_clone, is_sub_module, read_events
 
 ABSEIL = "I1121 00:39:04.533721   29479 gpu_hlo_schedule.cc:392] "
 TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedule.cc:393] "

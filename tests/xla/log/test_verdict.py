@@ -11,8 +11,8 @@ import pytest
 
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
+from pgle.xla.log.evidence import ScheduleEvidence
 from pgle.xla.log.module_verdict import Bounds, ProfileUse, Remedy
-from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
 LOGS = Path(__file__).parents[3] / "testdata/logs"

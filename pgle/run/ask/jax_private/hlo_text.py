@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from pgle.xla.kinds import KINDS
+from pgle.xla.collectives import KINDS
 
 _INSTRUCTION = {2: {40: None}}  # HloComputationProto.instructions, HloInstructionProto.sharding
 SHARDING_FIELDS = {3: _INSTRUCTION, 12: None, 14: None}

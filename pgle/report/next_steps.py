@@ -1,0 +1,162 @@
+"""The commands that lead on from an answer; the first is the one to type now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgle.files import AnyPath
+from pgle.next import typed
+from pgle.run.directory.directory import COMPARED, RunDirectory, free
+from pgle.run.inputs import next_command
+from pgle.run.inputs.traces import stage_of
+
+if TYPE_CHECKING:
+    from pgle.steps.compare import Comparison
+    from pgle.steps.gate import Check
+    from pgle.xla.log.verdict import LogVerdict
+
+DUMP = "DUMP"  # stands for the HLO dump of a job, where none was named
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory
+
+Commands = tuple[str, ...]
+
+
+def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
+    """Check the profile against the module; where no HLO is known, look at the costs."""
+    if not hlo:
+        return (typed("pgle", "show", profile),)
+    return (typed("pgle", "verify", profile, *(word for path in hlo for word in ("--hlo", path))),)
+
+
+def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
+    """Run with a profile that fits; outside a run directory predict its effect first."""
+    run = _run_of_profile(profile)
+    if run is not None:
+        return (next_command.following(run),)
+    return (
+        typed("pgle", "predict", hlo[0], "--profile", profile),
+        typed("pgle", "perf", "--profile", profile, "--", *next_command.UNKNOWN),
+    )
+
+
+def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | None = None) -> Commands:
+    """Check a profile against its modules.
+
+    Args:
+        profile: that was looked at.
+        modules: its modules, their fingerprints by name; a dump of them is looked for in its folder and in its run.
+    """
+    from pgle.run.inputs.folder import dump_near
+
+    run = _run_of_profile(profile)
+    near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
+    return after_conversion(profile, [Path(run.dump_to_cover if run is not None else near or DUMP)])
+
+
+def after_difference(old: AnyPath, new: AnyPath, *, noisy: bool) -> Commands:
+    """Check the new profile against its module; merge two that differ by noise alone, which is steadier."""
+    if not noisy:
+        return after_summary(new)
+    return (typed("pgle", "merge", old, new, "-o", free(Path("merged.pbtxt"))),)
+
+
+def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
+    """Ask whether it is faster; a profile that was not used is checked first."""
+    stage = stage_of(log) or stage_of(log.parent)
+    if found.main.verdict != "used":
+        profile = Path(found.main.profile or "PROFILE")
+        return after_conversion(profile, [Path(DUMP)]) if stage is None else after_summary(stage.run.profile)
+    if stage is not None:
+        return (next_command.following(stage.run),)
+    return (typed("pgle", "compare", "BASELINE_LOG", log),)
+
+
+def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequence[object] = ()) -> Commands:
+    """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown.
+
+    Args:
+        found: the comparison.
+        checks: of it; one that cannot tell asks for more runs.
+        more: the words after ``pgle compare`` that run more of both sides, where they are known.
+    """
+    from pgle.steps.gate import explanation
+
+    run = _run_of(found)
+    if run is not None:
+        next_command.record_comparison(run, found)
+        return after_stages(run, found)
+    if found.verdict == "undecided" or any(check.ok is None for check in checks):
+        return (typed("pgle", "compare", *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B"))),)
+    if found.verdict == "slower":
+        return (explanation(found),)
+    new = _STEPS.sub("", found.new.runs[0].series.source)
+    return (typed("pgle", "history", "add", new, "--name", found.new.label),)
+
+
+def after_entry(path: Path, name: str) -> Commands:
+    """The trend that an entry of a history was added to."""
+    return (typed("pgle", "history", "show", "--name", name, *_kept_in(path)),)
+
+
+def after_trends(path: Path) -> Commands:
+    """The comparison that takes the launch spread from a history."""
+    return (typed("pgle", "compare", "BASE", "NEW", "--history", path),)
+
+
+def _kept_in(path: Path) -> tuple[str, ...]:
+    return () if path == Path("perf/history.jsonl") else ("--file", str(path))
+
+
+def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
+    """Rehearse with flags that are right; those that are not have their remedies in the answer."""
+    if not clean:
+        return ()
+    given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
+    return (typed("pgle", "rehearse", *given, "--", *next_command.UNKNOWN),)
+
+
+def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
+    """What the comparison of a run directory's stages leads to; None: there were too few steps to compare."""
+    from pgle.schedule.compare import LEAST_GAIN
+
+    if found is None:
+        return (next_command.launch_of(run).line("run", run.path),)
+    flags = next_command.against_other_flags(run)
+    if found.verdict == "faster" and found.simulated:
+        there = run.path.with_name(f"{run.path.name}-gpu")
+        return next_command.look_closer(run), next_command.launch_of(run).on_gpus().line("run", there)
+    if found.verdict == "faster":
+        keep = typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile)
+        return (keep, typed("pgle", "init", "github"), *filter(None, (flags,)))
+    if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
+        return (flags or next_command.tune(run),)
+    if found.verdict == "slower":
+        return (typed("pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path),)
+    return (typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),)
+
+
+def after_tuning(run: RunDirectory, found: Comparison) -> Commands:
+    """What `pgle run --tune` leads to: `run` is the experiment under the flags that were found."""
+    if found.verdict != "faster":
+        return (next_command.look_closer(run),)
+    if found.simulated:
+        first = RunDirectory(run.path.parents[1])
+        there = first.path.with_name(f"{first.path.name}-gpu")
+        return next_command.look_closer(run), next_command.launch_of(first).on_gpus().line("run", there, "--tune")
+    return (typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile),)
+
+
+def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
+    run = RunDirectory(Path(str(profile)).parent)
+    return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
+
+
+def _run_of(found: Comparison) -> RunDirectory | None:
+    """The run directory whose baseline and performance run were compared."""
+    sources = [run.series.source for side in (found.base, found.new) for run in side.runs]
+    stages = [Path(_STEPS.sub("", source)) for source in sources]
+    run = RunDirectory(stages[0].parent)
+    return run if run.is_recorded and [*stages] == [run.stage(name).path for name in COMPARED] else None

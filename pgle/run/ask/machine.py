@@ -1,0 +1,163 @@
+"""What `pgle doctor` looks at: programs, files, variables and limits, behind one value that tests can fake."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pgle.run.ask.flag_probe import Installed, installed
+from pgle.run.ask.nsys import Nsys, find_nsys
+from pgle.run.directory.manifest import Gpu
+
+# for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are a million files
+TIMEOUT_S = 20
+
+SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "uuid")
+SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
+
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str  # what, such as ``driver``; from the table of checks
+    verdict: Level  # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
+    found: str  # what is there
+    remedy: str = ""  # what to do; empty for ``ok``
+
+
+def ok(found: str) -> Check:
+    """A check that nothing came of."""
+    return Check("", "ok", found)
+
+
+def warn(found: str, remedy: str) -> Check:
+    """Something will not work or be worse."""
+    return Check("", "warn", found, remedy)
+
+
+def fail(found: str, remedy: str) -> Check:
+    """A run will not work."""
+    return Check("", "fail", found, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine as the checks see it."""
+
+    ask: Callable[[Sequence[str]], tuple[bool, str]]  # whether a program ended well, and what it printed
+    read: Callable[[str], str | None]  # text of a file, None where it cannot be read
+    which: Callable[[str], str | None]  # path of a program, None where there is none
+    glob: Callable[[str], tuple[str, ...]]  # paths that match a pattern, sorted
+    environ: Mapping[str, str]  # variables
+    processes: Callable[[], frozenset[str]]  # names of all running processes
+    free_bytes: Callable[[str], int]  # free space on the disk that holds (or would hold) a path
+    writable: Callable[[str], bool]  # whether a file could be made at a path
+    limit: Callable[[str], int]  # soft limit of a resource (``RLIMIT_…``); -1: unlimited
+    is_root: bool  # whether this process is root
+    python: str  # the interpreter of the user's program
+    installed: Installed  # what that interpreter would import
+    nsys: Callable[[], Nsys | None] = lambda: None  # the nsys to use; None where there is none
+
+
+def this_machine(python: str | None = None) -> Machine:
+    """The machine we run on.
+
+    Raises:
+        UserError: `python` does not run.
+    """
+    return Machine(
+        ask=_ask,
+        read=_read,
+        which=shutil.which,
+        glob=lambda pattern: tuple(sorted(map(str, Path("/").glob(pattern.lstrip("/"))))),
+        environ=dict(os.environ),
+        processes=partial(_processes, Path("/proc")),
+        free_bytes=lambda path: shutil.disk_usage(_existing(path)).free,
+        writable=lambda path: os.access(_existing(path), os.W_OK | os.X_OK),
+        limit=lambda name: _limit(name),
+        is_root=os.geteuid() == 0,
+        python=python or sys.executable,
+        installed=installed(python),
+        nsys=find_nsys,
+    )
+
+
+def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
+    """The GPUs as nvidia-smi lists them; empty where there is none."""
+    is_well, text = machine.ask(SMI_QUERY)
+    gpus: list[Gpu] = []
+    for line in text.splitlines() if is_well else ():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(SMI_FIELDS):
+            name, driver, memory, capability, uuid = cells
+            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability, uuid))
+    return tuple(gpus)
+
+
+def _ask(argv: Sequence[str]) -> tuple[bool, str]:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
+    except subprocess.TimeoutExpired:
+        return False, f"it did not answer in {TIMEOUT_S} s"
+    except FileNotFoundError:
+        return False, ""
+    except OSError as error:
+        return False, f"it cannot be started ({error.strerror})"
+    return done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _processes(proc: Path) -> frozenset[str]:
+    names = (_read(str(path / "comm")) for path in proc.iterdir() if path.name.isdigit()) if proc.is_dir() else ()
+    return frozenset(name.strip() for name in names if name)
+
+
+def _existing(path: str) -> Path:
+    here = Path(path).resolve()
+    while not here.exists() and here != here.parent:
+        here = here.parent
+    return here
+
+
+def _limit(name: str) -> int:
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def git_commit() -> str:
+    """The commit of the working directory, short, with ``+`` where tracked files have changes.
+
+    Nothing else is asked of git: addresses of remotes may hold credentials.
+    Empty outside of a work tree, before its first commit, and where git is missing or does not answer.
+    """
+    try:
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    without_locks = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # the user's own git may run meanwhile
+    done = subprocess.run(
+        ("git", *words), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
+        stdin=subprocess.DEVNULL, env=without_locks,
+    )  # fmt: skip
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,380 @@
+"""The modules of a program, captured from a run on virtual CPU devices: StableHLO as jax hands it to the compiler."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.errors import UserError, WorkloadError, one_line, shell_code
+from pgle.files import write_files
+from pgle.masking import kept_argv
+from pgle.next import Next
+from pgle.run.capture.captured import (
+    CODE,
+    LOWERED,
+    PROGRAM,
+    STOPPED,
+    UNCOMPUTED,
+    candidates,
+    choose_module,
+    doubt_of,
+    is_step,
+    modules_in,
+    multiplies,
+    read_captured,
+)
+from pgle.run.compiler.folder import claim
+from pgle.run.compiler.request import devices_in
+from pgle.run.hook.hook import with_hook
+from pgle.run.process.environment import LAUNCHERS, memory_fraction
+from pgle.run.process.process import ended, started
+from pgle.xla.targets import Target
+
+STDERR = 2  # file descriptor: results alone go to our stdout
+
+SHOWN = 5  # modules that a message about something else names
+
+UNSETTLED = 3
+"""A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+
+SIGNALLED = 128  # exit codes from here on: a signal ended the program
+
+_EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+POLL_S = 0.2
+SAY_S = 30.0  # after so long without a compilation a line says that pgle waits; the next after twice as long
+GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
+
+
+UNHOOKED = (
+    "no jax was seen by pgle's hook (python -I and -E start without it; if a script sets PYTHONPATH, let it keep the "
+    "old: PYTHONPATH=…:$PYTHONPATH)"
+)
+
+
+DEFAULT_DEVICES = 4  # virtual CPU devices when nobody says how many
+
+
+@dataclass(frozen=True)
+class Devices:
+    """How many devices a captured program has, and who said so."""
+
+    count: int
+    assumed: bool = False  # nobody said it
+    warnings: tuple[str, ...] = ()  # one line each
+    topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
+
+
+def devices_for(
+    asked: int | None, environment: Mapping[str, str] | None = None, *, topology: str | None = None
+) -> Devices:
+    """The devices of a captured program: as asked, else of the topology, else as the user's XLA_FLAGS say, else
+    `DEFAULT_DEVICES`.
+
+    Raises:
+        UserError: the topology is not of the form ``SxHxD``.
+    """
+    flags = (os.environ if environment is None else environment).get("XLA_FLAGS", "")
+    exported = int(found[-1]) if (found := _EXPORTED.findall(flags)) else None
+    if topology and asked in (None, devices_in(topology)):
+        asked = devices_in(topology)
+    else:
+        topology = None
+    if asked is None:
+        return Devices(exported or DEFAULT_DEVICES, assumed=not exported)
+    replaced = f"--devices {asked} replaces --xla_force_host_platform_device_count={exported} of XLA_FLAGS"
+    return Devices(asked, warnings=(replaced,) if exported not in (None, asked) else (), topology=topology)
+
+
+def capture_modules(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    target: Target,
+    devices: Devices,
+    quiet_s: float,
+    choose: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    until_step: bool = False,
+    output: int = STDERR,
+) -> tuple[Path, ...]:
+    """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
+
+    A program that failed after it had got zeros for results is run again, all computed, if its exception may come of
+    zeros. Of both captures the better one is kept.
+
+    Args:
+        command: the words of the command.
+        folder: new folder for the modules.
+        target: the GPU that the program sees.
+        devices: virtual CPU devices.
+        quiet_s: once something is captured, stop the program when nothing new came for so long: on CPUs the steps
+            themselves may take hours.
+        choose: the module that is wanted, as in `choose_module`; None: the program's step, which a program that fails
+            must have executed again and again before.
+        environment: instead of `os.environ`.
+        until_step: stop the program as soon as its step, or what `choose` names, is known.
+        output: descriptor that the program's output goes to.
+
+    Returns:
+        The dumped modules, in the order in which they were compiled.
+
+    Raises:
+        UserError: the command cannot be started or compiled nothing.
+        WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
+    """
+    base = os.environ if environment is None else environment
+    for line in devices.warnings:
+        _say(line)
+
+    def run(where: Path, *, compute: bool) -> int:
+        where.mkdir(parents=True, exist_ok=True)
+        variables = capture_environment(base, where, devices, target, compute=compute)
+        return _run(command, variables, where, Wait(quiet_s, choose, until_step), output)
+
+    claim(folder)
+    code = run(folder, compute=False)
+    left_out = _left_out(folder)
+    if code and left_out and not _has_step(folder) and _may_come_of_zeros(folder, code):
+        _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
+        second = folder / "computed"
+        second_code = run(second, compute=True)
+        if _rank(second) >= _rank(folder):
+            for path in folder.iterdir():
+                if path.is_dir() and path != second:
+                    shutil.rmtree(path)  # of a partitioning that was ended
+                elif path != second:
+                    path.unlink()
+            for path in second.iterdir():
+                path.rename(folder / path.name)
+            code = second_code
+        else:
+            _say("the second run compiled less than the first; the first is kept")
+        shutil.rmtree(second)
+    elif left_out:
+        _say(f"not executed on the CPU, their results were zeros: {left_out}")
+    found, shown = modules_in(folder), str(Next(kept_argv(command)))
+    _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
+    program = read_captured(folder)
+    unhooked = "" if program.python else UNHOOKED
+    how = ended(code) + (f" ({program.error})" if program.error else "")
+    hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
+    if "slice" in program.error:
+        hint += f"; its topology is {devices.topology or f'1x1x{devices.count}'}: --topology SLICESxHOSTSxDEVICES"
+    if not found and code:
+        raise WorkloadError(code, f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}")
+    if unhooked and found:
+        _say(f"{unhooked}; how often a module was executed is not known")
+    if not found:
+        remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
+        raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
+    if code and choose is None and not _has_step(folder):
+        there = ", ".join(candidates(found)[:SHOWN])
+        what = f"{shown} {how} before its step was executed twice; it had compiled {there} (--choose NAME){hint}"
+        raise WorkloadError(code, what)
+    if code:
+        write_files({folder / CODE: str(code)}, force=True)
+    return found
+
+
+def _may_come_of_zeros(folder: Path, code: int) -> bool:
+    """Whether zeros for results may be why the program failed: not if a signal or another exception ended it."""
+    program = read_captured(folder)
+    return code < SIGNALLED and (not program.error or program.by_zeros)
+
+
+def _rank(folder: Path) -> tuple[bool, int]:
+    """How good a capture is: whether the step is there, and how far the program came."""
+    return _has_step(folder), len(modules_in(folder))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long a program is waited for: as in `capture_modules`."""
+
+    quiet_s: float
+    choose: str | None
+    until_step: bool = False
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Wait, output: int) -> int:
+    streams = {"stdout": output, "stderr": None if output == STDERR else output}
+    child = started(command, environment, **streams, start_new_session=True)
+    with suppress(OSError):  # of all processes this one ends first where memory runs out
+        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
+    try:
+        return _wait_or_stop(child, folder, wait)
+    except BaseException:
+        _stop(child)
+        raise
+
+
+def _left_out(folder: Path) -> str:
+    """The modules that the hook did not execute, in words; empty where it executed all."""
+    try:
+        names = list(dict.fromkeys((folder / UNCOMPUTED).read_text().splitlines()))
+    except OSError:
+        return ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _has_step(folder: Path) -> bool:
+    """Whether a program that failed had executed its step before, which multiplies matrices as all training does."""
+    modules = modules_in(folder)
+    if not modules:
+        return False
+    chosen = choose_module(modules, None)
+    return is_step(chosen) and multiplies(chosen)
+
+
+def _say(text: str) -> None:
+    print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
+    """Where the user wanted jax's dumps, they lie there as well."""
+    if wanted and "://" not in wanted:
+        Path(wanted).mkdir(parents=True, exist_ok=True)
+        for path in modules:
+            shutil.copyfile(path, Path(wanted) / path.name)
+
+
+def capture_environment(
+    base: Mapping[str, str], folder: Path, devices: Devices, target: Target, *, compute: bool = False
+) -> dict[str, str]:
+    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
+
+    The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs.
+
+    Args:
+        base: the environment of the user.
+        folder: for the modules.
+        devices: virtual CPU devices, and their slices and hosts; the job's if the command starts
+            several processes.
+        target: the GPU that the program sees.
+        compute: execute large modules too, instead of taking their results as zeros.
+    """
+    given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
+    flags = [f"--xla_force_host_platform_device_count={devices.count}"]
+    if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
+        flags.append("--xla_backend_optimization_level=0")
+    files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
+    wanted = " ".join([given, *flags]).strip()
+    config = {
+        "captured": {what: str(folder.resolve() / name) for what, name in files.items()},
+        "devices": devices.count,
+        "flags": flags,
+        "given": wanted,
+        "gpu": {
+            "kind": target.device,
+            "compute_capability": ".".join(map(str, target.compute_capability)),
+            "core_count": target.core_count,
+            "memory_bytes": int((memory_fraction(base) or 1.0) * target.memory_bytes),
+            "targets": target.texts,
+            "topology": devices.topology or f"1x1x{devices.count}",
+        },
+        "ranks": {name: base.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
+    }
+    return {
+        **with_hook(base, config),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
+        "XLA_FLAGS": wanted,
+        "JAX_DUMP_IR_TO": str(folder.resolve()),
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+
+
+def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, wait: Wait) -> int:
+    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
+    quiet_s, choose = wait.quiet_s, wait.choose
+    seen, since = 0, time.monotonic()
+    told_s, told_size = SAY_S, 0
+    while True:
+        try:
+            return shell_code(child.wait(POLL_S))
+        except subprocess.TimeoutExpired:
+            pass
+        size = sum(path.stat().st_size for path in modules_in(folder))
+        if size != seen:
+            seen, since = size, time.monotonic()
+        if not seen and time.monotonic() - since > told_s:
+            _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
+            told_s *= 2
+        quiet = time.monotonic() - since
+        if wait.until_step and seen and _is_known(folder, choose):
+            _stop(child)
+            return 0
+        if not seen or quiet <= quiet_s:
+            continue
+        patience = quiet_s * _patience(folder, choose)
+        if quiet <= patience and seen != told_size:
+            told_size = seen
+            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes what is there)")
+        if quiet > patience:
+            count = len(modules_in(folder))
+            what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
+            _say(f"{what} (--quiet-for)")
+            _stop(child)
+            write_files({folder / STOPPED: ""}, force=True)
+            return 0
+
+
+def _is_known(folder: Path, choose: str | None) -> bool:
+    """Whether the step is known: executed as often as tells it, or what is wanted was compiled or executed."""
+    if choose is None:
+        return not doubt_of(choose_module(modules_in(folder), None))
+    program = read_captured(folder)
+    with suppress(UserError):  # it has not come yet
+        return program.executed.get(choose_module(modules_in(folder), choose).name, 0) > 0
+    return False
+
+
+def _waits(folder: Path) -> str:
+    what = read_captured(folder).waits_for
+    remedy = "start all of them in the command, or none: one process has all devices here"
+    return f": jax.distributed.initialize waits ({what}; {remedy})" if what else ""
+
+
+def _patience(folder: Path, choose: str | None) -> int:
+    """How many times the quiet time a program is given: more before a training step, or what is wanted, was seen."""
+    program = read_captured(folder)
+    if choose is not None:
+        with suppress(UserError):  # it has not come yet
+            choose_module(modules_in(folder), choose)
+            return 1
+        return UNSETTLED
+    if not program.python:
+        return 1  # no hook, nothing is known
+    return UNSETTLED if program.compiling or doubt_of(choose_module(modules_in(folder), None)) else 1
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the program and what it started, which may outlive it: ranks that a launcher started, loaders of data."""
+    until = time.monotonic() + GRACE_S
+    number = signal.SIGTERM
+    while _signalled(child, number) and number != signal.SIGKILL:
+        while _signalled(child, 0) and time.monotonic() < until:
+            time.sleep(POLL_S / 4)
+        number = signal.SIGKILL
+    child.wait()
+
+
+def _signalled(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal to the group of the program; False where nothing of it is left."""
+    child.poll()
+    try:
+        os.killpg(child.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,379 @@
+"""Captured modules: a folder of programs as jax handed them to the compiler, and which of them is the step."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.xla.flags.text import Flag, format_flags
+
+T = TypeVar("T")
+
+_PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
+"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the opcode."""
+
+
+_COLLECTIVE = re.compile(
+    rb"stablehlo\.(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b"
+    rb"|[ \x0a-\x14](?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b[^-]"
+)
+"""The same of a collective."""
+
+_SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
+"""An argument that is split over devices, in Shardy's notation or GSPMD's."""
+
+
+def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """The same function, which reads a file again only once it has changed: a program that is waited for is looked at
+    several times a second."""
+    known: dict[Path, tuple[tuple[int, int], T]] = {}
+
+    def found(module: Path) -> T:
+        now = module.stat()
+        state = now.st_mtime_ns, now.st_size
+        if known.get(module, ((0, 0),))[0] != state:
+            known[module] = state, read(module)
+        return known[module][1]
+
+    return found
+
+
+@once
+def multiplies(module: Path) -> bool:
+    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
+    return _PRODUCT.search(read_bytes(module)) is not None
+
+
+@once
+def communicates(module: Path) -> bool:
+    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded arguments."""
+    data = read_bytes(module)
+    if _COLLECTIVE.search(data):
+        return True
+    main = next((line for line in data.splitlines() if b" @main(" in line), b"")
+    taken = main.partition(b") -> ")[0]
+    return bool(_SPLIT.search(taken)) and (b"stablehlo.reduce" in data or multiplies(module))
+
+
+@once
+def is_training(module: Path) -> bool:
+    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
+    with module.open(errors="replace") as lines:
+        main = next((line for line in lines if " @main(" in line), "")
+    taken, returned = (Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2])
+    return 2 * (taken & returned).total() >= taken.total() > 0 and multiplies(module)
+
+
+@once
+def devices_of(module: Path) -> int | None:
+    """For how many devices a dump of jax is; None where it does not say."""
+    with module.open(errors="replace") as lines:
+        head = next((line for line in lines if line.startswith("module @")), "")
+    found = re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head)
+    return math.prod(map(int, found)) if found else None
+
+
+_ARGUMENT = re.compile(r"%arg\d+: (?P<type>tensor<[^>]*>)(?P<rest>.*?)(?=, %arg\d+: |\) -> |\Z)")
+_SHARDING = re.compile(r'sdy\.sharding = #sdy\.sharding<@[^,]*, (\[[^\]]*\])|mhlo\.sharding = "(\{[^"]*\})"')
+_LOCATION = re.compile(r'loc\((?:"([^"]*)"|(#loc\d*))')
+_CONSTANT = re.compile(rb"stablehlo\.constant [^\n]{0,99}[^\n]*? : tensor<((?:\d+x)+)([a-zA-Z]+)(\d+)")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a module."""
+
+    name: str  # as the program calls it, ``params['w1']``; ``argument 3`` if the dump does not say
+    type: str  # ``tensor<1024x4096xf32>``
+    sharding: str  # in Shardy's or GSPMD's notation; empty: none
+
+
+@once
+def arguments(module: Path) -> tuple[Argument, ...]:
+    """The arguments of a dump of jax, in their order."""
+    names, main = {}, ""
+    with module.open(errors="replace") as lines:
+        for line in lines:
+            if line.startswith("#loc") and (found := re.match(r'(#loc\d*) = loc\("([^"]*)"', line)):
+                names[found[1]] = found[2]
+            if " @main(" in line:
+                main = line.partition(") -> ")[0]
+    taken = []
+    for number, part in enumerate(_ARGUMENT.finditer(main)):
+        location, sharding = _LOCATION.search(part["rest"]), _SHARDING.search(part["rest"])
+        name = (location[1] or names.get(location[2] or "")) if location else None
+        taken.append(
+            Argument(name or f"argument {number}", part["type"], (sharding[1] or sharding[2] or "") if sharding else "")
+        )
+    return tuple(taken)
+
+
+@once
+def constant_bytes(module: Path) -> int:
+    """Bytes of the constants that a dump of jax holds, of more than one element each."""
+    found = _CONSTANT.findall(read_bytes(module))
+    return sum(math.prod(map(int, shape[:-1].split(b"x"))) * max(int(bits), 8) // 8 for shape, _, bits in found)
+
+
+LOWERED = ".lowered_for_cuda"
+"""The hook's list of modules; ``!`` before those that it could not lower for GPUs."""
+
+PROGRAM = ".program.json"
+"""What the hook writes of the program: its interpreter, and how often each module was executed."""
+
+UNCOMPUTED = ".uncomputed"  # the hook's list of modules that it did not execute, by the names of their functions
+
+CODE = ".exit_code"  # there where the program failed
+
+STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
+
+PARTITIONED = ".after_spmd_partitioner.hlo.pb"
+"""What the hook's partitioned module of a program with custom partitioning is called, in place of ``_compile.mlir``."""
+
+HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
+
+SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
+
+STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --choose"
+
+_DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
+
+
+def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
+    """The modules that jax dumped into a folder (``JAX_DUMP_IR_TO``), in the order of their numbers.
+
+    Args:
+        folder: where they lie.
+        dumps: where jax dumped none, those that XLA dumped before it optimised them (``--xla_dump_to``).
+
+    Raises:
+        UserError: `dumps`, and there is neither.
+    """
+    found = sorted(folder.glob("jax_ir*_compile.mlir"))
+    if dumps and not found:
+        found = sorted(path for path in folder.iterdir() if _DUMPED.fullmatch(path.name))
+        if not found:
+            raise UserError(
+                "no module is dumped there",
+                where=folder,
+                remedy="dump them with JAX_DUMP_IR_TO=DIR, or run the program: pgle rehearse -- python train.py",
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class CapturedProgram:
+    """What the hook found out about a captured program."""
+
+    python: str = ""  # its interpreter; empty where the hook did not run
+    version: tuple[int, ...] = ()  # of that Python, (3, 12, 1)
+    jaxlib: str = ""  # version of its jaxlib
+    plugin: bool = False  # whether it has jax's CUDA plugin
+    executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
+    compiling: str = ""  # file name of the module that it is compiling
+    of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
+    error: str = ""  # the exception that ended it, in a line
+    by_zeros: bool = False  # whether zeros for results may be why
+    waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
+    xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
+    # by file name of the module what else the program asks of XLA: names of flags or settings of jax, and values
+    options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
+
+    def flags_of(self, module: Path) -> str:
+        """What it asks of XLA for a module, where that is not as it was given; empty where it is."""
+        options = [Flag(name, value) for name, value in self.options.get(module.name, ())]
+        return " ".join(filter(None, (self.xla_flags, format_flags(options))))
+
+
+def read_captured(folder: Path) -> CapturedProgram:
+    """The program whose modules lie in a folder of captured modules; nothing is known of it if its file is damaged."""
+    try:
+        return msgspec.convert(json.loads((folder / PROGRAM).read_text()), CapturedProgram)
+    except (OSError, ValueError, RecursionError):
+        return CapturedProgram()
+
+
+def partitioned(module: Path) -> Path:
+    """A module of a capture as it is compiled: partitioned by its program, if only that can partition it."""
+    found = module.with_name(module.name.removesuffix("_compile.mlir") + PARTITIONED)
+    return found if found.is_file() else module
+
+
+def capture_warnings(module: Path) -> tuple[str, ...]:
+    """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
+    code, lowered = (module.parent / name for name in (CODE, LOWERED))
+    program, found = read_captured(module.parent), []
+    if why := no_step(module):
+        found.append(f"{why}; {STEP_REMEDY}")
+    elif (module.parent / STOPPED).is_file() and program.executed and (doubt := doubt_of(module)):
+        found.append(
+            f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
+            f"{STEP_REMEDY}"
+        )
+    if code.is_file():
+        why = f" ({program.error})" if program.error else ""
+        found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed")
+    if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
+        found.append(
+            f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
+            "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
+        )
+    found += _compiled_twice(module, program)
+    if (held := constant_bytes(module)) > HELD_BYTES:
+        found.append(
+            f"{module_name(module)} holds {held / 1e6:.0f} MB of constants: arrays that the function closes over, all "
+            "of them on every GPU, and slow to compile; pass them as arguments"
+        )
+    return tuple(found)
+
+
+def no_step(module: Path) -> str:
+    """Why the module that was chosen from a capture is no step, in a clause; empty if it may be one."""
+    program = read_captured(module.parent)
+    if _is_of_jax(module, program):
+        return f"the program compiled no step: {module_name(module)} is a function of jax's own"
+    is_again = program.executed.get(module.name, 0) > 1
+    if (module.parent / STOPPED).is_file() and program.executed and not is_again and not is_training(module):
+        return f"the program was stopped before it executed a step: {module_name(module)} ran once or not at all"
+    return ""
+
+
+def _compiled_twice(module: Path, program: CapturedProgram) -> list[str]:
+    """What to say of a step that was compiled again because its first call had other arguments than the later ones."""
+    name = module_name(module)
+    for other in sorted(module.parent.glob(f"jax_ir*_{name}_compile.mlir")):
+        if other == module or not program.executed.get(other.name):
+            continue
+        pairs = list(zip(arguments(other), arguments(module), strict=False))
+        differ = [(one, two) for one, two in pairs if (one.type, one.sharding) != (two.type, two.sharding)]
+        if not differ or len(arguments(other)) != len(arguments(module)) or any(_resized(*pair) for pair in differ):
+            continue
+        one, two = differ[0]
+        more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+        was, now = ((item.sharding or "none") if one.sharding != two.sharding else item.type for item in (one, two))
+        what = "sharding" if one.sharding != two.sharding else "type"
+        return [
+            f"{name} is compiled twice, on GPUs too: the {what} of {one.name}{more} is {was} in one call and {now} "
+            "in the others; make it the same before the first call, with jax.device_put or out_shardings"
+        ]
+    return []
+
+
+def _resized(one: Argument, two: Argument) -> bool:
+    """Whether the shapes differ: another batch, which the program means."""
+    shape, other = (item.type.rpartition("x")[0] for item in (one, two))
+    return shape != other
+
+
+def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
+    """The program's step. This is the one place that decides what a capture's step is.
+
+    The step is the first by these facts, in this order: it communicates; it was executed, or awaited when the program
+    was stopped; it is more than a beginning (executed again, a training step, or the last); it is for most devices; it
+    is a training step; it was executed again; it did most work; it was compiled last.
+
+    - A module that communicates goes first, since hiding communication is all that is asked here.
+    - A training step goes before an evaluation, which programs run hundreds of times before they train.
+    - A module of less than `SUBSTANTIAL` of the largest is no step, nor is a function of jax's own without products.
+    - The last one counts as awaited if others were executed often meanwhile (they load data; a first step takes long
+      on CPUs), or if it was being compiled when the program was stopped.
+
+    If executions were not counted, it is the largest that communicates or multiplies matrices, which what makes the
+    first parameters does not.
+
+    Args:
+        modules: of one folder, in the order in which they were compiled.
+        pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of those the step.
+
+    Raises:
+        UserError: it matches none; the message lists all modules.
+    """
+    program = read_captured(modules[0].parent)
+    chosen = [path for path in modules if not _is_of_jax(path, program)] or list(modules)
+    if pattern is not None:
+        exact = [path for path in modules if pattern in (path.name, module_name(path))]
+        chosen = exact or [path for path in modules if re.search(pattern, path.name)]
+        if not chosen:
+            raise UserError(
+                "no module matches", where=f"--choose {pattern}", remedy=f"there are {', '.join(candidates(modules))}"
+            )
+    sizes = {path: path.stat().st_size for path in chosen}
+    large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
+    times = {path: program.executed.get(path.name, 0) for path in large}
+    if not any(times.values()):
+        return max(large, key=lambda path: (communicates(path), multiplies(path), sizes[path]))
+    executed, last = [path for path in large if times[path]], large[-1]
+    is_awaited = max(times.values()) > 1 or last.name == program.compiling
+
+    def facts(path: Path) -> tuple[bool, bool, bool, int, bool, bool, int, int]:
+        again, training = times[path] > 1, is_training(path)
+        begins = not again and not training and path not in (executed[-1], last)
+        ran = times[path] > 0 or (is_awaited and path == last)
+        work = sizes[path] * times[path] if again else 0
+        return communicates(path), ran, not begins, devices_of(path) or 1, training, again, work, large.index(path)
+
+    return max(large, key=facts)
+
+
+def doubt_of(module: Path) -> str:
+    """What a program that was not waited for may still execute, if this is not its step; empty where it is one."""
+    executed = read_captured(module.parent).executed
+    times = sum(executed[name] for name in executed if module_name(Path(name)) == module_name(module))
+    if times < 2 or not is_step(module):
+        return "a module twice"
+    return "" if is_training(module) else "a module that returns parameters, as training does"
+
+
+def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
+    """Whether it is named as a function of jax's and holds no product, as what makes random numbers."""
+    return module.name in program.of_jax and not multiplies(module)
+
+
+def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
+    """The topology that a program's step is compiled for, and what to say where it is not the one that was asked for.
+
+    Args:
+        module: the step, a dump of jax.
+        topology: ``SxHxD``, of the devices that the program was given.
+    """
+    given, own = math.prod(int(part) for part in topology.split("x")), devices_of(module)
+    if own is None or own == given:
+        return topology, ()
+    what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
+    remedy = "--choose NAME takes another module" if own > 1 else "its arrays lie on one, so nothing is communicated"
+    return f"1x1x{own}", (f"{what}; {remedy}",)
+
+
+def is_step(module: Path) -> bool:
+    """Whether a module of the program's own was executed again and again, or as a training step once."""
+    program = read_captured(module.parent)
+    times = program.executed.get(module.name, 0)
+    return module.name not in program.of_jax and (times > 1 or (times == 1 and is_training(module)))
+
+
+def candidates(modules: Sequence[Path]) -> list[str]:
+    """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
+    executed = read_captured(modules[0].parent).executed if modules else {}
+    largest = sorted(modules, key=lambda path: -path.stat().st_size)
+    return [_described(path, executed.get(path.name, 0)) for path in largest]
+
+
+def _described(path: Path, times: int) -> str:
+    often = {0: "", 1: ", once"}.get(times, f", {times} times")
+    return f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})"
+
+
+def module_name(path: Path) -> str:
+    """The module's name in the name of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of XLA."""
+    found = _DUMPED.fullmatch(path.name)
+    return (found[1] or found[2]) if found else path.name

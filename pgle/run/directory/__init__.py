@@ -1,0 +1,1 @@
+"""The run directory of an experiment and its manifest."""

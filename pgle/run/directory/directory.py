@@ -1,0 +1,294 @@
+"""The run directory of an experiment: the one place that knows the path of each file in it.
+
+RUN/manifest.json                 what was run, with what, and what came of it; ``manifest.rank0003.json`` of rank 3
+RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
+RUN/profile.pbtxt                 the cost profile, with its sidecar ``profile.pbtxt.json``
+RUN/profiles/profile-HASH.pbtxt   the same, under the name that XLA is given
+RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older run is STAGE.1 …
+    output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
+    ir/                           StableHLO of every function that rank 0 compiled
+    trace/rank0003…               a folder of the JAX profiler or a report of nsys
+    .hook.seen .control .traced   notes between the launcher and the hook inside the program
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pgle.errors import UserError
+from pgle.next import Next
+
+StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
+
+COMPARED: tuple[StageName, StageName] = ("baseline", "perf")  # the stages whose step times are compared
+CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
+LOG = "output.log"
+MANIFEST = "manifest.json"
+STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
+
+RANK_LABEL = "rank{:04d}"
+_LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
+ANY_RANK = "<rank>"  # placeholder for the label of a rank in the paths that the hook is given
+
+TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers add files of other kinds
+
+
+def rank_suffix(rank: int) -> str:
+    """Of the files of a rank: empty for rank 0, ``.rank0003`` for rank 3."""
+    return "" if rank == 0 else f".{RANK_LABEL.format(rank)}"
+
+
+PROGRAM_FILES = (".py", ".sh", ".mlir")
+"""Suffixes of the files on a command line that are its inputs; any other file may be one that it writes."""
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank in one stage."""
+
+    folder: Path  # of the stage, shared by all ranks
+    label: str  # ``rank0003``
+    suffix: str  # of file names; empty for rank 0
+    log: Path  # what the rank printed, with XLA's log lines
+    facts: Path  # what the hook found out
+    steps: Path  # step times, JSON lines
+    hlo: Path  # XLA's dumps; several ranks would overwrite each other's in one folder
+    ir: Path  # StableHLO of every function that rank 0 compiled
+    trace: Path  # the folder of its trace; nsys adds its suffix to this name
+    seen: Path  # exists once a Python with the hook has started
+    control: Path  # step numbers that the launcher found in the output, for the hook
+    claim: Path  # exists once a process of the rank traces; its helper processes then do not
+
+    @classmethod
+    def of(cls, folder: Path, label: str, suffix: str) -> RankFiles:
+        """The files under their names."""
+        return cls(
+            folder, label, suffix,
+            log=folder / f"output{suffix}.log",
+            facts=folder / f"facts{suffix}.json",
+            steps=folder / f"steps{suffix}.jsonl",
+            hlo=folder / f"hlo{suffix}",
+            ir=folder / "ir",
+            trace=folder / "trace" / label,
+            seen=folder / f".hook{suffix}.seen",
+            control=folder / f".control{suffix}",
+            claim=folder / f".traced.{label}",
+        )  # fmt: skip
+
+    @property
+    def report(self) -> Path:
+        """What nsys writes: `trace` with its suffix."""
+        return self.trace.with_name(f"{self.label}.nsys-rep")
+
+    @property
+    def schedule_dumps(self) -> Path | None:
+        """The folder of dumps where LHS left a schedule in it."""
+        return self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
+
+    def traces(self) -> tuple[Path, ...]:
+        """The files that profilers have left for this rank."""
+        return _trace_files(self.trace.parent, self.label)
+
+    def outputs(self) -> tuple[Path, ...]:
+        """What the stage has left for this rank: files, and folders of dumps."""
+        ir = () if self.suffix else (self.ir,)
+        kept = (path for path in (self.log, self.facts, self.steps, self.hlo, *ir) if path.exists())
+        return (*kept, *self.traces())
+
+    def for_hook(self) -> dict[str, str]:
+        """The paths that the hook needs, by name."""
+        names = ("facts", "steps", "hlo", "ir", "trace", "seen", "control", "claim")
+        return {name: str(getattr(self, name).absolute()) for name in names}
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """Where one stage keeps its files."""
+
+    run: RunDirectory
+    name: StageName
+
+    @property
+    def path(self) -> Path:
+        """RUN/STAGE."""
+        return self.run.path / self.name
+
+    def rank(self, rank: int = 0) -> RankFiles:
+        """The files of a rank."""
+        return RankFiles.of(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
+
+    def ranks_with_log(self) -> dict[int, RankFiles]:
+        """The ranks that have printed something, with their files."""
+        named = (_LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log")))
+        return {rank: self.rank(rank) for rank in (int(name[1] or 0) for name in named if name)}
+
+    def for_hook(self) -> dict[str, Any]:
+        """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""
+        others = RankFiles.of(self.path, ANY_RANK, f".{ANY_RANK}")
+        return {
+            "rank_0": self.rank().for_hook(),
+            "others": others.for_hook(),
+            "any_rank": ANY_RANK,
+            "label": RANK_LABEL,
+        }
+
+    def outputs(self) -> tuple[Path, ...]:
+        """What the stage has left for all ranks, files of other processes than the main one included."""
+        kept = (path for path in sorted(self.path.iterdir()) if path.name[0] != "." and path.name != "trace")
+        return (*kept, *self.trace_files())
+
+    def trace_files(self) -> tuple[Path, ...]:
+        """Every file that a profiler wrote, of all ranks."""
+        return _trace_files(self.path / "trace")
+
+    def traces(self) -> tuple[Path, ...]:
+        """Its traces, one per rank; of a report and the recording that it was made of, the report."""
+        folder = self.path / "trace"
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
+        reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
+        return tuple(
+            path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
+        )
+
+    def make(self, *, again: bool) -> str:
+        """Make the folder; where an older run left one, that is kept under the next free name, which is returned.
+
+        Raises:
+            UserError: it holds something already, and `again` is false.
+        """
+        older = set_aside(self.path) if self.check(again=again) else ""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return older
+
+    def check(self, *, again: bool) -> bool:
+        """Whether it holds something, which `make` sets aside. Raises as there."""
+        found = list(self.path.iterdir()) if self.path.exists() else []
+        # Notes alone are what a launcher left that was killed before its stage was on record.
+        if not again and not all(path.name.startswith(".") for path in found):
+            raise UserError(
+                f"stage {self.name} was run into it already",
+                where=self.run.path,
+                remedy="choose another --run-dir or pass --force to run it again and keep the old files",
+            )
+        return bool(found)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where one experiment lives."""
+
+    path: Path
+
+    def stage(self, name: StageName) -> StageFolder:
+        """The folder of a stage."""
+        return StageFolder(self, name)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether pgle has run a stage into it."""
+        return self.manifest().is_file()
+
+    def manifest(self, rank: int = 0) -> Path:
+        """The records of a rank."""
+        return self.path / f"manifest{rank_suffix(rank)}.json"
+
+    def manifests(self) -> list[Path]:
+        """Those of all ranks that have one, rank 0 first."""
+        return [path for path in (self.manifest(),) if path.exists()] + sorted(self.path.glob("manifest.rank*.json"))
+
+    @property
+    def profile(self) -> Path:
+        """Where `pgle run`, and without another name `pgle convert RUN`, write the cost profile."""
+        return self.path / "profile.pbtxt"
+
+    @property
+    def found_profile(self) -> Path | None:
+        """The cost profile that there is, in either form; None where there is none yet."""
+        return next((path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()), None)
+
+    @property
+    def dump_to_cover(self) -> Path:
+        """HLO of the module that uses the profile: as the baseline compiled it, or the profile run if there is none."""
+        baseline = self.stage("baseline").rank().hlo
+        return baseline if baseline.is_dir() else self.stage("profile").rank().hlo
+
+    @property
+    def captured(self) -> Path:
+        """Modules of a program that ran on CPU devices."""
+        return self.path / "captured"
+
+    def folder_of(self, stage: str) -> Path:
+        """The folder that a stage of the manifest leaves: of ``capture`` the captured modules, else RUN/STAGE."""
+        return self.captured if stage == CAPTURE else self.path / stage
+
+    def content_named(self, digest: str, suffix: str) -> Path:
+        """A profile under a name that carries its SHA-256."""
+        return self.path / "profiles" / f"profile-{digest[:12]}{suffix}"
+
+    def profile_to_use(self) -> Path:
+        """`found_profile`; raises `UserError` where there is none."""
+        if self.found_profile is None:
+            remedy = f"pass --profile, or make one: {Next.of('convert', self.path)}"
+            raise UserError("no profile there yet", where=self.path, remedy=remedy)
+        return self.found_profile
+
+    @contextmanager
+    def held(self, *, shared: bool = False) -> Iterator[None]:
+        """Keep other pgle processes out of the directory for as long as this one works in it.
+
+        Args:
+            shared: with the other ranks of a job, which run the same stage.
+
+        Raises:
+            UserError: another process is at work in it.
+        """
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise UserError(f"cannot be written ({error.strerror})", where=self.path, remedy="choose another") from None
+        with lock:
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().strip()[:200] or "of another rank"
+                remedy = "wait until it has ended, or choose another --run-dir"
+                raise UserError(f"another pgle ({holder}) is at work in it", where=self.path, remedy=remedy) from None
+            except OSError:
+                pass  # a file system without locks
+            if not shared:
+                lock.truncate(0)
+                lock.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+                lock.flush()
+            yield
+
+
+def free(path: Path, mark: str = "-", first: int = 2) -> Path:
+    """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
+    names = chain((path.name,), (f"{path.name}{mark}{number}" for number in count(first)))
+    return next(found for name in names if not (found := path.with_name(name)).exists())
+
+
+def set_aside(folder: Path) -> str:
+    """Keep an older folder under the next free name, ``profile.1``, ``profile.2`` …, which is returned."""
+    return folder.rename(free(folder, ".", 1)).name
+
+
+def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
+    """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
+    found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
+    return tuple(path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0]))
+
+
+def _holds_trace(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp")

@@ -1,0 +1,287 @@
+"""The manifest of a run directory: what was run, with what, and what came out of it.
+
+Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for others), whole or not
+at all; reading merges them. `StageRecord.environment` and `argv` come from
+`pgle.run.process.environment`: nothing secret is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from pgle.errors import UserError
+from pgle.files import is_bare, read_bytes, write_files
+from pgle.run.directory.directory import RunDirectory, free
+
+SCHEMA = "pgle.manifest/1"
+PIECE_BYTES = 1 << 20
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file that a stage read or wrote, or a whole folder of them."""
+
+    path: str  # relative to the run directory if it is inside; a folder's ends in ``/``
+    sha256: str  # of the content; of a folder, of the names and contents in it
+    size_bytes: int  # of all content
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver names it."""
+
+    name: str
+    driver: str = ""
+    memory_mib: int = 0
+    compute_capability: str = ""
+    uuid: str = ""  # which one of its kind
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage on one rank."""
+
+    stage: str  # ``profile``, ``convert``, ``baseline``, ``perf`` …
+    rank: int = 0  # of the process, 0 where there is one
+    ranks: int = 1  # how many there are
+    mode: str = ""  # of the flags, such as ``sync``
+    argv: tuple[str, ...] = ()  # the user's command, masked
+    xla_flags: str = ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
+    environment: Mapping[str, str] = field(default_factory=dict)  # allowed variables of the child, masked
+    versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
+    commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git
+    gpus: tuple[Gpu, ...] = ()  # of this host
+    topology: Mapping[str, Any] = field(default_factory=dict)  # what is known of hosts, processes and devices, by name
+    host: str = ""  # its name
+    started: str = ""  # ISO time in UTC
+    ended: str = ""  # ISO time in UTC; empty while it runs
+    exit_code: int | None = None  # of the command; None while it runs
+    inputs: tuple[FileRecord, ...] = ()  # files read
+    outputs: tuple[FileRecord, ...] = ()  # files written
+    warnings: tuple[str, ...] = ()  # as printed
+    facts: Mapping[str, Any] = field(default_factory=dict)  # results of the stage, by name, JSON types only
+    # what was asked for, by option: a stage that is asked for something else is run again
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    failed: str = ""  # why the stage did not do its work though the command ended with 0, such as a missing trace
+    before: str = ""  # folder where what the finished run before left waits until this one has done its work
+    aside: str = ""  # folder that its files were moved to, as it failed where a run before had not; that one counts
+
+    def __post_init__(self) -> None:
+        """Refuse names of folders elsewhere, which a later run would move."""
+        if not all(is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")):
+            raise ValueError("a stage's folder must be in the run directory")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended well and did its work."""
+        return self.exit_code == 0 and not self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All stages of a run directory, in the order of writing, then by rank. Clocks may go back; that order does not."""
+
+    stages: tuple[StageRecord, ...] = ()
+
+    def of(self, stage: str) -> tuple[StageRecord, ...]:
+        """The records of one stage, every rank; of repeated runs each rank's last whose files are in their place."""
+        last = {record.rank: record for record in self.stages if record.stage == stage and not record.aside}
+        return tuple(last[rank] for rank in sorted(last))
+
+    def last(self, stage: str) -> StageRecord | None:
+        """The record of a stage on the lowest rank; None where it did not run."""
+        return next(iter(self.of(stage)), None)
+
+    def why_due(
+        self,
+        stage: str,
+        run_dir: Path,
+        asked: Mapping[str, Any],
+        inputs: Iterable[FileRecord],
+        versions: Mapping[str, str] | None = None,
+    ) -> str:
+        """Why a stage has to be run; empty if it is done.
+
+        It is done when its last run ended with 0, did its work, was asked for the same, read the same files, ran with
+        the same jax, jaxlib and CUDA plugin, and left files that are still there with the same content. `versions` are
+        those that it would run with now, by package; None if no package matters.
+        """
+        record = self.last(stage)
+        if record is None:
+            return "it has not been run yet"
+        if record.exit_code is None:
+            return "its last run did not end"
+        if record.exit_code != 0:
+            return f"its last run ended with exit code {record.exit_code}"
+        if record.failed:
+            return f"its last run failed: {record.failed}"
+        new = json.loads(json.dumps(asked))
+        for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
+            return f"the {name} is another than in its last run"
+        for name, version in record.versions.items():
+            if versions is not None and name.startswith("jax") and versions.get(name) != version:
+                return f"{name} is {versions.get(name, 'gone')}, and was {version} in its last run"
+        before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
+        for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
+            return (
+                f"{path} is not what its last run read" if path in now else f"{path}, which its last run read, is gone"
+            )
+        for output in record.outputs:
+            if not (run_dir / output.path).exists():
+                return f"{output.path} is gone"
+            if record_file(run_dir / output.path, run_dir) != output:
+                return f"{output.path} has changed"
+        return ""
+
+
+def read_manifest(run_dir: Path) -> Manifest:
+    """The merged manifest of a run directory; empty where there is none yet.
+
+    Raises:
+        UserError: a file is damaged or written by a newer pgle.
+    """
+    records = [item for path in RunDirectory(run_dir).manifests() for item in enumerate(_load(path))]
+    return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
+
+
+def extend_manifest(run_dir: Path, record: StageRecord) -> None:
+    """Add a record, or replace the one of the same stage, rank and start (a stage that has now ended).
+
+    Safe among ranks, which write different files, and among processes of one rank on a local file system.
+
+    Raises:
+        UserError: the file cannot be read or written.
+    """
+    path = RunDirectory(run_dir).manifest(record.rank)
+    with _locked(path):
+        before = _load(path) if path.exists() else []
+        key = (record.stage, record.rank, record.started)
+        kept = [item for item in before if (item.stage, item.rank, item.started) != key]
+        entries = [asdict(item) for item in (*kept, record)]  # the last that was written is the last
+        text = json.dumps({"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False) + "\n"
+        write_files({path: text}, force=True)
+
+
+def record_file(path: Path, run_dir: Path) -> FileRecord:
+    """Path, hash and size of a file, or of a folder of them."""
+    text = str(path)
+    if path.resolve().is_relative_to(run_dir.resolve()):
+        text = path.resolve().relative_to(run_dir.resolve()).as_posix()
+    elif path.is_relative_to(run_dir):
+        text = path.relative_to(run_dir).as_posix()  # a link to a file outside
+    if not path.is_dir():
+        return FileRecord(text, *_digest(path))
+    digest, total = hashlib.sha256(), 0
+    for item in sorted(item for item in path.rglob("*") if item.is_file()):
+        sha, size = _digest(item)
+        digest.update(f"{item.relative_to(path)}\0{sha}\n".encode())
+        total += size
+    return FileRecord(f"{text}/", digest.hexdigest(), total)
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    if not path.is_file():  # a pipe would wait for a writer for ever
+        return "", 0
+    with path.open("rb") as file:
+        digest, size = hashlib.sha256(), 0
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return digest.hexdigest(), size
+
+
+def _load(path: Path) -> list[StageRecord]:
+    """The records of a file, as they were written; `json` reads them, since names that are no UTF-8 are kept."""
+    try:
+        document = json.loads(read_bytes(path))
+        if document["schema"] != SCHEMA:
+            what = f"is of schema {document['schema']}, not {SCHEMA}"
+            raise UserError(what, where=path, remedy="use the pgle that wrote it")
+        records = msgspec.convert(document["stages"], list[StageRecord])
+        for record in records:
+            msgspec.convert({**record.facts, **record.asked}, _Reckoned)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        remedy = "move it away and run the stage again"
+        raise UserError("is not a manifest of pgle", where=path, remedy=remedy) from None
+    return records
+
+
+class _Reckoned(TypedDict, total=False):
+    """Of which type the results and requests are that a later command reckons with."""
+
+    command: list[str] | None
+    verdict: str | None
+    why: str | None
+    module: str | None
+    XLA_FLAGS: str | None
+    capture: str | None
+    change: float | None
+    time_coverage: float | None
+    kept_share: float | None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / ".manifest.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def waiting(run: RunDirectory, stage: str, older: str, *, force: bool) -> str:
+    """The folder to put back if the new run of a stage fails: the folder of the finished run before it.
+
+    Args:
+        run: the run directory.
+        stage: of the manifest.
+        older: the folder that was set aside; empty where there was none.
+        force: the user wants nothing taken over from earlier runs.
+    """
+    last = read_manifest(run.path).last(stage)
+    return older if last is not None and last.is_done and not force else ""
+
+
+def settle(run: RunDirectory) -> None:
+    """Put back what finished runs left where the run after them was interrupted; to be called by who holds `run`."""
+    last = {record.stage: record for record in read_manifest(run.path).stages if record.rank == 0}
+    for record in last.values():
+        if record.before and not record.is_done and (run.path / record.before).exists():
+            put_back(run, record if record.exit_code is not None else replace(record, failed="it did not end"))
+
+
+def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
+    """Move a failed run's files aside and put the finished run's files back; returns the latter's record.
+
+    The record is written first, so that `settle` can go on where this is killed.
+    """
+    folder = run.folder_of(record.stage)
+    aside = run.path / (record.aside or free(folder, ".", 1).name)
+
+    def moved(item: FileRecord) -> FileRecord:
+        within = item.path.removeprefix(f"{folder.name}/")
+        return item if within == item.path else replace(item, path=f"{aside.name}/{within}")
+
+    record = replace(record, aside=aside.name, outputs=tuple(map(moved, record.outputs)))
+    extend_manifest(run.path, record)
+    if folder.is_symlink() or (folder.exists() and next(folder.iterdir(), None)):
+        folder.rename(free(aside, ".", 1))
+    elif folder.exists():
+        folder.rmdir()
+    (run.path / record.before).rename(folder)
+    return record

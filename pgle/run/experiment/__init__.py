@@ -1,1 +1,0 @@
-"""One experiment: its run directory and its stages."""

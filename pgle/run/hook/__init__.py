@@ -1,0 +1,1 @@
+"""What runs inside the user's program, and its configuration from outside."""

@@ -1,1 +1,0 @@
-"""The user's program: started for real or on the simulated GPU."""

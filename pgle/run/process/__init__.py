@@ -1,0 +1,1 @@
+"""Child processes: started, fed, ended; their environment; work on several at once."""

@@ -1,1 +1,0 @@
-"""Compiling for GPUs that are not there."""

@@ -1,0 +1,264 @@
+"""From the words of `pgle rehearse` to a rehearsal: a module file as it is, or a program whose modules are captured."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pgle.errors import UserError
+from pgle.masking import kept_argv
+from pgle.next import typed
+from pgle.run.capture.capture import Devices, capture_modules, devices_for
+from pgle.run.capture.captured import CapturedProgram, fitted, modules_in, read_captured
+from pgle.run.compiler.folder import opened
+from pgle.run.compiler.request import OnPhase, devices_in
+from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.inputs.logs import STDIN, keep_module
+from pgle.run.inputs.next_command import UNKNOWN, Launch, following, launch_of
+from pgle.run.process.environment import check_compiler
+from pgle.run.process.process import check_program
+from pgle.run.rehearse import Rehearsal, RehearseRequest, Setting, rehearse, settle, told_of_hosts
+from pgle.xla.flags.presets import Mode, flags_for
+from pgle.xla.flags.text import format_flags, parse_flags
+from pgle.xla.targets import load_target
+
+DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
+
+_MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
+
+
+@dataclass(frozen=True)
+class RehearseCommand:
+    """The command line."""
+
+    # one module file, ``-`` for one on stdin, a folder of dumps, a run directory, or the words of a command
+    words: tuple[str, ...]
+    # profile, topology, flags, job: as in `RehearseRequest`
+    profile: str | None
+    target: str  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
+    topology: str | None
+    devices: int | None  # virtual devices for a command; None: the topology's
+    flags: tuple[str, ...]
+    job: str | None
+    out: str | None  # folder; None: a temporary one, which is kept
+    choose: str | None  # name of a module, or a regular expression on file names
+    quiet_s: float  # stop a command that has compiled nothing new for so long
+    cached: bool = True  # as in `RehearseRequest`
+    network_gb_s: float | None = None  # as in `RehearseRequest`
+    # the command line as it was, where its words are the modules of a run directory
+    typed: RehearseCommand | None = None
+    ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
+    doubts: tuple[str, ...] = ()  # what is not known of it, one line each
+
+
+def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
+    """Capture the modules if the words start a program, then rehearse."""
+    command = of_run(command)
+    with prepared(command) as (out, setting):
+        command = by_file(command, setting)
+        request = RehearseRequest(
+            setting=setting,
+            target=load_target(command.target),
+            out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
+            profile=Path(command.profile) if command.profile else None,
+            topology=command.topology,
+            network_gb_s=command.network_gb_s,
+            job=command.job,
+            cached=command.cached,
+        )
+        return replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
+
+
+def of_run(given: RehearseCommand) -> RehearseCommand:
+    """A command line that names a run directory, as one that names its modules, measured costs, flags, GPU, topology.
+
+    Args:
+        given: the command line; what it says wins. One that names no run directory is returned as it is, with the
+            target to use if none was named.
+
+    Raises:
+        UserError: the run directory holds no module of a profile stage.
+    """
+    run = RunDirectory(Path(given.words[0]))
+    if len(given.words) != 1 or not run.is_recorded:
+        return replace(given, target=given.target or DEFAULT_TARGET)
+    places = (run.captured, run.stage("profile").rank().ir)
+    folder = next((path for path in places if path.is_dir() and modules_in(path)), None)
+    stage = read_manifest(run.path).last("profile")
+    if folder is None or stage is None:
+        remedy = "profile first: pgle profile -- COMMAND; or give a module's file"
+        raise UserError("holds no module of a profile stage", where=run.path, remedy=remedy)
+    asked: dict[str, Any] = dict(stage.asked)
+    described = sorted(run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt"))
+    shape = asked.get("topology") or (f"1x1x{asked['devices']}" if asked.get("devices") else None)
+    flags = tuple(format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
+    profile, is_real = run.found_profile, folder != run.captured
+    unknown = is_real and "xla_flags" not in stage.facts.get("hook", {})
+    what = "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; say --flag"
+    return replace(
+        given,
+        words=(str(folder),),
+        profile=given.profile or (str(profile) if profile else None),
+        target=given.target or asked.get("target") or (str(described[0]) if described else DEFAULT_TARGET),
+        topology=given.topology or shape,
+        flags=given.flags if is_real else (*flags, *given.flags),
+        ran=_ran(stage) if is_real else None,
+        doubts=(what,) if unknown else (),
+        choose=given.choose or asked.get("choose"),
+        typed=given,
+    )
+
+
+def _ran(stage: StageRecord) -> CapturedProgram:
+    """The program of a profile stage that ran for real: its interpreter, and its flags as jax read them, without those
+    that pgle had added for the stage."""
+    facts = stage.facts.get("hook", {})
+    versions = facts.get("versions") or stage.versions
+    own = list(parse_flags(stage.xla_flags).flags)
+    given = parse_flags(stage.asked.get("XLA_FLAGS") or "")
+    mode = cast(Mode, stage.mode or "sync")
+    for added in flags_for(mode, stage.versions.get("jaxlib"), given).flags if not given.file else ():
+        if added in own:
+            own.remove(added)  # once: the user's own stays
+    return CapturedProgram(
+        python=facts.get("executable", ""),
+        version=tuple(int(part) for part in re.findall(r"\d+", versions.get("python", ""))),
+        jaxlib=versions.get("jaxlib", ""),
+        plugin="executable" in facts and any(name.startswith("jax-cuda") for name in versions),
+        xla_flags=format_flags(own),
+    )
+
+
+def launch(command: RehearseCommand) -> Launch:
+    """How pgle runs the program of a command line: as in its run directory, else as it was named."""
+    if command.typed is not None:
+        return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(command.typed.flags)
+    options = _named(command, "target", "topology", "network_gb_s", "choose")
+    if command.topology and "--devices" not in options:
+        options += ["--devices", str(devices_in(command.topology))]
+    options += [f"--flag={flag}" for flag in command.flags]
+    return Launch(command.words if _is_program(command) else UNKNOWN, tuple(options))
+
+
+def measure(command: RehearseCommand) -> str:
+    """The command line that measures the program of a rehearsal: the next stage of its run directory, else all."""
+    how = launch(command)
+    if how.run is not None:
+        there = how.run.path.with_name(f"{how.run.path.name}-flags")
+        return how.line("run", free(there)) if command.typed and command.typed.flags else following(how.run)
+    folder = free(Path("runs/default"))
+    return how.line("perf", folder, "--profile", command.profile) if command.profile else how.line("run", folder)
+
+
+def tune_line(command: RehearseCommand) -> str:
+    """The command line of `pgle tune` for the same words."""
+    given = command.typed or command
+    options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
+    flags = [word for flag in given.flags for word in ("--flag", flag)]
+    folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
+    words = ("--", *kept_argv(given.words)) if _is_program(given) else given.words
+    return typed("pgle", "tune", *options, *flags, "-o", folder, *words)
+
+
+def _named(command: RehearseCommand, *names: str) -> list[str]:
+    """Options that have a value, as words; the devices of one host as it is shorter."""
+    words = []
+    for name in names:
+        value = getattr(command, name)
+        if name == "topology" and value and value == f"1x1x{command.devices}":
+            words += ["--devices", str(command.devices)]
+        elif name == "network_gb_s" and value:
+            words += ["--network", f"{value:g}"]
+        elif value:
+            words += [f"--{name}", value]
+    return words
+
+
+def _is_program(command: RehearseCommand) -> bool:
+    """Whether the words start a program: several, or one that is no folder and no module."""
+    first = Path(command.words[0])
+    return len(command.words) > 1 or not first.exists() or (first.is_file() and _starts_as_program(first))
+
+
+def _starts_as_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
+
+
+def by_file(command: RehearseCommand, setting: Setting) -> RehearseCommand:
+    """The command by which the same module can be asked for again: of one on stdin, by the file that is kept."""
+    return replace(command, words=(str(setting.module),)) if command.words == (STDIN,) else command
+
+
+@contextmanager
+def prepared(
+    command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
+) -> Iterator[tuple[Path, Setting]]:
+    """The folder for all files, and everything that is decided before the first compilation.
+
+    Args:
+        command: the command line.
+        resumes: whether a folder holds what can be gone on with; it is kept after a failure.
+    """
+    load_target(command.target)  # an unknown target fails before a program runs for minutes
+    if command.topology:
+        devices_in(command.topology)
+    with opened(command.out, resumes) as out:
+        modules, program = _modules(command, out)
+        try:
+            setting = _fitted(settle(modules, command.choose, program, command.flags), command)
+            yield out, told_of_hosts(setting, load_target(command.target), command.topology, command.network_gb_s)
+        except UserError as error:
+            if command.words == (STDIN,) and error.where == str(modules[0]):
+                raise UserError(error.what, where=STDIN, remedy=error.remedy) from None
+            raise
+
+
+def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
+    """The setting for the devices that a captured step is for, which the program decides."""
+    setting = replace(setting, warnings=(*command.doubts, *setting.warnings))
+    if not (_is_program(command) or (command.typed and command.topology)):
+        return setting
+    devices = _devices(command)
+    setting = replace(setting, assumed=devices.assumed and not command.typed)
+    topology, said = fitted(setting.module, command.topology or f"1x1x{devices.count}")
+    return replace(setting, topology=topology, warnings=(*said, *setting.warnings)) if said else setting
+
+
+def _devices(command: RehearseCommand) -> Devices:
+    """The virtual devices of a program."""
+    return devices_for(None if command.topology else command.devices, topology=command.topology)
+
+
+def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:
+    """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
+    first = Path(command.words[0])
+    if len(command.words) == 1:
+        if command.words[0] == STDIN:
+            return [keep_module(out)], CapturedProgram()
+        if first.is_dir():
+            return modules_in(first, dumps=True), command.ran or read_captured(first)
+        if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
+            remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
+            raise UserError("no such file or folder", where=first, remedy=remedy)
+        if not _is_program(command):
+            return [first], CapturedProgram()
+        check_program(command.words)
+    if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
+        return kept, read_captured(out / "captured")  # of the search that continues
+    check_compiler(command.words, by_name=True)
+    captured = capture_modules(
+        command.words,
+        out / "captured",
+        target=load_target(command.target),
+        devices=_devices(command),
+        quiet_s=command.quiet_s,
+        choose=command.choose,
+    )
+    return captured, read_captured(out / "captured")

@@ -1,0 +1,1 @@
+"""The stages of an experiment: for real or on the simulated GPU, alone or all in order."""

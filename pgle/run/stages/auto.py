@@ -1,0 +1,197 @@
+"""`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to nsys.
+
+AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It holds CUPTI while it
+traces, so nsys sees nothing in the same run. A second run takes the compiled program from JAX's cache; nsys traces it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pgle.errors import UserError
+from pgle.run.ask.flag_probe import installed
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.hook.hook import read_facts
+from pgle.run.process.environment import interpreter
+from pgle.run.stages.evidence import lines_about
+from pgle.run.stages.real import RealBackEnd, checked_window
+from pgle.run.stages.running import run_stage
+from pgle.run.stages.stage import StageRequest, StageResult
+from pgle.xla.flags.catalogue import release
+from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+
+FIRST_RELEASE = (0, 4, 31)  # of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26
+FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
+NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
+"""From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
+
+Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-few-runs", "no-gpu", "nothing-compiled"]
+
+
+@dataclass(frozen=True)
+class AutoRequest:
+    """What to run."""
+
+    command: tuple[str, ...]  # the user's words
+    run_dir: Path  # gets a stage ``auto`` and, with `then_nsys`, a stage ``auto-nsys``
+    runs: int = 3  # executions of each function that AutoPGLE traces
+    percentile: int = 90  # of the costs over them
+    then_nsys: bool = False  # run again, with the program from the cache, under nsys
+    cache: Path | None = None  # JAX's compilation cache; None: a new one in the run directory
+    window: str = "auto"  # what nsys traces
+    flags: tuple[str, ...] = ()  # more XLA flags
+    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2
+    force: bool = False  # run again; the old folders are kept under other names
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where the compiled programs are kept."""
+        return (self.cache or self.run_dir / "auto-cache").resolve()
+
+
+@dataclass(frozen=True)
+class AutoResult:
+    """What AutoPGLE did."""
+
+    request: AutoRequest  # what was asked
+    outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
+    why: str  # in words, with what to do
+    recompiled: Mapping[str, int]  # modules compiled again with costs, and the bytes of the costs
+    loaded: tuple[str, ...]  # modules that came from the cache as an earlier run had optimised them
+    verdict: ModuleVerdict | None  # what XLA's log says of the main module; None where it says nothing
+    stage: StageResult  # the run
+    handover: StageResult | None = None  # the run under nsys; None where not asked for or not possible
+    handed_over: tuple[str, ...] = ()  # modules that it took from the cache
+    traces: tuple[Path, ...] = ()  # of the run under nsys
+    warnings: tuple[str, ...] = field(default=())  # one line each
+
+    @property
+    def good(self) -> bool:
+        """Whether AutoPGLE did its work, and where asked for, handed it over."""
+        worked = self.outcome in ("recompiled", "loaded")
+        return worked and (not self.request.then_nsys or bool(self.handed_over))
+
+
+def run_auto(request: AutoRequest) -> AutoResult:
+    """Run the command with AutoPGLE, then, where asked for, under nsys.
+
+    Raises:
+        UserError: jax is too old, or a stage cannot be run.
+        WorkloadError: the program failed.
+    """
+    notes = _check_release(request)
+    environment = {
+        "JAX_ENABLE_PGLE": "true",
+        "JAX_PGLE_PROFILING_RUNS": str(request.runs),
+        "JAX_PGLE_AGGREGATION_PERCENTILE": str(request.percentile),
+        **_CACHE_ALL,
+    }
+    base = StageRequest(
+        "auto", request.command, RunDirectory(request.run_dir), "baseline", flags=request.flags, stdout=request.stdout
+    )
+    checked_window(request.window)  # the stage that it is for comes last
+    back_end = RealBackEnd("none", environment=environment, cache=request.cache_dir)
+    stage = run_stage(base, back_end, force=request.force)
+    files = base.folder.rank(stage.rank)
+    facts = read_facts(files)
+    outcome, why = _outcome(request, files.log, facts)
+    seen = facts.get("auto_pgle", {})
+    loaded = seen.get("hits", ()) if outcome == "loaded" else ()
+    verdict = confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None
+    result = AutoResult(
+        request, outcome, why, dict(seen.get("recompiled", {})), tuple(loaded), verdict, stage,
+        warnings=(*notes, *stage.warnings),
+    )  # fmt: skip
+    return _hand_over(result) if request.then_nsys else result
+
+
+_CACHE_ALL = {
+    "JAX_ENABLE_COMPILATION_CACHE": "true",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""Keep every program, also those that compile fast: each must be found again."""
+
+
+def _check_release(request: AutoRequest) -> tuple[str, ...]:
+    """Notes on the installed jax; raises `UserError` where it is too old."""
+    try:
+        version = installed(interpreter(request.command)).versions["jax"]
+    except (UserError, KeyError):
+        return ()
+    found = release(version)
+    if found < FIRST_RELEASE:
+        remedy = "use 'pgle run', which does by hand what AutoPGLE does"
+        raise UserError(f"jax {version} has no AutoPGLE (it came with 0.4.31)", remedy=remedy)
+    if request.then_nsys and found < FIRST_HANDOVER:
+        remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
+        raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
+    if NO_GRAPHS_AT_ALL[0] <= found <= NO_GRAPHS_AT_ALL[1]:
+        return (f"jax {version} leaves command buffers (CUDA graphs) off for good with AutoPGLE: steps may be slower",)
+    return ()
+
+
+def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
+    """What AutoPGLE came to: from its messages inside the program, else from what is missing."""
+    seen = facts.get("auto_pgle", {})
+    recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
+    if recompiled:
+        return "recompiled", f"{len(recompiled)} modules were compiled again with measured costs"
+    if seen.get("found_optimised"):
+        return "loaded", f"{seen['found_optimised']} modules came from the cache as an earlier run had optimised them"
+    if not facts.get("compilations"):
+        return "nothing-compiled", "the program compiled nothing with jax, or the hook was not loaded"
+    if facts.get("platform") == "cpu":
+        return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
+    if any(lines_about(log, (EMPTY_TRACE.lower().encode(),))):
+        return "empty-trace", (
+            "its traces were empty: another tool holds CUPTI (nsys, DCGM); stop that, then use --then-nsys for nsys"
+        )
+    if seen.get("ahead_of_time"):
+        return "ahead-of-time", (
+            f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile()), which AutoPGLE "
+            "does not cover; call the jitted function instead, or use 'pgle run'"
+        )
+    return "too-few-runs", (
+        f"no function was called more than {request.runs} times with one compilation; run more steps, or say --runs 1"
+    )
+
+
+def _hand_over(result: AutoResult) -> AutoResult:
+    """Run again under nsys with the programs that AutoPGLE left in the cache."""
+    if result.outcome not in ("recompiled", "loaded"):
+        skipped = "not run under nsys: there is nothing to hand over"
+        return replace(result, warnings=(*result.warnings, skipped))
+    first = result.stage.request
+    environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
+    request = replace(first, stage="auto-nsys")
+    back_end = RealBackEnd("nsys", result.request.window, environment, result.request.cache_dir)
+    stage = run_stage(request, back_end, force=result.request.force)
+    files = request.folder.rank(stage.rank)
+    seen = read_facts(files).get("auto_pgle", {})
+    lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
+    found = {name for line in lines for name in re.findall(AUTO_PGLE["missed"], line)}
+    missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
+    warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
+    if any(PGLE_CACHE_WRITE.search(line) for line in lines):
+        warnings.append("the run under nsys compiled anew: its flags or devices differ from the first run's")
+    return replace(
+        result,
+        handover=stage,
+        handed_over=tuple(seen.get("loaded", ())),
+        traces=request.folder.traces(),
+        warnings=(*result.warnings, *stage.warnings, *([stage.failed] if stage.failed else []), *warnings),
+    )
+
+
+def used(result: AutoResult) -> bool | None:
+    """Whether XLA's own log says that the main module used the costs, some of them or all; None where it does not."""
+    if result.verdict is None or result.verdict.verdict is ProfileUse.CANNOT_TELL:
+        return None
+    return result.verdict.verdict.took_costs

@@ -1,0 +1,283 @@
+"""`pgle run`: profile → convert → baseline → verify → perf → compare; what has not changed is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from pgle.costs.estimate.estimate import hardware_of
+from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
+from pgle.errors import UserError
+from pgle.files import check_absent, write_files
+from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.convert import Conversion, ConvertRequest, convert
+from pgle.run.coverage import verify
+from pgle.run.directory.directory import COMPARED, RunDirectory
+from pgle.run.directory.manifest import (
+    FileRecord,
+    StageRecord,
+    extend_manifest,
+    now,
+    read_manifest,
+    record_file,
+    settle,
+)
+from pgle.run.fitted import fitted
+from pgle.run.inputs.next_command import record_comparison
+from pgle.run.process.environment import find_rank
+from pgle.run.stages.running import content_addressed, run_held
+from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
+from pgle.steps.compare import Comparison
+from pgle.steps.gate import Check, Limits
+from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.log.module_verdict import Bounds, ProfileUse
+
+STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """An experiment."""
+
+    stage: StageRequest  # its profile stage; the others differ in mode and profile
+    back_end: BackEnd  # what runs the stages
+    fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
+    force: bool = False  # run every stage again
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What an experiment came to."""
+
+    run: RunDirectory  # the run directory
+    skipped: tuple[str, ...]  # stages that were done already
+    stages: tuple[StageResult, ...]  # results of the launched stages that were run now
+    coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
+    covered: bool  # whether it reaches the bound
+    used: bool  # whether XLA used the profile in the performance run, and enough of it
+    use: str  # the verdict on that, and why, as recorded; empty where there is none
+    comparison: Comparison | None = None  # of the step times; None where they are too few
+    checks: tuple[Check, ...] = ()  # what the comparison had to keep
+    warnings: tuple[str, ...] = ()  # one line each
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
+    # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
+    exposed_us: tuple[float, float] | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no GPU ran anything."""
+        return self.exposed_us is not None
+
+    @property
+    def good(self) -> bool:
+        """Whether every check passed."""
+        return self.covered and self.used and not any(check.failed for check in self.checks)
+
+
+Announce = Callable[[str], None]
+OnResult = Callable[[StageResult | Conversion | Coverage], None]
+
+
+def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResult = lambda result: None) -> Pipeline:
+    """Run the stages that are due.
+
+    Args:
+        request: the experiment.
+        announce: called with the name of each stage before it starts, and with those that are skipped.
+        on_result: called with what a stage came to, as it ends.
+
+    Raises:
+        UserError: a stage cannot be run. Earlier stages are kept, and the next call continues there. Or this is one of
+            several ranks: each would convert and compare what the others have not finished writing.
+        WorkloadError: the user's program failed.
+        StageError: a stage did not do its work, though the program ended well.
+    """
+    rank = find_rank()
+    if not rank.is_alone:
+        raise UserError(
+            f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
+            remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
+            "the files of 'pgle init slurm' and 'pgle init k8s' do",
+        )
+    request.back_end.check(request.stage)
+    with request.stage.run.held():
+        settle(request.stage.run)
+        return _Experiment(request, announce, on_result).run()
+
+
+class _Experiment:
+    """One pass over the stages of a run directory: those that the manifest does not hold as done are run."""
+
+    def __init__(self, request: PipelineRequest, announce: Announce, on_result: OnResult) -> None:
+        self._request = request
+        self._run = request.stage.run
+        self._announce = announce
+        self._on_result = on_result
+        self._skipped: list[str] = []
+        self._results: list[StageResult] = []
+
+    def run(self) -> Pipeline:
+        """All stages; `run_pipeline` says what is raised."""
+        request, profiled = self._request, self._request.stage
+        for name in (profiled.stage, *COMPARED):
+            self._run.stage(name).check(again=self._is_recorded(name) or request.force)
+        self._launch(profiled)
+        self._convert()
+        baseline = replace(profiled, stage="baseline", mode="baseline")
+        self._launch(baseline)
+        self._announce("verify")
+        coverage = verify(self._run.profile, [baseline.folder.rank().hlo])
+        path, note = self._run.profile, ""
+        if not coverage.is_ok(profiled.bounds):
+            path, note = _carried(self._run, baseline)
+            coverage = verify(path, [baseline.folder.rank().hlo]) if note else coverage
+        self._on_result(coverage)
+        profile = content_addressed(path, self._run)
+        self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
+        before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
+        if self._skipped:
+            self._announce("a change in a module that the program imports is not seen: after one, pass --force")
+        self._announce("compare")
+        comparison, checks, warnings = _compare(self._run, request.fail_slower)
+        return Pipeline(
+            run=self._run,
+            skipped=tuple(self._skipped),
+            stages=tuple(self._results),
+            coverage=coverage,
+            covered=coverage.is_ok(profiled.bounds),
+            used=perf is not None and _was_used(perf.facts, profiled.bounds),
+            use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
+            comparison=comparison,
+            checks=checks,
+            warnings=(*([note] if note else self._other_names(coverage)), *warnings),
+            facts={} if perf is None else perf.facts,
+            exposed_us=_exposed(before, perf),
+        )
+
+    def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
+        """A line if the profile fits the module that it was measured on, but not the one that will use it."""
+        stage = self._request.stage
+        if coverage.is_ok(stage.bounds):
+            return ()
+        measured = verify(self._run.profile, [stage.folder.rank().hlo])
+        if not measured.is_ok(stage.bounds):
+            return ()
+        what = f"the profile fits the profile run, not the baseline: --mode {stage.mode} compiled other instructions"
+        other = "sync" if stage.mode == "async" else "async"
+        return (f"{what}; run again with --mode {other}",)
+
+    def _launch(self, stage: StageRequest) -> None:
+        """Run a stage by the back end, where it is due.
+
+        Raises:
+            StageError: it did not do its work, though the program ended well.
+        """
+        back_end = self._request.back_end
+        if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage), back_end.versions(stage)):
+            return
+        force = self._request.force
+        if stage.stage == "profile":
+            self._check_profile()
+        result = run_held(stage, back_end, again=self._is_recorded(stage.stage) or force, force=force)
+        if result.failed:
+            raise StageError(f"{stage.stage}: {result.failed}")
+        self._results.append(result)
+        self._on_result(result)
+
+    def _convert(self) -> None:
+        """Trace → profile."""
+        run, folder = self._run, self._request.stage.folder
+        dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
+        inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
+        record = StageRecord("convert", started=now(), inputs=inputs)
+        if not self._is_due("convert", record.asked, record.inputs):
+            return
+        self._check_profile()
+        extend_manifest(run.path, record)
+        try:
+            conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+        except UserError as error:
+            extend_manifest(run.path, replace(record, ended=now(), exit_code=error.exit_code, failed=error.line()))
+            raise
+        files = tuple(record_file(path, run.path) for path in (run.profile, sidecar_path(run.profile)))
+        extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
+        self._on_result(conversion)
+
+    def _check_profile(self) -> None:
+        """Refuse to overwrite a profile that this did not write, before the profile run too."""
+        run = self._run
+        last = read_manifest(run.path).last("convert")
+        written = () if last is None else last.outputs
+        was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
+        for path in (run.profile, sidecar_path(run.profile)):
+            if path.exists() and not (self._request.force or was_killed) and record_file(path, run.path) not in written:
+                what = "was not written by 'pgle run', or was changed since"
+                raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
+            check_absent(path, force=True)
+
+    def _is_recorded(self, stage: str) -> bool:
+        return read_manifest(self._run.path).last(stage) is not None
+
+    def _is_due(
+        self,
+        stage: str,
+        asked: Mapping[str, Any],
+        inputs: Iterable[FileRecord],
+        versions: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Whether a stage has to be run; says so, and why where it was run before."""
+        manifest = read_manifest(self._run.path)
+        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs, versions)
+        if not why:
+            self._skipped.append(stage)
+            self._announce(f"{stage}: unchanged, skipped")
+        else:
+            self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
+        return bool(why)
+
+
+def _exposed(before: StageRecord | None, after: StageRecord | None) -> tuple[float, float] | None:
+    """What two simulated stages predict, microseconds; None if one was measured."""
+    found = [float(record.facts.get(_EXPOSED, "nan")) for record in (before, after) if record is not None]
+    return (found[0], found[1]) if len(found) == 2 and not any(map(isnan, found)) else None
+
+
+_EXPOSED = "predicted_exposed_us"  # among the facts of a simulated stage
+
+
+def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
+    """Whether a perf stage used its profile, by what it recorded; with other bounds than today's, perhaps."""
+    verdict, time, kept = (facts.get(key) for key in ("verdict", "time_coverage", "kept_share"))
+    if verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED) and time is not None:
+        return bounds.are_met(time, 1.0 if kept is None else kept)
+    return verdict == ProfileUse.USED
+
+
+def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
+    """The profile carried over to what the baseline compiled, and what to say of it; as it is if that is no better."""
+    dumps = read_dumps([baseline.folder.rank().hlo])
+    given = read_profile(run.profile)
+    module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
+    table = LookupTable(module, dumps.lhs_module(module.name))
+    fit = fitted(run.profile, given, table, hardware_of(module))
+    if not fit.note:
+        return run.profile, ""
+    path = run.path / "profile.carried.pbtxt"
+    write_files(profile_files(path, fit.profile), force=True)
+    return path, fit.note
+
+
+def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:
+    """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
+    folders = (str(run.stage("baseline").path), str(run.stage("perf").path))
+    try:
+        comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
+    except UserError as error:
+        return None, (), (f"step times were not compared: {error}",)
+    record_comparison(run, comparison)
+    return comparison, checks, ()

@@ -1,0 +1,339 @@
+"""Stages that run the user's program for real, alone or under `nsys profile`, with the capture hook inside."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pgle.errors import UserError, WorkloadError
+from pgle.files import sha256
+from pgle.masking import kept_flags, mask_json
+from pgle.next import Next
+from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
+from pgle.run.compiler.dumps import mask_configs
+from pgle.run.directory.directory import RankFiles
+from pgle.run.directory.manifest import FileRecord, StageRecord, waiting
+from pgle.run.hook.hook import hook_config, read_facts, with_hook
+from pgle.run.inputs.step_times import STEP_WORDS, StepLines
+from pgle.run.process.environment import (
+    EFFORTS,
+    Cache,
+    ChildEnvironment,
+    build_environment,
+    find_rank,
+    interpreter,
+    with_efforts,
+)
+from pgle.run.process.process import check_program, ended, launch
+from pgle.run.stages.evidence import (
+    AUTO_PGLE,
+    BLOCK_BYTES,
+    few_executions,
+    hook_warnings,
+    keep_own_trace,
+    keep_steps,
+    reported,
+    step_times,
+    trouble,
+    verdict,
+    why_no_trace,
+)
+from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record, files_of_profile
+from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
+from pgle.xla.log.events import NSYS_NOT_READY
+
+ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
+
+
+def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
+    """The words that run a command under nsys.
+
+    CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window is the CUDA profiler
+    range that the hook opens; ``stop`` lets the program go on after it, where the default would end it.
+
+    Args:
+        command: the user's words.
+        report: path of the report without suffix.
+
+    Raises:
+        UserError: nsys is not installed.
+    """
+    nsys = find_nsys()
+    if nsys is None:
+        raise UserError("nsys is not installed", where="--capture nsys", remedy=f"use --capture jax, or see {DOWNLOAD}")
+    return (
+        str(nsys.path), "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node",
+        "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--force-overwrite=true",
+        "--output", str(report), *command,
+    )  # fmt: skip
+
+
+OWN_FAILURE = 1  # the exit code of nsys where it failed itself
+NSYS_STARTS = 8  # how often nsys is started where it fails before the program runs; a third fails on a busy machine
+
+
+def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[str, ...]]:
+    """Run the program under nsys; again where nsys failed before the program ran.
+
+    Args:
+        start: runs `nsys profile` and gives its exit code.
+        files: of the rank that is traced.
+
+    Returns:
+        The program's exit code, and warnings.
+
+    Raises:
+        UserError: nsys failed each time.
+    """
+    for failures in range(NSYS_STARTS):
+        before = files.log.stat().st_size if files.log.exists() else 0
+        code = start()
+        if code != OWN_FAILURE or files.seen.exists() or not _is_not_ready(files.log, before):
+            code, warnings = judge_end(code, files)
+            again = f"nsys failed before it ran the program ({NOT_READY}); start {failures + 1} of {NSYS_STARTS} ran it"
+            return code, (*warnings, again) if failures else warnings
+        if failures + 1 < NSYS_STARTS:
+            os.truncate(files.log, before)  # else its words would mix with the log of the start that ran the program
+    raise UserError(
+        f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})",
+        where="--capture nsys",
+        remedy="start it again when this machine has less to do, install a newer nsys, or use --capture jax",
+    )
+
+
+NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy machine"
+
+
+def _is_not_ready(log: Path, start: int) -> bool:
+    """Whether nsys says in a log, from a byte on, that it failed before the program ran."""
+    with log.open("rb") as file:
+        file.seek(start)
+        return NSYS_NOT_READY.search(file.read(BLOCK_BYTES).decode(errors="replace")) is not None
+
+
+def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
+    """The program's exit code as nsys passes it on, and warnings about the report.
+
+    Args:
+        code: of `nsys profile`.
+        files: of the rank that was traced.
+    """
+    left = files.report.with_suffix(".qdstrm")
+    warnings = []
+    if left.exists() and not files.report.exists():
+        how = "does" if find_importer() else "needs QdstrmImporter for it, which is not installed here"
+        warnings.append(f"nsys left {left} and could not import it; 'pgle convert' {how}")
+    if code == ENDED_BY_NSYS and files.report.exists():
+        return 0, (*warnings, "nsys ended the program after its capture range (exit code 143); the report is whole")
+    return code, tuple(warnings)
+
+
+def is_readable(files: RankFiles) -> bool:
+    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its importer."""
+    return any(path.suffix != ".qdstrm" or find_importer() for path in files.traces())
+
+
+_WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
+
+
+def checked_window(text: str) -> str:
+    """A window as the hook reads it.
+
+    Raises:
+        UserError: it is none.
+    """
+    found = _WINDOW.fullmatch(text)
+    if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
+        remedy = "say auto, steps:5-10, seconds:10 or all"
+        raise UserError(f"no such window: {text!r}", where="--window", remedy=remedy)
+    return text
+
+
+@dataclass(frozen=True)
+class RealBackEnd:
+    """The devices of this machine."""
+
+    capture: Literal["jax", "nsys", "none"] = "jax"  # the profiler of profile stages; ``none``: the program alone
+    window: str = "auto"  # what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    # more variables of the program; they count, whatever the user has
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cache: Cache = "off"  # JAX's persistent compilation cache
+
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+        check_program(request.command)
+        if self._capture(request) == "nsys":
+            nsys_command(request.command, Path())
+
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values."""
+        window = {} if self._capture(request) == "none" else {"window": self.window}
+        return {**request.asked(), "capture": self.capture, **window}
+
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that a stage reads."""
+        return request.inputs()
+
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """Those of the program's Python, or of ours if the command names none."""
+        return installed(interpreter(request.command)).versions
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage on this rank, without waiting for others."""
+        rank = find_rank()
+        files, capture = request.folder.rank(rank.rank), self._capture(request)
+        command = nsys_command(request.command, files.trace) if capture == "nsys" else request.command
+        python = interpreter(request.command)
+        child = self._child(request, files, python)
+        older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
+        record = begin_record(
+            request, child, asked=self.asked(request), inputs=self.inputs(request), python=python,
+            rank=rank.rank, ranks=max(rank.size, rank.rank + 1), before=older,
+        )  # fmt: skip
+        config = hook_config(
+            request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
+            flags=tuple(flag.text for flag in (*child.plan.flags, *_typed(request))),
+            auto_pgle=request.stage in ("auto", "auto-nsys"),
+        )  # fmt: skip
+        if capture != "none":
+            files.trace.parent.mkdir(exist_ok=True)
+        lines = StepLines(files.control)
+        started = time.time()
+        try:
+            values = with_hook(child.values, config)
+            start = partial(launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
+            code, warnings = start_nsys(start, files) if capture == "nsys" else (start(), ())
+        except UserError as error:
+            end_record(request, record, error.exit_code, warnings=(str(error),))
+            raise
+        return self._complete(request, record, code, lines, started, warnings)
+
+    def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
+        return self.capture if request.stage in ("profile", "auto-nsys") else "none"
+
+    def _complete(
+        self, request: StageRequest, record: StageRecord, code: int, lines: StepLines, started: float,
+        nsys_warnings: Sequence[str],
+    ) -> StageResult:  # fmt: skip
+        files = request.folder.rank(record.rank)
+        for path in files.folder.glob(f"{files.facts.stem}*.json"):
+            mask_json(path)
+        mask_configs(files.hlo)
+        facts = read_facts(files)
+        keep_steps(files, lines, facts)
+        found = [*nsys_warnings, *hook_warnings(files, facts), *trouble(files.log)]
+        if request.stage == "auto":
+            found = [line for line in found if line != AUTO_PGLE]
+        failed = ""
+        if self._capture(request) != "none":
+            own = keep_own_trace(files, facts, started)
+            found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
+            failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
+            found += [] if failed or own else few_executions(facts)
+        judged = verdict(request.profile, files, facts, request.bounds)
+        if facts.get("xla_flags"):
+            found += _overruled(request, facts["xla_flags"])
+            asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
+            record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
+        seen = ("platform", "devices", "process_count")
+        topology: dict[str, Any] = {name: facts[name] for name in seen if name in facts}
+        outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
+        record = end_record(
+            request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
+            facts={"hook": facts}, verdict=judged, failed=failed,
+        )  # fmt: skip
+        if code:
+            why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
+            if self._capture(request) != "none" and not failed:
+                why = f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
+            log = request.run.path / (record.aside or request.stage) / files.log.name
+            stays = f"; {request.folder.path} is as it was before" if record.aside else ""
+            raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
+        return StageResult(
+            request, False, code, judged, step_times(files), reported(judged, facts, record),
+            tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
+        )  # fmt: skip
+
+    def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
+
+        def build(interpreter: str | None) -> ChildEnvironment:
+            return build_environment(
+                request.mode,
+                python=interpreter,
+                more_flags=request.flags,
+                dump_to=str(files.hlo.resolve()),
+                stablehlo_to=str(files.ir.resolve()) if request.stage == "profile" and not files.suffix else "",
+                profile="" if request.profile is None else str(request.profile),
+                cache=self.cache,
+            )
+
+        try:
+            child = build(python)
+        except UserError:
+            if python is None:
+                raise
+            child = build(None)  # a starter without jaxlib; the program itself may have it
+        return replace(child, values={**child.values, **self.environment})
+
+
+def _typed(request: StageRequest) -> tuple[Flag, ...]:
+    """The XLA flags of the command line."""
+    return tuple(flag for flag in map(typed_flag, request.flags) if flag.name not in EFFORTS)
+
+
+def _overruled(request: StageRequest, had: str) -> list[str]:
+    """The flags of the command line that the program gave other values, by the XLA_FLAGS that it had."""
+    values, wanted = parse_flags(had).effective(), {flag.name: flag for flag in _typed(request)}
+    return [
+        f"--flag {flag.word} has no effect: the program sets --{name}={values[name]} itself"
+        for name, flag in wanted.items()
+        if name in values and not same_value(values[name], flag.value)
+    ]
+
+
+def _make_folder(request: StageRequest, *, again: bool) -> str:
+    """Make the stage's folder. Ranks share it and wait for nobody, so only a single process sets an old one aside.
+
+    Returns:
+        The folder that holds what was set aside; empty where nothing was.
+
+    Raises:
+        UserError: this rank has run the stage already, or was given another profile than the others.
+    """
+    rank, older = find_rank(), ""
+    files = request.folder.rank(rank.rank)
+    if rank.is_alone:
+        older = request.folder.make(again=again)
+    elif files.log.exists():
+        raise UserError(
+            f"rank {rank.rank} has run {request.stage} into it already",
+            where=request.run.path,
+            remedy="choose another --run-dir (--force is for single processes)",
+        )
+    files.folder.mkdir(parents=True, exist_ok=True)
+    if request.profile is not None:
+        _check_same_profile(Path(request.profile), files.folder)
+    return older
+
+
+def _check_same_profile(profile: Path, folder: Path) -> None:
+    """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
+    of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
+    content = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files_of_profile(profile))
+    mine = sha256(content)[:16]
+    (folder / f".profile-{mine}").touch()
+    others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))
+    if others != [mine]:
+        other = next(item for item in others if item != mine)
+        raise UserError(
+            f"another rank was given another profile (sha256 {other}…, this one has {mine}…)",
+            where=profile,
+            remedy="give every rank the same file and start again in a new --run-dir; else collectives deadlock",
+        )

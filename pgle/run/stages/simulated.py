@@ -1,0 +1,254 @@
+"""Stages where there is no GPU: XLA's own compiler schedules the program, the simulated GPU runs it.
+
+The program itself is started once, on virtual CPU devices, only to capture what it compiles. Compilation, schedule,
+log lines and the profile's use are real; every time is simulated, and everything written says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgle.errors import UserError, WorkloadError
+from pgle.files import write_files
+from pgle.masking import kept_argv, kept_flags
+from pgle.run.ask.flag_probe import installed
+from pgle.run.capture.capture import Devices, capture_modules, devices_for
+from pgle.run.capture.captured import capture_warnings, choose_module, fitted, modules_in, partitioned, read_captured
+from pgle.run.compiler.compile import rehearse_compile
+from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
+from pgle.run.directory.manifest import (
+    FileRecord,
+    StageRecord,
+    extend_manifest,
+    now,
+    read_manifest,
+    record_file,
+    waiting,
+)
+from pgle.run.inputs.step_times import write_steps
+from pgle.run.process.environment import (
+    ChildEnvironment,
+    build_environment,
+    check_compiler,
+    compiler_of,
+    environment_with,
+    interpreter,
+)
+from pgle.run.process.process import check_program
+from pgle.run.stages.evidence import verdict
+from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record
+from pgle.schedule.predict import predict
+from pgle.schedule.simulated_gpu import record as simulate
+from pgle.trace.table import Trace
+from pgle.trace.windows import find_executions
+from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.targets import load_target
+
+PROFILED_STEPS = 8  # executions in a simulated profile window
+
+TIMED_STEPS = 40  # executions of a simulated baseline or performance run
+
+SEEDS = {"profile": 0, "baseline": 1, "perf": 2}  # of the noise: stages differ as runs do
+
+
+@dataclass(frozen=True)
+class SimulatedBackEnd:
+    """A GPU that is not there."""
+
+    target: str = "h100"  # the GPU
+    # how many, and virtual CPU devices of the captured program; None: the topology's, else XLA_FLAGS's, else 4
+    devices: int | None = None
+    topology: str | None = None  # ``SxHxD``; None: one host
+    choose: str | None = None  # on the names of captured modules; None: the program's step, as far as that shows
+    quiet_s: float = 20.0  # a captured program is stopped when it has compiled nothing new for so long
+
+    @property
+    def _devices(self) -> Devices:
+        return devices_for(self.devices, topology=self.topology)
+
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""
+        load_target(self.target)
+        for finding in self._child(request).warnings:
+            if finding.level == "error":
+                raise UserError(finding.message, where=f"--{finding.flag}", remedy=finding.remedy or "leave it out")
+        if not request.command and modules_in(request.run.captured):
+            return
+        if _is_module(request.command):
+            if not Path(request.command[0]).is_file():
+                raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+        else:
+            check_program(request.command)
+        check_compiler(request.command)
+
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values."""
+        where = {
+            "target": self.target,
+            "devices": self._devices.count,
+            "topology": self.topology,
+            "choose": self.choose,
+        }
+        return {**request.asked(), "capture": "simulated", **where}
+
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that a stage reads: the chosen module, if it has been captured, and the request's files."""
+        found = modules_in(request.run.captured)
+        chosen = [choose_module(found, self.choose)] if found else []
+        return (*(record_file(path, request.run.path) for path in chosen), *request.inputs())
+
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
+        program, compiler = (
+            installed(python).versions for python in (interpreter(request.command), compiler_of(request.command)[0])
+        )
+        found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
+        return {name: version for name, version in found.items() if name.startswith("jax")}
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage on the simulated GPU."""
+        target = load_target(self.target)
+        module_path = self._program(request, again=again, force=force)
+        files = request.folder.rank()
+        older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
+        child = self._child(request, module_path)
+        python, notes = compiler_of(request.command)
+        topology, said = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
+        asked, inputs = self.asked(request), self.inputs(request)
+        record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
+        compiled = rehearse_compile(
+            RehearsalRequest(
+                module=partitioned(module_path),
+                target=target.text,
+                portable_target=target.portable_text,
+                dump_dir=files.hlo,
+                topology=topology,
+                # it quotes values itself
+                flags=tuple(flag.word for flag in child.flags.flags),
+                profile=None,  # the plan's flags name it
+            ),
+            python or sys.executable,
+        )
+        shutil.copyfile(compiled.log, files.log)
+        module = compiled.scheduled
+        prediction = predict(module, None, target, expand_loops=True)
+        executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
+        trace = simulate(
+            module, prediction.timeline, ranks=compiled.num_partitions, executions=executions,
+            seed=SEEDS[request.stage],
+        )  # fmt: skip
+        if request.stage == "profile":
+            data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
+            write_files({files.trace.parent / "simulated.xplane.pb": data})
+        times = _write_steps(files, trace)
+        facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
+        judged = verdict(request.profile, files, facts_of_log, request.bounds)
+        facts = {
+            "module": compiled.module_name,
+            "program": module_path.name,
+            "fingerprint": compiled.fingerprint,
+            "target": target.name,
+            "devices": f"{compiled.num_partitions} simulated {target.name}",
+            "jaxlib": compiled.jaxlib,
+            "flags": kept_flags(child.flags.text),
+            "predicted_step_us": f"{prediction.step_us:.3f}",
+            "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
+        }
+        where = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
+        record = end_record(
+            request, replace(record, versions=self.versions(request), topology=where), 0,
+            outputs=request.folder.outputs(), facts=facts, verdict=judged,
+            warnings=(*_assumed(self._devices), *said, *capture_warnings(module_path), *notes),
+        )  # fmt: skip
+        return StageResult(request, True, 0, judged, times, facts, record.warnings)
+
+    def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
+        """The flags of the compilation, as the user's environment and the kind of run have them."""
+        python, _ = compiler_of(request.command)
+        program = read_captured(request.run.captured)
+        own = program.flags_of(module) if module else program.xla_flags
+        return build_environment(
+            request.mode,
+            python=python,
+            environ=environment_with(own) if own else None,
+            more_flags=request.flags,
+            own_dumps=True,
+            profile=str(request.profile or ""),
+        )
+
+    def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
+        """The module that represents the program, captured in this run directory before or now.
+
+        Raises:
+            UserError: another program's modules lie there, or the program compiles nothing.
+            WorkloadError: it failed before it had compiled anything.
+        """
+        folder, run_dir = request.run.captured, request.run.path
+        asked = {
+            "command": list(kept_argv(request.command)),
+            "devices": self._devices.count,
+            "target": load_target(self.target).device,  # which the program sees
+        }
+        inputs = replace(request, profile=None).inputs()
+        before = read_manifest(run_dir)
+        versions = self.versions(request)
+        why = before.why_due(CAPTURE, run_dir, asked, inputs, versions)
+        is_forced, older = force and request.stage == "profile", ""
+        if (not why and not is_forced) or (not request.command and modules_in(folder)):
+            return choose_module(modules_in(folder), self.choose)
+        if folder.exists() and any(folder.iterdir()):
+            last = before.last(CAPTURE)
+            if not is_forced and not (last and (again or last.exit_code != 0)):
+                what = f"belongs to another command, or to another state of it ({why})"
+                what = what if last else "holds modules of a run that its manifest does not speak of"
+                raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
+            older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
+        argv = kept_argv(request.command)
+        record = StageRecord(
+            CAPTURE, argv=argv, versions=versions, started=now(), asked=asked, inputs=inputs, before=older
+        )
+        extend_manifest(run_dir, record)
+        if _is_module(request.command):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
+        else:
+            try:
+                capture_modules(
+                    request.command,
+                    folder,
+                    target=load_target(self.target),
+                    devices=self._devices,
+                    quiet_s=self.quiet_s,
+                )
+            except (UserError, WorkloadError) as error:
+                end_record(request, record, error.exit_code, warnings=(str(error),))
+                raise
+        end_record(request, record, 0, outputs=[folder])
+        return choose_module(modules_in(folder), self.choose)
+
+
+def _assumed(devices: Devices) -> tuple[str, ...]:
+    return (f"{devices.count} devices (assumed): --devices N simulates others",) if devices.assumed else ()
+
+
+def _is_module(command: Sequence[str]) -> bool:
+    """Whether the command is a module's file, captured elsewhere."""
+    return len(command) == 1 and command[0].endswith(".mlir")
+
+
+def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
+    """Step times of the slowest rank: what its devices were busy with one execution."""
+    found = find_executions(trace, np.zeros(max(len(trace.instructions), 1), dtype=bool))
+    durations = (found.end_ns - found.start_ns).reshape(len(trace.devices), -1)
+    times = tuple((durations.max(axis=0) / 1e9).tolist())
+    marked = ({"step": step, "step_time_s": round(times[step], 9), "simulated": True} for step in range(len(times)))
+    write_steps(files.steps, marked)
+    return times

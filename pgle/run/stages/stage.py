@@ -1,0 +1,213 @@
+"""One stage of an experiment: what to run, what runs it, its record, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pgle.errors import WorkloadError
+from pgle.files import AnyPath
+from pgle.masking import kept_argv, kept_environment, kept_flags
+from pgle.run.ask.machine import git_commit, read_gpus, this_machine
+from pgle.run.directory.directory import PROGRAM_FILES, RunDirectory, StageFolder, StageName
+from pgle.run.directory.manifest import FileRecord, StageRecord, extend_manifest, now, put_back, record_file
+from pgle.run.process.environment import ChildEnvironment, efforts, given_flags, with_efforts
+from pgle.xla.flags.presets import Mode
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """What to run, on whichever back end."""
+
+    stage: StageName  # profile, baseline, perf; auto and auto-nsys of `pgle auto`
+    command: tuple[str, ...]  # the user's words; may be empty for a simulated stage whose program was captured before
+    run: RunDirectory  # the run directory
+    mode: Mode  # flags: async or sync for profile, else baseline or perf
+    profile: AnyPath | None = None  # cost profile of a perf stage; a back end gets a copy in the run directory
+    flags: tuple[str, ...] = ()  # more XLA flags, as the user gave them on the command line
+    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    bounds: Bounds = BOUNDS  # what the profile of a perf stage must cover to count as used
+
+    @property
+    def folder(self) -> StageFolder:
+        """Where its files lie."""
+        return self.run.stage(self.stage)
+
+    def asked(self) -> dict[str, Any]:
+        """What decides the outcome, by option: JSON types."""
+        flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
+        return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
+
+    def inputs(self) -> tuple[FileRecord, ...]:
+        """The files that it reads: the program's files in the command, and the profile."""
+        named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
+        paths = [path for path in named if path.is_file()]
+        paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
+        return tuple(record_file(path, self.run.path) for path in paths)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage did."""
+
+    request: StageRequest  # what was asked
+    simulated: bool  # True where no GPU ran anything
+    exit_code: int  # of the user's program; 0 where none ran
+    verdict: ModuleVerdict | None = None  # of a perf stage, whether XLA used the profile for the main module
+    step_times_s: tuple[float, ...] = ()  # of the slowest rank, in order; simulated where `simulated`
+    facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value
+    warnings: tuple[str, ...] = ()  # one line each
+    rank: int = 0  # of this process in the job
+    failed: str = ""  # why a profile stage left no trace, and what to do; empty where it left one
+
+    @property
+    def good(self) -> bool:
+        """Whether the stage did what it is for: a profile stage left a trace, the main module of perf used the profile.
+
+        A program without jax may have run well all the same.
+        """
+        used = self.verdict is not None and self.verdict.verdict is ProfileUse.USED
+        return not self.failed and (self.request.stage != "perf" or used)
+
+
+class StageError(WorkloadError):
+    """The program ended well, and the stage did not do its work: exit code 1."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(1, what)
+
+
+class BackEnd(Protocol):
+    """What runs stages: the GPUs of this machine, or a simulated one."""
+
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values: JSON types."""
+
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that it reads."""
+
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """The versions that it would run with now, by package.
+
+        Raises:
+            UserError: the Python of the command does not run.
+        """
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage and record it in the manifest.
+
+        Args:
+            request: the stage.
+            again: set the folder of an older run aside.
+            force: by the user's wish: take nothing over from earlier runs.
+
+        Raises:
+            UserError: it cannot be run.
+            WorkloadError: the user's program failed.
+        """
+
+
+def files_of_profile(profile: Path) -> list[Path]:
+    """The files of a profile: itself, or a directory's files."""
+    if not profile.is_dir():
+        return [profile]
+    return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
+
+
+def begin_record(
+    request: StageRequest,
+    environment: ChildEnvironment,
+    *,
+    asked: Mapping[str, Any],
+    inputs: tuple[FileRecord, ...],
+    python: str | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    simulated: bool = False,
+    before: str = "",
+) -> StageRecord:
+    """Write the record of a stage that is about to start: versions, GPUs, driver, flags, variables, host, inputs.
+
+    Args:
+        request: the stage.
+        environment: what the command, or the compiler in its place, will get.
+        asked: `BackEnd.asked`.
+        inputs: `BackEnd.inputs`.
+        python: the interpreter of the command; default: ours.
+        rank: of this process, of so many `ranks`.
+        ranks: how many there are.
+        simulated: the GPUs and variables of this machine do not matter.
+        before: `pgle.run.directory.manifest.waiting`.
+
+    Raises:
+        UserError: the interpreter does not run, or the manifest cannot be written.
+    """
+    machine = this_machine(python)
+    record = StageRecord(
+        stage=request.stage,
+        rank=rank,
+        ranks=ranks,
+        mode=request.mode,
+        argv=kept_argv(request.command),
+        xla_flags=kept_flags(environment.flags.text),
+        environment={} if simulated else kept_environment(environment.values),
+        versions={} if simulated else dict(machine.installed.versions),
+        commit=git_commit(),
+        gpus=() if simulated else read_gpus(machine),
+        topology={"simulated": True} if simulated else {},
+        host=socket.gethostname(),
+        started=now(),
+        inputs=inputs,
+        warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
+        asked=dict(asked),
+        before=before,
+    )
+    extend_manifest(request.run.path, record)
+    return record
+
+
+def _judged(verdict: ModuleVerdict) -> dict[str, Any]:
+    """What is kept of a verdict: enough to judge again by other bounds."""
+    kept = {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
+    fit = {"time_coverage": verdict.time_coverage, "kept_share": verdict.kept_share}
+    return {**kept, **{name: share for name, share in fit.items() if share is not None}}
+
+
+def end_record(
+    request: StageRequest,
+    record: StageRecord,
+    exit_code: int,
+    *,
+    outputs: Iterable[Path] = (),
+    warnings: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    verdict: ModuleVerdict | None = None,
+    failed: str = "",
+) -> StageRecord:
+    """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
+
+    The verdict of a perf stage is kept among the facts. Where the stage failed and a finished run waits, that is put
+    back, and the record says where this one's files are now.
+    """
+    judged = {} if verdict is None else _judged(verdict)
+    ended = replace(
+        record,
+        ended=now(),
+        exit_code=exit_code,
+        outputs=tuple(record_file(path, request.run.path) for path in outputs),
+        warnings=(*record.warnings, *warnings),
+        facts={**record.facts, **(facts or {}), **judged},
+        failed=failed,
+    )
+    if ended.before and not ended.is_done:
+        return put_back(request.run, ended)
+    extend_manifest(request.run.path, ended)
+    return ended

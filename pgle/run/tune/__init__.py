@@ -1,1 +1,0 @@
-"""The search for flags against the outside world: compilations, the record of trials, the proof."""

@@ -1,0 +1,475 @@
+"""Step times from what programs write: console logs, JSON lines and CSV.
+
+Known lines, as the programs print them:
+    MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
+    Pax      ``step_i: 700, training loss: 3.64`` and ``steps/sec: 0.485`` (a mean over the steps since the last one)
+    Keras    ``10/100 ━━━━ 12s 123ms/step - loss: 1.23`` (a mean over the epoch so far: the last of each epoch counts)
+    plain    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7 step_time_s=0.2``
+Other lines between them tell what happened meanwhile: profiler, checkpoints, compilation.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, Literal
+
+from pgle.errors import UserError
+from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
+
+TIME_KEYS: Mapping[str, float] = {
+    "step_time_s": 1.0,
+    "step_time_seconds": 1.0,
+    "perf/step_time_seconds": 1.0,  # MaxText's metrics_file
+    "step_time_ms": 1e-3,
+    "step_time_us": 1e-6,
+    "step_time": 1.0,
+    "seconds": 1.0,
+    "time_s": 1.0,
+    "time_ms": 1e-3,
+    "duration_s": 1.0,
+    "duration_ms": 1e-3,
+}
+"""Names of a step time and seconds per unit, in order of preference."""
+STEP_KEYS = ("step", "global_step", "iteration", "iter")
+LOSS_KEYS = ("loss", "learning/loss", "train_loss")
+MEMORY_KEYS = ("peak_memory_bytes", "peak_bytes_in_use")
+MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
+
+
+def read_json_lines(lines: Iterable[str], source: str) -> Series:
+    """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
+
+    Optional keys: ``loss``, ``peak_memory_bytes``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened
+    in this step), ``simulated``. A line with ``compile_time_s`` and no step time gives the compile time.
+
+    Raises:
+        UserError: more steps than `MOST_STEPS`.
+    """
+    return _series(source, "jsonl", _json_rows(lines))
+
+
+def read_csv(lines: Iterable[str], source: str) -> Series:
+    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored.
+
+    Raises:
+        UserError: no column holds a step time, a field is longer than any number, or more steps than `MOST_STEPS`.
+    """
+    rest = iter(lines)
+    head = next(rest, "")
+    delimiter = max(",;\t", key=head.count)
+    reader = csv.DictReader(chain([head], rest), delimiter=delimiter)
+    try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+    except csv.Error as error:
+        raise _no_table(source, error) from None
+    if not set(names) & set(TIME_KEYS):
+        what = f"no column with step times among: {', '.join(names) or 'none'}"
+        raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
+    reader.fieldnames = names
+    plain = _decimal_comma if delimiter == ";" else _thousands
+    rows = (
+        (reader.line_num, delimiter.join(map(str, row.values())), {key: plain(value) for key, value in row.items()})
+        for row in reader
+    )
+    try:
+        return _series(source, "csv", rows)
+    except csv.Error as error:
+        raise _no_table(source, error) from None
+
+
+def _no_table(source: str, error: csv.Error) -> UserError:
+    return UserError(f"not a table of step times ({error})", where=source, remedy="check the file")
+
+
+_GROUPED_NUMBER = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
+
+
+def _thousands(value: Any) -> Any:
+    """``1,234.5`` as ``1234.5``; anything else as it is."""
+    return (
+        value.replace(",", "")
+        if isinstance(value, str) and "," in value and _GROUPED_NUMBER.fullmatch(value)
+        else value
+    )
+
+
+def _decimal_comma(value: Any) -> Any:
+    """``1.234,5`` as ``1234.5``: where semicolons divide the columns, a comma divides the number."""
+    if not isinstance(value, str) or value.count(",") != 1:
+        return value
+    whole, _, part = value.partition(",")
+    return f"{whole.replace('.', '')}.{part}" if "." not in part else _thousands(value)
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            yield number, line, "not JSON (cut short?)"
+            continue
+        yield number, line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str, Any] | str]]) -> Series:
+    steps: list[Step] = []
+    malformed: list[Malformed] = []
+    compile_time: float | None = None
+    simulated = False
+    for number, line, row in rows:
+        check_count(source, len(steps) + len(malformed))
+        if isinstance(row, str):
+            malformed.append(Malformed(number, line[:80], row))
+            continue
+        found, seconds = _step(row, len(steps)), _number(row.get("compile_time_s"))
+        if isinstance(found, Step):
+            steps.append(found)
+        elif seconds is None:
+            malformed.append(Malformed(number, line[:80], found))
+        simulated = simulated or _truth(row.get("simulated"))
+        compile_time = compile_time if seconds is None else max(seconds, compile_time or 0.0)
+    return make_series(source, format, steps, malformed=malformed, compile_time_s=compile_time, simulated=simulated)
+
+
+def _step(row: Mapping[str, Any], count: int) -> Step | str:
+    """The step of a record; `count` numbers it where the record does not; a reason where it is malformed."""
+    key = next((name for name in TIME_KEYS if name in row), None)
+    if key is None:
+        return "no step_time_s"
+    seconds = _number(row[key])
+    if seconds is None or (reason := unfit(seconds * TIME_KEYS[key])):
+        return f"{key} {'is not a positive number' if seconds is None else reason}"
+    mark = Mark.NONE
+    for name, flag in MARKS.items():
+        if name in row and _truth(row[name]):
+            mark |= flag
+    number = _first(row, STEP_KEYS)
+    if number is not None and abs(number) > LARGEST_STEP:
+        return "the step number is too large"
+    memory = _first(row, MEMORY_KEYS)
+    return Step(
+        step=count if number is None else int(number),
+        step_time_s=seconds * TIME_KEYS[key],
+        loss=_loss(row),
+        peak_memory_bytes=math.nan if memory is None else memory,
+        mark=mark,
+    )
+
+
+def _first(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
+    for name in names:
+        if name in row and (value := _number(row[name])) is not None:
+            return value
+    return None
+
+
+def _loss(row: Mapping[str, Any]) -> float:
+    """The loss; infinite where one was recorded that is no finite number, NaN where none was recorded."""
+    for name in LOSS_KEYS:
+        if name in row and row[name] not in (None, ""):
+            finite = _number(row[name])
+            return math.inf if finite is None or abs(finite) > LARGEST_LOSS else finite
+    return math.nan
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # overflow: an integer of 309 digits
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _truth(value: Any) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes")) or value == 1
+
+
+UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
+_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
+_TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
+"""A number, or one with separators; none of which a decimal comma would cut a part off."""
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""Escape sequences of terminals, as Keras and coloured loggers print them into files too."""
+
+_MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
+_MAXTEXT_LIKE = "completed step:"
+_PAX_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b")
+_PAX_RATE = re.compile(rf"\bsteps/sec: (?P<rate>{NUMBER})")
+_KERAS = re.compile(rf"\b(?P<step>\d+)/(?P<all>\d+)\b.*?(?P<t>{NUMBER})(?P<unit>ms|us|µs|s)/(?:step|batch|epoch)\b")
+_PLAIN_STEP = re.compile(
+    r"(?:^|[^\w/])(?:step|iteration|iter)(?:\s*[:=#|]\s*|\s+|\[)"
+    r"(?P<step>\d{1,3}(?:,\d{3})+(?![\d.]|\s*(?:ms|us|µs|s|sec)\b)|\d+)\b",
+    re.IGNORECASE,
+)
+_BEFORE = r"(?<![\w.])(?<!\d,)(?<!eta )(?<!eta: )(?<!eta:)(?<!eta=)"
+_UNIT = r"(?P<unit>seconds|secs|sec|ms|us|µs|s)"
+_NAMED = (
+    rf"(?: per (?:step|iteration|iter))?(?P<suffix>_(?:s|sec|seconds|ms|us))?(?:\s*\((?P<paren>ms|s|us|sec)\))?"
+    rf"\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*{_UNIT}?\b(?![.,:]?\d)(?!\s*(?:m|mins?|minutes?|h|hrs?|hours?|days?)\b)"
+)  # after a name; no clock, nothing in minutes
+_PLAIN_TIMES = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}/(?:step|iteration|iter|it)\b",
+        rf"\b(?:step_?time|iter_?time){_NAMED}",
+        rf"\A[^\w.]{{0,4}}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)",
+        rf"\b(?:elapsed time|time|elapsed|took|seconds|duration|dt){_NAMED}",
+        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
+    )
+)
+"""A step time after the number of the step; the surest wording first."""
+_LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
+
+_PROFILE_BEGINS = re.compile(
+    r"Capture range started|Profiler session (?:initializ|started)|Profiler session is starting"
+)
+_PROFILE_ENDS = re.compile(r"Capture range ended|Profiler session tear down|Profiler session (?:ended|stopped)")
+_PROFILE_WRITES = re.compile(r"nsys-rep|\.qdstrm|Collecting \d+ events|xplane\.pb|Processing events")
+_CHECKPOINT = re.compile(
+    r"\b(?:Sav(?:ing|ed)|Restor(?:ing|ed)|saving|saved|restor(?:ing|ed)).{0,40}[Cc]heckpoint|heckpoint\w* sav"
+)
+_COMPILE = re.compile(
+    r"Finished XLA compilation|Compiling \S+ (?:with|for)|persistent compilation cache|slow_operation_alarm"
+)
+
+_EVENT_LIKE = re.compile(
+    "apture range|rofiler session|nsys-rep|qdstrm|Collecting|xplane|ing events|heckpoint|ompil|slow_op"
+)
+"""In every line that tells of an event; most lines tell of none, and one search is quicker than five."""
+
+CLEAR_LEAD = 1000  # lines by which one dialect leads from which no more are counted
+EVENT_REACH = 2
+"""Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A step line that was recognised."""
+
+    step: int | None  # None where the line carries no number
+    seconds: float
+    loss: float
+
+
+def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
+    """The steps of a console log.
+
+    Args:
+        lines: of the log; gone through twice. Carriage returns end lines too (progress bars).
+        source: its name.
+        pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or ``us`` and, where it
+            has one, ``step``, ``loss``.
+
+    Raises:
+        UserError: no line holds a step time, more do than `MOST_STEPS`, or the pattern is wrong.
+    """
+    name, match = ("pattern", _custom(pattern, source)) if pattern is not None else _dialect(lines, source)
+    steps: list[Step] = []
+    malformed: list[Malformed] = []
+    events = _Events()
+    for number, line in enumerate(map(_uncoloured, lines), 1):
+        check_count(source, len(steps) + len(malformed))
+        found = match(line)
+        if found is None:
+            events.see(line)
+        elif isinstance(found, str):
+            malformed.append(Malformed(number, line.strip()[:80], found))
+        else:
+            count = steps[-1].step + 1 if steps else 0
+            step = Step(count if found.step is None else found.step, found.seconds, found.loss, mark=events.step())
+            if name == "keras" and steps and step.step > steps[-1].step:
+                steps.pop()
+            steps.append(step)
+    if name == "keras":
+        steps = [step._replace(step=number) for number, step in enumerate(steps)]
+    if not steps:
+        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    if _only_grows([step.step_time_s for step in steps]):
+        raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
+    return make_series(source, name, steps, malformed=malformed, warnings=_notes(name))
+
+
+def _only_grows(seconds: list[float]) -> bool:
+    """Whether these are readings of a clock: no program slows down with each of ten steps, to three times the first."""
+    return len(seconds) >= 10 and seconds[-1] > 3 * seconds[0] and all(a < b for a, b in pairwise(seconds))
+
+
+_REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+
+
+_XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
+
+
+def step_number(line: str) -> int | None:
+    """The number of the step that a line of output names, in any of the known ways; None where it names none."""
+    if _XLA_LINE.match(line):
+        return None
+    line = _uncoloured(line)
+    found = _PAX_STEP.search(line) or _PLAIN_STEP.search(line) or _KERAS.search(line)
+    return _integer(found["step"]) if found is not None and len(found["step"]) < 12 else None
+
+
+def _notes(name: str) -> list[str]:
+    if name == "pax":
+        return ["Pax prints steps/sec as a mean over the steps since the line before: each is taken as one step time"]
+    if name == "keras":
+        return ["Keras prints a mean over the epoch so far: each epoch counts as one step time"]
+    return []
+
+
+class _Events:
+    """What the lines between steps say; asked once per step line."""
+
+    def __init__(self) -> None:
+        self._profiling = False
+        self._left = {Mark.NEAR_COMPILE: 0, Mark.NEAR_CHECKPOINT: 0, Mark.NEAR_PROFILER: 0, Mark.PROFILED: 0}
+
+    def see(self, line: str) -> None:
+        if _EVENT_LIKE.search(line) is None:
+            return
+        if _PROFILE_BEGINS.search(line):
+            self._profiling = True
+        elif _PROFILE_ENDS.search(line):
+            self._left[Mark.PROFILED] = 1  # the step in which it was stopped
+            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+            self._profiling = False
+        elif _PROFILE_WRITES.search(line):
+            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+        if _CHECKPOINT.search(line):
+            self._left[Mark.NEAR_CHECKPOINT] = EVENT_REACH
+        if _COMPILE.search(line):
+            self._left[Mark.NEAR_COMPILE] = EVENT_REACH
+
+    def step(self) -> Mark:
+        mark = Mark.PROFILED if self._profiling else Mark.NONE
+        for flag, left in self._left.items():
+            if left > 0:
+                mark |= flag
+                self._left[flag] = left - 1
+        return mark
+
+
+_Match = Callable[[str], "_Line | str | None"]
+
+
+def _uncoloured(line: str) -> str:
+    return _COLOUR.sub("", line) if "\x1b" in line else line
+
+
+def _dialect(lines: Iterable[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
+    """The dialect whose lines occur most often; MaxText and Pax before looser ones."""
+    pax = False
+    keras = plain = 0
+    for line in map(_uncoloured, lines):
+        if _MAXTEXT_LIKE in line:
+            return "maxtext", _maxtext
+        pax = pax or ("steps/sec: " in line and _PAX_RATE.search(line) is not None)
+        if not pax and abs(keras - plain) <= CLEAR_LEAD:
+            keras += _keras(line) is not None
+            plain += isinstance(_plain(line), _Line)
+    if pax:
+        return "pax", _Pax()
+    if not keras and not plain:
+        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    return ("keras", _keras) if keras > plain else ("plain", _plain)
+
+
+def _maxtext(line: str) -> _Line | str | None:
+    found = _MAXTEXT.search(line)
+    if found is None:
+        return "cut short" if _MAXTEXT_LIKE in line else None
+    return _checked(_integer(found["step"]), float(found["s"]), line)
+
+
+class _Pax:
+    """Pax prints the step number and the rate on lines of their own."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._loss = ""
+
+    def __call__(self, line: str) -> _Line | str | None:
+        step = _PAX_STEP.search(line)
+        if step is not None:
+            self._step, self._loss = _integer(step["step"]), line
+        rate = _PAX_RATE.search(line)
+        if rate is None:
+            return None
+        per_second = float(rate["rate"])
+        number, self._step = self._step, None
+        return _checked(number, 1 / per_second if per_second else 0.0, self._loss)
+
+
+def _keras(line: str) -> _Line | str | None:
+    found = _KERAS.search(line) if "/step" in line or "/batch" in line or "/epoch" in line else None
+    if found is None:
+        return None
+    return _checked(_integer(found["step"]), float(found["t"]) * UNITS[found["unit"]], line)
+
+
+def _plain(line: str) -> _Line | str | None:
+    lower = line.lower()  # words are found many times quicker than by an expression
+    step = _PLAIN_STEP.search(line) if "step" in lower or "iter" in lower else None
+    if step is None:
+        return None
+    rest = line[step.end() :]
+    named = next((found for form in _PLAIN_TIMES if (found := form.search(rest)) is not None), None)
+    if named is None:
+        return None
+    said = named.groupdict()
+    unit = (said["unit"] or said.get("paren") or (said.get("suffix") or "s").lstrip("_")).lower()
+    return _checked(_integer(step["step"]), _float(named["t"]) * UNITS[unit], line)
+
+
+def _integer(text: str) -> int:
+    return int(text.replace(",", "")[:100])  # Python refuses 4,300 digits; a hundred are too large a step already
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _custom(pattern: str, source: str) -> _Match:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"not a regular expression ({error})", where="--pattern") from None
+    unit = next((name for name in ("s", "ms", "us") if name in compiled.groupindex), None)
+    if unit is None:
+        raise UserError("has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)")
+
+    def match(line: str) -> _Line | str | None:
+        found = compiled.search(line)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        try:
+            step = _integer(groups["step"]) if groups.get("step") else None
+            return _checked(step, _float(groups[unit] or "nan") * UNITS[unit], f"loss {groups.get('loss') or ''}")
+        except ValueError:
+            return "not a number"
+
+    return match
+
+
+def _checked(step: int | None, seconds: float, line: str) -> _Line | str:
+    if reason := unfit(seconds):
+        return f"the step time {reason}"
+    if step is not None and step > LARGEST_STEP:
+        return "the step number is too large"
+    loss = _LOSS.search(line)
+    if loss is None:
+        return _Line(step, seconds, float("nan"))
+    value = float(loss["loss"])
+    return _Line(step, seconds, value if abs(value) <= LARGEST_LOSS else float("inf"))

@@ -1,0 +1,201 @@
+"""Kept compilations: found by content, bounded in size, and none where they are damaged."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.compiler.cache import Cache, key_of
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.request import OnPhase, RehearsalRequest
+
+NAMES = {"@FOLDER@": "/here"}
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "xla.log").write_text("dumped to /here")
+    (folder / "m.hlo.pb").write_bytes(b"/here \x00\xff")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", 1 << 20)
+
+
+def test_what_is_kept_comes_back_with_other_paths_in_its_texts(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+    cache.store("k", dumps, NAMES, {"compile_s": 2.5})
+    there = tmp_path / "there"
+    there.mkdir()
+    assert cache.load("k", there, {"@FOLDER@": "/there"}) == {"compile_s": 2.5}
+    assert (there / "xla.log").read_text() == "dumped to /there"
+    assert (there / "m.hlo.pb").read_bytes() == b"/here \x00\xff"
+
+
+def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
+    assert cache.load("k", dumps, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:80] + b"xx" + data[82:],
+        lambda data: data.replace(b"xla.log", b"../logs"),
+    ],
+)
+def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path, damage) -> None:
+    cache.store("k", dumps, NAMES, {})
+    (path,) = cache.folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    there = tmp_path / "there"
+    there.mkdir()
+    assert cache.load("k", there, NAMES) is None
+    assert not any(there.iterdir())
+
+
+def test_the_least_recently_used_go_first(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+    for age, key in enumerate("abc"):
+        cache.store(key, dumps, NAMES, {})
+        os.utime(cache.folder / f"{key}.zip", (age, age))
+    cache.load("a", dumps, NAMES)
+    size = (cache.folder / "a.zip").stat().st_size
+    Cache(cache.folder, 2 * size).store("d", dumps, NAMES, {})
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["a.zip", "d.zip"]
+
+
+def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGLE_CACHE_MIB", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    cache, draw = Cache.of_user(), random.Random(0)
+    for number in range(6):
+        (dumps / MODULE).write_bytes(draw.randbytes(300_000))  # which nothing compresses
+        cache.store(f"k{number}", dumps, NAMES, {})
+        kept = {path.stem: path.stat().st_size for path in cache.folder.glob("*.zip")}
+        assert sum(kept.values()) <= 1 << 20
+        assert f"k{number}" in kept
+    assert len(kept) == 3
+    (dumps / MODULE).write_bytes(draw.randbytes(2 << 20))  # more than the bound
+    cache.store("large", dumps, NAMES, {})
+    assert {path.name for path in cache.folder.iterdir()} == {f"{name}.zip" for name in kept}
+
+
+def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
+    Cache(tmp_path / "cache", 0).store("k", dumps, NAMES, {})
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGLE_CACHE_MIB", "2G")
+    with pytest.raises(UserError, match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing"):
+        Cache.of_user()
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    path = tmp_path / "m.mlir"
+    path.write_text("module @m {}")
+    return path
+
+
+def test_the_key_is_of_the_content(module: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "other.mlir"
+    elsewhere.write_text("module @m {}")
+    one, two = (key_of(sys.executable, path, ("--xla_x=1",), None, {}) for path in (module, elsewhere))
+    assert one == two
+    elsewhere.write_text("module @n {}")
+    assert key_of(sys.executable, elsewhere, ("--xla_x=1",), None, {}) != one
+
+
+def test_files_that_flags_name_count_with_their_content(module: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.pbtxt"
+    keys = set()
+    for text in ("a", "b"):
+        table.write_text(text)
+        keys.add(key_of(sys.executable, module, (f"--xla_table={table}",), None, {}))
+        keys.add(key_of(sys.executable, module, (), table, {}))
+    assert len(keys) == 4
+
+
+def test_a_value_that_no_path_can_be_is_a_value(module: Path) -> None:
+    assert key_of(sys.executable, module, (f"--xla_passes={'x,' * 3000}",), None, {})
+
+
+ANSWER = {"module_name": "jit_f", "num_partitions": 4, "num_replicas": 1, "compile_s": 1.0, "read_s": 0.1, "cpu_s": 1.0,
+          "peak_bytes": 1, "jaxlib": "0.10.2"}  # fmt: skip
+MODULE = "module_0001.jit_f.sm_9.0a_gpu_after_optimizations.hlo.pb"
+
+
+class Pretended(Compiler):
+    """Answers as the compiler's process does; `edit` is what the user does meanwhile."""
+
+    edit = ""
+
+    def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+        (folder / MODULE).write_bytes(request.module.read_bytes())
+        if self.edit:
+            request.module.write_text(self.edit)
+        return dict(ANSWER)
+
+
+def compiled(compiler: Compiler, module: Path, folder: Path) -> dict[str, Any]:
+    folder.mkdir()
+    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder, lambda phase: None)
+
+
+def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    compiler.edit = "two"
+    compiled(compiler, module, tmp_path / "a")
+    module.write_text("one")
+    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    compiler.edit = ""
+    compiled(compiler, module, tmp_path / "c")
+    assert compiled(compiler, module, tmp_path / "d")["kept"]
+
+
+@pytest.mark.parametrize("answer", ["[]", "{}", '{"module_name": 1}', "[" * 100_000])
+def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path: Path, answer: str) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    compiled(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.glob("*.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(".answer.json", answer)
+        archive.writestr("other.txt", "x")
+    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
+
+
+def test_a_flag_without_a_value_reads_no_folder(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ("--xla_disable_hlo_passes=", f"--xla_dump_to={tmp_path}")
+    before = key_of(sys.executable, module, flags, None, {})
+    (tmp_path / "checkpoint").write_text("weights")
+    assert key_of(sys.executable, module, flags, None, {}) == before
+
+
+def test_a_folder_of_profiles_counts_with_the_profiles_in_it(module: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    keys = set()
+    for cost in (1, 2):
+        (folder / "a.pbtxt").write_text(f'costs {{ name: "x" cost_us: {cost} }}')
+        (folder / "notes.txt").write_text(str(cost))
+        keys.add(key_of(sys.executable, module, (), folder, {}))
+    assert len(keys) == 2

@@ -1,0 +1,145 @@
+"""Rehearsal without compiling: requests, and compilers that do not start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.compiler.compile import Compiler, matches_job, rehearse_compile
+from pgle.run.compiler.request import RehearsalRequest, xla_flags
+from pgle.xla.flags.text import parse_flags
+from pgle.xla.hlo.dumps import fingerprint_of
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> RehearsalRequest:
+    module = tmp_path / "step.mlir"
+    module.write_text("module @step {}")
+    return RehearsalRequest(module, "target", tmp_path / "dump")
+
+
+def changed(request: RehearsalRequest, **changes: object) -> RehearsalRequest:
+    from dataclasses import replace
+
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+def test_own_flags_come_first_so_that_the_users_win(request_for: RehearsalRequest) -> None:
+    flags = xla_flags(changed(request_for, flags=("--xla_dump_hlo_as_proto=false",)), Path("/d")).split()
+    assert flags == [
+        "--xla_dump_to=/d",
+        "--xla_dump_hlo_as_proto=true",
+        "--xla_dump_latency_hiding_schedule=true",
+        "--xla_dump_hlo_as_proto=false",
+    ]
+
+
+@pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
+def test_xla_reads_the_folder_that_is_meant(request_for: RehearsalRequest, name: str) -> None:
+    assert parse_flags(xla_flags(request_for, Path(name))).value("xla_dump_to") == name
+
+
+def test_profile_as_option_is_no_flag(request_for: RehearsalRequest) -> None:
+    request = changed(request_for, profile=Path("p.pb"), profile_as="option")
+    assert "pgle_profile" not in xla_flags(request, Path("/d"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"module": Path("nowhere.mlir")}, "nowhere.mlir: no such file"),
+        ({"topology": "8"}, "topology '8' is not SLICESxHOSTSxDEVICES; write 1x1x8"),
+        ({"topology": "0x1x4"}, "is not SLICESxHOSTSxDEVICES"),
+        ({"topology": "99999x99999x99999"}, "has 999,970,000,299,999 devices, more than a rehearsal takes"),
+        ({"flags": ("xla_x=1",)}, "does not begin with --"),
+    ],
+)
+def test_requests_that_cannot_be(request_for: RehearsalRequest, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rehearse_compile(changed(request_for, **changes))
+
+
+def test_a_python_that_is_not_there(request_for: RehearsalRequest) -> None:
+    with pytest.raises(UserError, match="/nowhere/python: cannot start Python"):
+        rehearse_compile(request_for, python="/nowhere/python")
+
+
+def test_a_used_folder_is_left_alone(request_for: RehearsalRequest) -> None:
+    request_for.dump_dir.mkdir()
+    (request_for.dump_dir / "old.txt").write_text("old")
+    with pytest.raises(UserError, match=r"is not empty; choose a new folder"):
+        rehearse_compile(request_for)
+    assert [path.name for path in request_for.dump_dir.iterdir()] == ["old.txt"]
+
+
+def python_that(tmp_path: Path, script: str) -> str:
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_without_jax(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    bare = python_that(tmp_path, f'exec "{sys.executable}" -S "$@"')
+    with pytest.raises(UserError, match=r"jax cannot be imported .*pip install jax"):
+        rehearse_compile(request_for, python=bare)
+
+
+def test_a_python_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    broken = python_that(tmp_path, "echo about to die >&2\nkill -SEGV $$")
+    with pytest.raises(UserError, match=r"python: the compiler's process does not start: about to die"):
+        rehearse_compile(request_for, python=broken)
+
+
+HELLO = """echo '{"jaxlib": "0.12.0.1"}'\nread request\n"""
+
+
+def test_a_compiler_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    request_for.dump_dir.mkdir()
+    dies = f"{HELLO}echo out of luck > {request_for.dump_dir}/xla.log\nkill -SEGV $$"
+    with pytest.raises(UserError, match=r"crashed \(signal 11\): out of luck; the whole log: .*xla.log"):
+        rehearse_compile(request_for, python=python_that(tmp_path, dies))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "step.py:3:1: error: 'stablehlo.dynamic_broadcast_in_dim' op can't be translated to XLA HLO",
+        "during context [hlo verifier]: Unbounded dynamism is disabled for instruction: %p = f32[?,512] parameter(0)",
+    ],
+)
+def test_sizes_that_are_known_only_as_it_runs(said: str, request_for: RehearsalRequest, tmp_path: Path) -> None:
+    answer = f"""printf '%s\\n' '{{"id": 1, "answer": {{"xla_error": "{said.replace("'", "")}"}}}}'\nread end"""
+    with pytest.raises(UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"):
+        rehearse_compile(request_for, python=python_that(tmp_path, HELLO + answer))
+
+
+def test_a_compiler_that_was_ended_does_not_start_again(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler(python_that(tmp_path, "echo started >&2")) as compiler:
+        pass
+    with pytest.raises(UserError, match=r"the compiler has been ended"):
+        compiler.compile(request_for)
+
+
+def test_a_compiler_that_hangs_is_given_up(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    hangs = python_that(tmp_path, f"{HELLO}cat > {tmp_path}/rest")
+    with pytest.raises(UserError, match=r"not compiled after 0.01 s"):
+        rehearse_compile(changed(request_for, timeout_s=0.01), python=hangs)
+    assert (tmp_path / "rest").read_text() == '{"cancel": 1}\n'
+
+
+def test_fingerprint_of_a_real_dump(testdata: Path) -> None:
+    # testdata/pax_fsdp4/README.md: processes 0 and 3 differ
+    name = "dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+    found = [fingerprint_of(testdata / "pax_fsdp4" / process / name) for process in ("proc0", "proc3")]
+    assert found == ["25fa0b3e673a92036f22550cd7bcb068", "04555b1419fd4e5b8933dc47fbf80dbb"]
+
+
+def test_a_dump_without_fingerprint_matches_nothing(testdata: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.hlo.pb"
+    path.write_bytes(b"\x0a\x05\x0a\x03abc")
+    with pytest.raises(UserError, match=r"holds no fingerprint"):
+        matches_job(None, path)  # type: ignore[arg-type]

@@ -1,0 +1,228 @@
+"""Schedules made by the scheduling passes alone, held against whole compilations by the real compiler."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pgle.run.compiler import compile as compiling
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.dumps import BEFORE
+from pgle.run.compiler.request import PASSES, RehearsalRequest, RehearsalResult, holds, same_schedule
+from pgle.run.compiler.session import Session
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
+from pgle.xla.protos import hlo_pb2
+from pgle.xla.targets import TABLE, load_target
+
+pytestmark = pytest.mark.rehearse
+
+LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+HARDWARE = TABLE["h100-sxm"]
+COSTS = 'costs { name: "all-gather-start" cost_us: 500.0 }\ncosts { name: "all-gather-start.1" cost_us: 900.0 }\n'
+
+
+@pytest.fixture
+def base(testdata: Path) -> RehearsalRequest:
+    release = "0.12.0.1" if sys.version_info >= (3, 12) else "0.10.2"
+    module = testdata / "stablehlo" / f"fsdp_mlp_jax_{release}.mlir"
+    target = load_target("h100")
+    return RehearsalRequest(module, target.text, Path(), flags=(LHS,), portable_target=target.portable_text)
+
+
+def believed(schedule: Path | None) -> list[tuple[str, dict[str, Slot]]]:
+    assert schedule is not None
+    found = read_schedule_dump(schedule).computations.values()
+    return sorted((computation.name, dict(computation.slots)) for computation in found)
+
+
+def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
+    base: RehearsalRequest, tmp_path: Path
+) -> None:
+    profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
+    profile.write_text(COSTS)
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
+        schedules = [session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)]
+        whole = [
+            compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
+            for name, costs in (("plain", None), ("costs", profile))
+        ]
+    assert trusted.exists()
+    for schedule, compiled in zip(schedules, whole, strict=True):
+        assert believed(schedule.schedule) == believed(compiled.schedule)
+        assert (schedule.fingerprint, schedule.num_partitions) == (compiled.fingerprint, 4)
+        sizes = [len(list(read_module(item.after_optimizations).walk())) for item in (schedule, compiled)]
+        assert sizes[0] == sizes[1]
+    assert believed(schedules[0].schedule) != believed(schedules[1].schedule)
+
+
+RUNS = re.compile(r"on module (\S+): (.+)$|  HLO pass ([\w-]+?)(?:-\d+)?$|(Skipping) HLO pass ", re.MULTILINE)
+ABSENT = {
+    "0.10.2": {"dynamic-slice-copy-fusion-async-wrapper", "gpu-copy-async-wrapper", "pdl-launch-annotation"},
+    "0.12.0.1": {"fusion-dynamic-memcpy-rewriter"},
+}
+"""Passes that a release does not have."""
+
+
+def passes(log: Path) -> tuple[list[str], list[str]]:
+    """Passes, and pipelines with a colon, that XLA ran on a step before its scheduling and from there on."""
+    of_step, ran = False, list[str]()
+    for module, pipeline, name, skipped in RUNS.findall(log.read_text()):
+        of_step = module == "jit_train_step" if module else of_step  # products that are tried get modules of their own
+        if of_step:
+            ran.pop() if skipped else ran.append(name or f"{pipeline}:")
+    start = ran.index("pre-scheduling-passes:")
+    return ran[:start], ran[start:]
+
+
+def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
+    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = compiling.environment()
+    monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
+    with Compiler() as compiler:
+        session = Session(compiler, replace(base, before_stages=True), tmp_path, HARDWARE)
+        session.schedule("plain", [LHS])
+        alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
+    whole = tmp_path / "all-passes"
+    (_, after), (before, late) = passes(whole / "xla.log"), passes(alone.log)
+    del after[after.index("sanitize-constant-names:") + 1]  # which names constants anew, and ran before, too
+    assert late == after
+    assert set(PASSES["scheduling"].split(",")) - {name.rstrip(":") for name in after} == ABSENT[alone.jaxlib]
+    # Both of these ran in the same place before, and leave the module as it is.
+    alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
+    assert alone_before <= {"fusion-wrapper", "stream-attribute-annotator"}
+    modules = [read_module(folder / BEFORE["scheduling"]) for folder in (whole, alone.log.parent)]
+    assert modules[0].computations == modules[1].computations
+
+
+def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: RehearsalRequest, tmp_path: Path) -> None:
+    target = load_target("a100")  # where XLA runs no LHS by itself
+    ampere = replace(base, target=target.text, portable_target=target.portable_text)
+    with Compiler() as compiler:
+        session = Session(compiler, ampere, tmp_path / "session", HARDWARE)
+        session.schedule("lhs", [LHS])
+        alone = session.schedule("default", [])
+        whole = compiler.compile(replace(ampere, dump_dir=tmp_path / "whole", flags=()))
+    one, other = (
+        [item.opcode for item in read_module(found.after_optimizations).entry_computation.instructions]
+        for found in (alone, whole)
+    )
+    assert one == other
+    assert alone.schedule is None
+    assert not (alone.log.parent / BEFORE["scheduling"]).exists()
+
+
+def test_what_saves_time_before_scheduling_leaves_the_schedule_as_in_a_job(
+    base: RehearsalRequest, tmp_path: Path
+) -> None:
+    with Compiler() as compiler:
+        job, quick = (
+            compiler.compile(replace(base, dump_dir=tmp_path / str(as_job), as_job=as_job)) for as_job in (True, False)
+        )
+    one, other = (
+        [(item.name, item.opcode) for item in read_module(found.after_optimizations).walk()] for found in (job, quick)
+    )
+    assert one == other
+    assert believed(job.schedule) == believed(quick.schedule)
+
+
+def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path, HARDWARE)
+        session.schedule("plain", [LHS])
+        session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
+        assert len(list(tmp_path.glob(f"*/{BEFORE['scheduling']}"))) == 1
+        session.schedule("pipelined", [LHS, "--xla_gpu_enable_pipelined_all_gather=true"])
+    assert len(list(tmp_path.glob(f"*/{BEFORE['scheduling']}"))) == 2
+
+
+@pytest.mark.parametrize("threshold", [1, 1 << 30])
+def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole_compilation(
+    threshold: int, base: RehearsalRequest, tmp_path: Path
+) -> None:
+    flags = [LHS, *(f"--xla_gpu_{kind}_combine_threshold_bytes={threshold}" for kind in ("all_gather", "all_reduce"))]
+    trusted = tmp_path / "trusted"
+    trusted.touch()
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
+        first, combined = (
+            session.begun(name, given).result() for name, given in (("first", [LHS]), ("combined", flags))
+        )
+        schedules = [session.schedule("plain", [LHS]), session.schedule("other", flags)]
+        whole = session.begun("whole", flags, named_as_job=True).result()
+    assert [result.log.parent.name for result in (first, combined, whole)] == ["all-passes", "combined2", "all-passes3"]
+    programs = [session.program(result) for result in (first, combined, whole)]
+    assert programs[1] == programs[2] != programs[0]
+    assert schedules[1].fingerprint != schedules[0].fingerprint
+
+
+def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
+    flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
+    with Compiler() as compiler:
+        result = Session(compiler, base, tmp_path, HARDWARE).schedule("plain", flags)
+    config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert 'xla_enable_hlo_passes_only: "remat-pipeline"' in config
+    assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
+
+
+def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler() as compiler:
+        result = Session(compiler, base, tmp_path, HARDWARE).schedule(
+            "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]
+        )
+    config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert "xla_gpu_all_reduce_combine_threshold_bytes" in config
+    assert "xla_gpu_enable_command_buffer: " not in config
+
+
+def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRequest, tmp_path: Path) -> None:
+    profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
+    profile.write_text(COSTS)
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
+        session.schedule("plain", [LHS])
+        session.distrust()
+        shutil.rmtree(tmp_path / "session" / "plain")
+        plain, found = session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)
+    assert not trusted.exists()
+    assert found.before_optimizations is not None
+    assert found.before_optimizations.parent == tmp_path / "session" / "costs"  # all passes left their dumps there
+    assert plain.after_optimizations.exists()
+
+
+def test_where_passes_alone_give_another_schedule_all_of_them_run(
+    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter((100.0, 100.2))  # microseconds, a little more than the part by which they may differ
+    monkeypatch.setattr(Session, "predicted", lambda session, made: SimpleNamespace(step_us=next(steps)))
+    with Compiler() as compiler:
+        result = Session(compiler, base, tmp_path, HARDWARE, tmp_path / "trusted").schedule("plain", [LHS])
+    assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert not (tmp_path / "trusted").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "same"), [(("negate",), True), (("negate",) * 3, False), (("all-gather-start",), False)]
+)
+def test_a_few_instructions_may_be_computed_again_and_no_collective(
+    more: tuple[str, ...], same: bool, testdata: Path, tmp_path: Path
+) -> None:
+    schedule = testdata / "hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"
+    results = []
+    for name, opcodes in (("one", ()), ("other", more)):
+        proto = hlo_pb2.HloProto()
+        computation = proto.hlo_module.computations.add(name="main")
+        for number, opcode in enumerate(("negate",) * 200 + opcodes):
+            computation.instructions.add(name=f"{opcode}.{number}", id=number, opcode=opcode)
+        path = tmp_path / f"{name}.hlo.pb"
+        path.write_bytes(proto.SerializeToString())
+        results.append(RehearsalResult("m", 1, 1, path, None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, ""))
+    assert same_schedule(*map(holds, results)) is same

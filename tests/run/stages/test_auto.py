@@ -1,0 +1,36 @@
+"""What AutoPGLE came to, from what the hook saw."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgle.run.stages.auto import AutoRequest, _outcome
+
+REQUEST = AutoRequest(("python", "train.py"), run_dir=None)
+GPU = {"compilations": 3, "platform": "gpu"}
+EMPTY = "x.py:1: RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "log", "outcome"),
+    [
+        ({}, "", "nothing-compiled"),
+        ({"compilations": 2, "platform": "cpu"}, EMPTY, "no-gpu"),
+        (GPU | {"auto_pgle": {"recompiled": {"jit_step": 812}}}, "", "recompiled"),
+        (GPU | {"auto_pgle": {"recompiled": {"jit_step": 0}}}, "", "too-few-runs"),
+        (GPU | {"auto_pgle": {"found_optimised": 1}}, "", "loaded"),
+        (GPU | {"auto_pgle": {"ahead_of_time": 1}}, "", "ahead-of-time"),
+        (GPU | {"auto_pgle": {"ahead_of_time": 1}}, EMPTY, "empty-trace"),
+        (GPU, "", "too-few-runs"),
+    ],
+)
+def test_outcomes(tmp_path, facts, log, outcome):
+    path = tmp_path / "output.log"
+    path.write_text(log)
+    assert _outcome(REQUEST, path, facts)[0] == outcome
+
+
+def test_a_function_compiled_ahead_of_time_is_said_to_be_out_of_reach(tmp_path):
+    path = tmp_path / "output.log"
+    path.write_text("")
+    assert "lower().compile()" in _outcome(REQUEST, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]

@@ -1,0 +1,31 @@
+"""What a stage can be asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.stages.running import choose_back_end, content_addressed
+
+WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows(window: str) -> None:
+    assert choose_back_end("jax", window).asked  # no error
+
+
+@pytest.mark.parametrize("capture", ["jax", "simulated"])
+@pytest.mark.parametrize("window", ["", "foo", "steps:", "steps:10-5", "seconds:-1", "steps:5-10 "])
+def test_other_windows_are_refused_before_anything_runs(window: str, capture) -> None:
+    with pytest.raises(UserError, match="no such window"):
+        choose_back_end(capture, window)
+
+
+def test_a_profile_that_was_changed_under_its_hash_is_not_given_to_xla(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.pbtxt"
+    profile.write_text('costs { name: "dot" cost_us: 7 }\n')
+    named = content_addressed(profile, RunDirectory(tmp_path))
+    named.write_text('costs { name: "dot" cost_us: 9 }\n')
+    assert content_addressed(profile, RunDirectory(tmp_path)).read_bytes() == profile.read_bytes()

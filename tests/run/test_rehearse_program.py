@@ -1,0 +1,205 @@
+"""What a rehearsal that fails leaves behind: nothing, or what its message points to."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError, WorkloadError
+from pgle.run.compiler.folder import claim, opened
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import StageRecord, extend_manifest
+from pgle.run.rehearse_program import RehearseCommand, of_run, prepared, run, tune_line
+from pgle.run.trials import begun
+from pgle.xla.flags.presets import flags_for
+
+
+def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
+    named = str(out) if out else None
+    return RehearseCommand(words, None, "a100", None, None, (), None, named, None, 20.0)
+
+
+COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
+
+
+def test_a_temporary_folder_goes_with_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError, match="compiled no jax module"):
+        run(rehearsal_of(*COMPILES_NOTHING))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_script_is_run_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("#!/bin/sh\nexit 3\n")
+    Path("job.sh").chmod(0o755)
+    with pytest.raises(WorkloadError, match="before it had compiled anything"):
+        run(rehearsal_of("./job.sh"))
+    assert tune_line(rehearsal_of("./job.sh")).endswith("-- ./job.sh")
+
+
+def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
+    out = tmp_path / "rehearsal"
+    for _ in range(2):
+        with pytest.raises(WorkloadError, match="before it had compiled anything"):
+            run(rehearsal_of(sys.executable, "-c", "raise SystemExit(3)", out=out))
+        assert not out.exists()
+
+
+def killed(folder: Path) -> None:
+    """Work in this folder that was killed."""
+    code = f"""import os, pathlib
+from pgle.run.compiler.folder import claim, opened
+with opened({str(folder)!r}, lambda out: False) as out:
+    for name in ("trials/x/baseline/xla.log", "estimated.pbtxt"):
+        claim(out / name if name.endswith("txt") else (out / name).parent)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    claim(out / "all-passes9")
+    os.kill(os.getpid(), 9)"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+
+
+def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> None:
+    killed(tmp_path)
+    with opened(str(tmp_path), lambda out: False) as out:
+        assert [path.name for path in out.iterdir()] == [".unfinished"]
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["proof", "baseline", "manifest.json"])
+def test_nothing_is_deleted_beside_what_somebody_else_put_there(tmp_path: Path, name: str) -> None:
+    killed(tmp_path)
+    (tmp_path / name).mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path), lambda out: False):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    for folder in (precious, out):
+        folder.mkdir()
+    (precious / "data").touch()
+    (out / "trials").symlink_to(precious)
+    (out / ".unfinished").write_text(f"../precious\n{precious}\n.\n..\ntrials\n")
+    with opened(str(out), lambda out: False):
+        pass
+    assert (precious / "data").exists()
+    assert not any(out.iterdir())
+
+
+def test_after_a_failure_that_names_a_log_the_same_command_goes(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(UserError, match="crashed"), opened(str(tmp_path), lambda out: False) as out:
+            for folder in (out / "all-passes9", out / "default"):
+                claim(folder)
+                folder.mkdir()
+            raise UserError("crashed", remedy=f"see {out}/all-passes9/xla.log")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished", "all-passes9"]
+
+
+def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (sys.executable, "-c", "open('checkpoint', 'w')")
+    with pytest.raises(UserError):
+        run(rehearsal_of(*words, out=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_folder_with_a_record_of_another_tool_is_left_as_it_is(tmp_path: Path) -> None:
+    for name in ("trials.jsonl", "trials/1.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"trial": 1}\n')
+    with (
+        pytest.raises(UserError, match="is not an empty directory"),
+        prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), resumes=begun),
+    ):
+        pass
+    assert (tmp_path / "trials/1.txt").exists()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match="another pgle is at work in it"):
+        run(rehearsal_of(*COMPILES_NOTHING, out=tmp_path))
+    os.close(held)
+
+
+def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"):
+        run(rehearsal_of(str(script)))
+
+
+@pytest.mark.parametrize("word", ["runs/a", "step", "dump/step.mlir", "gone.py"])
+def test_a_path_to_nothing_is_no_program(word: str) -> None:
+    with pytest.raises(UserError, match=rf"^{word}: no such file or folder; "):
+        run(rehearsal_of(word))
+
+
+def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match=r"more than a rehearsal takes"):
+        run(replace(rehearsal_of(*words), topology="99999x99999x99999"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_module_on_stdin_is_kept_where_later_commands_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"HloModule step\n")))
+    with prepared(rehearsal_of("-", out=tmp_path / "out")) as (out, setting):
+        assert setting.module == out / "captured" / "stdin.txt"
+        assert setting.module.read_text() == "HloModule step\n"
+
+
+def test_what_is_no_module_on_stdin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"step\n")))
+    with pytest.raises(UserError, match=r"^-: not HLO$"), prepared(rehearsal_of("-", out=tmp_path / "out")) as given:
+        raise UserError("not HLO", where=given[1].module)
+    assert not any(tmp_path.iterdir())
+
+
+OWN = "--xla_gpu_memory_limit_slop_factor=95"
+
+
+@pytest.mark.parametrize(("hook", "own"), [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")])
+def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str], own: str, tmp_path: Path) -> None:
+    given, run_dir = "--xla_gpu_enable_triton_gemm=false", RunDirectory(tmp_path)
+    plan = flags_for("sync", "0.10.2", given, dump_to="/dump")
+    module = run_dir.stage("profile").rank().ir / "jax_ir0001_jit_step_compile.mlir"
+    module.parent.mkdir(parents=True)
+    module.write_text("module @jit_step {}")
+    record = StageRecord(
+        "profile", mode="sync", asked={"XLA_FLAGS": given}, versions={"jaxlib": "0.10.2"}, facts={"hook": hook},
+        xla_flags=plan.xla_flags.replace(given, own), ended="2026-01-01", exit_code=0,
+    )  # fmt: skip
+    extend_manifest(tmp_path, record)
+    with prepared(of_run(rehearsal_of(str(tmp_path), out=tmp_path / "out"))) as (_, setting):
+        assert setting.flags == (own,)
+        assert any("is not known" in line for line in setting.warnings) == (not hook)
+
+
+def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), opened(str(tmp_path), lambda out: False) as out:
+        claim(out / "baseline")
+        (out / "baseline").mkdir()
+        (out / "baseline/xla.log").write_text("slow pass")
+        (out / "baseline/module.hlo.pb").touch()
+        raise SystemExit(143)
+    assert (tmp_path / "xla.log").read_text() == "slow pass"
+    assert not (tmp_path / "baseline").exists()
+    with opened(str(tmp_path), lambda out: False) as out:
+        assert [path.name for path in out.iterdir()] == [".unfinished"]

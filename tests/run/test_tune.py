@@ -1,0 +1,257 @@
+"""The proof of a setting, on compilations that are made up: which of them its figures are of."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pgle.cli.tune import _seconds
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.report.progress import Line
+from pgle.report.schedules.tune import announcer, promising, search_ended, why_next
+from pgle.run import tune
+from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.rehearse import Setting
+from pgle.run.trials import Bench as RealBench
+from pgle.run.trials import Scheduled, TuneRequest, check
+from pgle.tune.trial import Trial
+from pgle.xla.log.module_verdict import ProfileUse
+
+FLAGS = {"a": "on"}
+
+
+def scheduled(step_us: float, temp_bytes: int) -> Any:
+    trial = Trial(FLAGS, "a", step_us, worlds_us=(step_us,) * 10, temp_bytes=temp_bytes)
+    return Scheduled(trial, None, None, Profile(()))  # type: ignore[arg-type]
+
+
+class Bench:
+    """The profile alone takes 100 µs by the scheduling passes, and 98 by all passes."""
+
+    def __init__(self, alone: tuple[float, int], whole: tuple[float, int]) -> None:
+        self.alone, self.whole = alone, whole
+        self.session = self.compiler = self
+        self.base = RehearsalRequest(Path(), "", Path())
+        self.is_distrusted = False
+        self.start()
+
+    def distrust(self) -> None:
+        self.is_distrusted = True
+
+    def start(self) -> None:
+        self.baseline = self.pgle = scheduled(98.0 if self.is_distrusted else 100.0, 1000)
+
+    def schedule(self, *_: Any) -> Any:
+        return scheduled(*(self.whole if self.is_distrusted else self.alone))
+
+    def compile(self, _: Any) -> Any:
+        return SimpleNamespace(scheduled=SimpleNamespace(name="m"), lhs=None, schedule=None, log=Path())
+
+    def judged(self, *_: Any) -> Any:
+        return scheduled(*self.whole)
+
+    def options(self, _: Any) -> tuple[str, ...]:
+        return ()
+
+    def folder_of(self, *_: Any) -> Path:
+        return Path()
+
+    def begun(self, *_: Any, **options: bool) -> Any:
+        assert options == {"named_as_job": True}
+        return SimpleNamespace(result=lambda: None)
+
+
+def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
+    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    proof: Any = SimpleNamespace(scheduled=scheduled(95.0, 1))
+    assert search.write(proof) == search.write(proof)
+    assert (tmp_path / "flags.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["flags.txt", "profile.pbtxt.json", "timeline.html"])
+def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: is a directory, a file is to be written"):
+        tune.tune(SimpleNamespace(out=tmp_path))  # type: ignore[arg-type]
+
+
+def test_what_an_earlier_search_found_goes_where_this_one_finds_nothing(tmp_path: Path) -> None:
+    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    search.write(SimpleNamespace(scheduled=scheduled(95.0, 1)))  # type: ignore[arg-type]
+    (tmp_path / "mine.txt").touch()
+    search.forget()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("free", [0, 1 << 30])
+def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
+    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*_: Any) -> None:
+        raise UserError("empty file")
+
+    monkeypatch.setattr("pgle.run.trials.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    session: Any = SimpleNamespace(folder=tmp_path, base=SimpleNamespace(flags=()), begun=begun)
+    bench = RealBench(SimpleNamespace(), session)  # type: ignore[arg-type]
+    with nullcontext() if free else pytest.raises(UserError, match="empty file"):
+        assert bench.trial(FLAGS, "a").failure == "empty file"
+
+
+def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_needs() -> None:
+    pgle, greedy = scheduled(100.0, 1 << 30), scheduled(90.0, 3 << 30)
+    prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=50.0))
+    found: Any = SimpleNamespace(
+        proof=None, complete=True, verdict="not-better", trials=(greedy.trial,), refused=(),
+        request=SimpleNamespace(memory_limit=2 << 30),
+        pgle=SimpleNamespace(trial=pgle.trial, prediction=prediction),
+    )  # fmt: skip
+    assert "--memory-limit 2.00 GiB: 'a' saves 10.0 % and needs 3.00 GiB" in why_next(found)
+    assert promising(found) is None
+
+
+def test_what_the_proof_refused_is_not_worth_a_measurement() -> None:
+    good = scheduled(90.0, 1).trial
+    found: Any = SimpleNamespace(
+        trials=(good,), refused=(), request=SimpleNamespace(memory_limit=None), pgle=scheduled(100.0, 1)
+    )
+    assert promising(found) is good
+    found.refused = (f"{good.label}: if the job has 5% less memory, the step changes by +0.2%",)
+    assert promising(found) is None
+
+
+def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    used = SimpleNamespace(verdict=ProfileUse.USED, why="")
+    monkeypatch.setattr(tune, "confirm_compiled", lambda *_: used)
+    monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
+    request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
+    search = tune._Search(request, bench, None, record, lambda *_: None)  # type: ignore[arg-type]
+    return search.prove(scheduled(*bench.alone).trial)
+
+
+@pytest.mark.parametrize(("alone", "whole"), [((90.0, 1000), (95.0, 1000)), ((95.0, 1000), (95.0, 1100))])
+def test_where_a_whole_compilation_differs_all_figures_are_of_whole_compilations(
+    alone: tuple[float, int], whole: tuple[float, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(alone, whole)
+    proof = prove(bench, tmp_path, monkeypatch)
+    assert bench.is_distrusted
+    assert not proof.agrees
+    assert proof.scheduled.trial.step_us == 95.0
+    assert proof.judged.mean == pytest.approx(95 / 98 - 1)
+
+
+def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench((95.0, 1000), (95.0, 1000))
+    proof = prove(bench, tmp_path, monkeypatch)
+    assert not bench.is_distrusted
+    assert proof.agrees
+    assert proof.judged.mean == pytest.approx(95 / 100 - 1)
+
+
+def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Path) -> None:
+    late = SimpleNamespace(is_late=False)
+    ended = Trial({"b": "on"}, "b", failure="not compiled after 1 s")
+
+    def submit(flags: Any, label: str) -> Any:
+        late.is_late = True  # while it is compiled
+        return SimpleNamespace(result=lambda: ended)
+
+    known = {"c": scheduled(95.0, 1).trial}
+    added: list[Trial] = []
+    record: Any = SimpleNamespace(known=lambda flags: known.get(next(iter(flags))), add=added.append)
+    request: Any = SimpleNamespace(out=tmp_path, budget=20)
+    late.pgle = scheduled(100.0, 1)
+    search = tune._Search(request, late, submit, record, lambda *_: None)  # type: ignore[arg-type]
+    found = search.attempt([({"b": "on"}, "b"), ({"c": "on"}, "c"), ({"d": "on"}, "d")])
+    assert [trial.label for trial in found] == ["c"]
+    assert (added, search.complete) == ([], False)
+    assert tune._ended_early(search) == [
+        "the time limit ended the search after 1 of at most 20 trials: this is the best so far; the same command with "
+        "a longer --time-limit, or none, continues"
+    ]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), (" 1.5H", 5400)])
+def test_a_time_is_said_with_its_unit(text: str, seconds: float) -> None:
+    assert _seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "-3m", "0s", "1d", "infs"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is no time; say 90s, 30m or 2h"):
+        _seconds(text)
+
+
+def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> None:
+    line = Line("compiling", since=0.0)
+    announce, pgle = announcer(line, 20), scheduled(100.0, 1).trial
+    better, worse = replace(scheduled(95.0, 1).trial, label="b"), scheduled(105.0, 1).trial
+    for done in (pgle, worse, replace(better, same_as="a"), better, replace(worse, label="without b")):
+        announce(done, pgle)
+    assert line.text(30.0) == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
+
+
+@pytest.mark.parametrize(("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)])
+def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
+    needs: int, less_us: float | None, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 bytes, with 5 % less, where the profile alone takes 102 µs."""
+
+    class Near(Bench):
+        def __init__(self, step_us: float, before_us: float, limit: int) -> None:
+            self.before_us = before_us
+            super().__init__((step_us, 1000), (step_us, 1000))
+            self.base = replace(self.base, allocator_bytes=limit)
+            self.request = SimpleNamespace(out=tmp_path / "none")
+
+        def start(self) -> None:
+            self.baseline = self.pgle = scheduled(self.before_us, 1000)
+
+        def judged(self, *_: Any) -> Any:
+            found = scheduled(*self.whole)
+            return replace(found, trial=replace(found.trial, memory_bytes=needs))
+
+    opened: list[float] = []
+
+    def open_bench(request: Any) -> Any:
+        opened.append(request.setting.memory_fraction)
+        return nullcontext(Near(less_us or 0.0, 102.0, 95))
+
+    monkeypatch.setattr(tune, "open_bench", open_bench)
+    monkeypatch.setattr(tune, "confirm_compiled", lambda *_: SimpleNamespace(verdict=ProfileUse.USED, why=""))
+    monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
+    request = TuneRequest(Setting(Path(), (), "", (), ()), None, tmp_path)  # type: ignore[arg-type]
+    search = tune._Search(request, Near(90.0, 100.0, 100), None, None, lambda *_: None)  # type: ignore[arg-type]
+    assert search.prove(scheduled(90.0, 1000).trial).accepted is accepted
+    assert opened == ([] if less_us is None else [pytest.approx(0.75 * 0.95)])
+
+
+@pytest.mark.parametrize("name", ["trials", "proof"])
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.mkdir()
+    out.mkdir()
+    (out / name).symlink_to(precious)
+    with pytest.raises(UserError, match=f"{name}: is a link or a file, a folder is to be written"):
+        check(SimpleNamespace(out=out))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pgle, trial = scheduled(100.0, 1).trial, replace(scheduled(90.0, 1).trial, flags={"xla_f": "7"})
+    with pytest.raises(type(error)), search_ended(None) as watched:
+        announce = watched(lambda trial, pgle: None)
+        for done in (pgle, replace(trial, worlds_us=pgle.worlds_us), trial):
+            announce(done, pgle)
+        raise error
+    best, how = capsys.readouterr().err.splitlines()
+    assert "best so far: --xla_f=7, −10.0 %" in best
+    assert "run the same command again to continue" in how

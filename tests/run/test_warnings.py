@@ -1,0 +1,95 @@
+"""What a rehearsal warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.run.compiler.dumps import memory_of
+from pgle.run.compiler.request import RehearsalResult
+from pgle.run.rehearse import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
+from pgle.xla.hlo.text import module_from_text
+from pgle.xla.targets import load_target
+
+GIB = 1 << 30
+SCHEDULER = "latency_hiding_scheduler.cc:4325] LatencyHidingScheduler current memory usage: {} bytes. Current limit: {}"
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> RehearsalResult:
+    log = tmp_path / "xla.log"
+    log.write_text(SCHEDULER.format(20 * GIB, 40 * GIB))
+    return RehearsalResult(
+        "jit_step", 8, 1, tmp_path, None, None, log, "", 1.0, 0.0, 1.0, 1.0, 0, {"total": 30 * GIB}, "0.10.2"
+    )
+
+
+def test_enough_memory_is_nothing_to_say(compiled: RehearsalResult) -> None:
+    assert memory_warnings(compiled, 60 * GIB, load_target("h100")) == []
+
+
+def test_a_step_that_does_not_fit(compiled: RehearsalResult) -> None:
+    (line,) = memory_warnings(replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100"))
+    assert line.startswith("the step needs 101.0 GiB and jax's allocator has 60.0 GiB of h100-sxm: it does not fit")
+    assert "XLA_CLIENT_MEM_FRACTION" in line
+
+
+def test_a_scheduler_that_is_short_of_memory(compiled: RehearsalResult) -> None:
+    compiled.log.write_text(SCHEDULER.format(52 * GIB, 48 * GIB))
+    (line,) = memory_warnings(compiled, 60 * GIB, load_target("h100"))
+    assert line.startswith("the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)")
+
+
+def test_a_kernel_for_tpus_runs_on_no_gpu() -> None:
+    text = """HloModule tpu, is_scheduled=true
+
+ENTRY main {
+  p = f32[8,128]{1,0} parameter(0)
+  ROOT c = f32[8,128]{1,0} custom-call(p), custom_call_target="tpu_custom_call"
+}
+"""
+    *_, line = custom_call_warnings(module_from_text(text.encode(), "tpu.txt"), ())
+    assert line.startswith("tpu_custom_call is a kernel for TPUs, which no GPU runs")
+
+
+@pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
+def test_a_step_near_the_memory_limit(compiled: RehearsalResult, need: float, said: bool) -> None:
+    lines = memory_warnings(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
+    assert [line.partition(", within")[0] for line in lines] == [f"{need:.1f} GiB of 60.0 GiB are needed"] * said
+    assert all("within 3% of the memory limit: the gain may turn" in line for line in lines)
+
+
+def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
+    """XLA's report has an entry for each memory space; 5 is the host's."""
+
+    def field(number: int, value: int | bytes) -> bytes:
+        if isinstance(value, bytes):
+            return bytes([number << 3 | 2, len(value)]) + value
+        return bytes([number << 3, value])
+
+    spaces = (field(1, 100) + field(2, 0) + field(3, field(1, 2) + field(2, 90)), field(1, 60) + field(2, 5))
+    dump = tmp_path / "m.hlo.pb"
+    dump.write_bytes(field(1, field(1, b"m")))
+    (tmp_path / "m-memory-usage-report.pb").write_bytes(b"".join(field(1, space) for space in spaces))
+    assert memory_of(dump) == {"argument": 0, "output": 0, "temp": 90, "total": 100}
+
+
+OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"
+
+
+def test_lhs_that_runs_though_it_is_off() -> None:
+    (line,) = lhs_warnings([OFF], runs=True)
+    assert "add --xla_gpu_enable_analytical_sol_latency_estimator=false" in line
+
+
+@pytest.mark.parametrize(("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)])
+def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
+    assert lhs_warnings(flags, runs=runs) == []
+
+
+def test_lhs_that_expects_more_than_the_step() -> None:
+    (line,) = belief_warnings(57_000.0, 451.0)
+    assert "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms" in line
+    assert belief_warnings(400.0, 451.0) == belief_warnings(None, 451.0) == []
