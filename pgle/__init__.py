@@ -9,7 +9,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgle.api import Answer, analyze, compare, confirm, convert, predict, profiled_steps, rehearse, tune, verify
+    from pgle.api import (
+        Answer,
+        analyze,
+        compare,
+        confirm,
+        convert,
+        predict,
+        profiled_steps,
+        rehearse,
+        scale,
+        tune,
+        verify,
+    )
     from pgle.errors import UserError
 
 __version__ = "0.1.0"
@@ -24,6 +36,7 @@ __all__ = [
     "predict",
     "profiled_steps",
     "rehearse",
+    "scale",
     "step",
     "tune",
     "verify",

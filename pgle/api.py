@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pgle.run.predict import Predicted
     from pgle.run.rehearse import Rehearsal
     from pgle.run.rehearse_program import RehearseCommand
+    from pgle.run.scale.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
     from pgle.steps.series import Series
@@ -128,16 +129,9 @@ def _answers(function: Callable[P, R]) -> Callable[P, R]:
 
 @_answers
 def convert(
-    inputs: Paths,
-    output: StrPath | None = None,
-    *,
-    hlo: Paths = (),
-    module: str = "auto",
-    stat: str = "median",
-    collective_stat: str = "median",
-    complete: str | None = None,
-    force: bool = False,
-) -> Answer[Conversion]:
+    inputs: Paths, output: StrPath | None = None, *, hlo: Paths = (), module: str = "auto", stat: str = "median",
+    collective_stat: str = "median", complete: str | None = None, force: bool = False,
+) -> Answer[Conversion]:  # fmt: skip
     """Turn traces into a cost profile, as `pgle convert`.
 
     Args:
@@ -177,14 +171,9 @@ def convert(
 
 @_answers
 def verify(
-    profile: StrPath,
-    hlo: Paths = (),
-    *,
-    schedule: StrPath | None = None,
-    module: str = "",
-    min_time_coverage: float = 0.95,
-    min_collectives: float = 0.99,
-) -> Answer[Coverage]:
+    profile: StrPath, hlo: Paths = (), *, schedule: StrPath | None = None, module: str = "", min_time_coverage: float =
+    0.95, min_collectives: float = 0.99,
+) -> Answer[Coverage]:  # fmt: skip
     """Hold a profile against an HLO module, as `pgle verify`.
 
     Args:
@@ -213,15 +202,9 @@ def verify(
 
 @_answers
 def confirm(
-    log: StrPath,
-    *,
-    module: str | None = None,
-    schedule: StrPath | None = None,
-    profile: StrPath | None = None,
-    jax: str | None = None,
-    min_time_coverage: float = 0.95,
-    min_collectives: float = 0.99,
-) -> Answer[LogVerdict]:
+    log: StrPath, *, module: str | None = None, schedule: StrPath | None = None, profile: StrPath | None = None, jax:
+    str | None = None, min_time_coverage: float = 0.95, min_collectives: float = 0.99,
+) -> Answer[LogVerdict]:  # fmt: skip
     """Whether a run used the profile, by its XLA log, as `pgle confirm`.
 
     Args:
@@ -256,17 +239,10 @@ def confirm(
 
 @_answers
 def compare(
-    base: Times,
-    new: Times | None = None,
-    *,
-    labels: tuple[str, str] = ("", ""),
-    paired: bool = False,
-    fail_slower: float | None = None,
-    require_faster: bool = False,
-    confidence: float = 0.95,
-    same_within: float = 0.005,
-    warmup: int | None = None,
-) -> Answer[Comparison]:
+    base: Times, new: Times | None = None, *, labels: tuple[str, str] = ("", ""), paired: bool = False, fail_slower:
+    float | None = None, require_faster: bool = False, confidence: float = 0.95, same_within: float = 0.005, warmup: int
+    | None = None,
+) -> Answer[Comparison]:  # fmt: skip
     """Compare the step times of two sides, as `pgle compare`.
 
     Args:
@@ -311,14 +287,9 @@ def compare(
 
 @_answers
 def predict(
-    hlo: StrPath,
-    *,
-    profile: StrPath | None = None,
-    target: str | None = None,
-    module: str = "",
-    devices_per_host: int | None = None,
-    network_gb_s: float | None = None,
-) -> Answer[Predicted]:
+    hlo: StrPath, *, profile: StrPath | None = None, target: str | None = None, module: str = "", devices_per_host: int
+    | None = None, network_gb_s: float | None = None,
+) -> Answer[Predicted]:  # fmt: skip
     """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU.
 
     Args:
@@ -342,14 +313,9 @@ def predict(
 
 @_answers
 def analyze(
-    inputs: Paths,
-    *,
-    hlo: Paths = (),
-    target: str | None = None,
-    profile: StrPath | None = None,
-    against: Paths = (),
+    inputs: Paths, *, hlo: Paths = (), target: str | None = None, profile: StrPath | None = None, against: Paths = (),
     against_hlo: Paths = (),
-) -> Answer[Analysis]:
+) -> Answer[Analysis]:  # fmt: skip
     """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is that of `pgle report`.
 
     Args:
@@ -379,17 +345,10 @@ def analyze(
 
 @_answers
 def rehearse(
-    step: Callable[..., Any] | StrPath,
-    *args: Any,
-    devices: int | None = None,
-    target: str | None = None,
-    profile: StrPath | None = None,
-    flags: Sequence[str] = (),
-    topology: str | None = None,
-    network_gb_s: float | None = None,
-    output: StrPath | None = None,
-    cached: bool = True,
-) -> Answer[Rehearsal]:
+    step: Callable[..., Any] | StrPath, *args: Any, devices: int | None = None, target: str | None = None, profile:
+    StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None, network_gb_s: float | None = None,
+    output: StrPath | None = None, cached: bool = True,
+) -> Answer[Rehearsal]:  # fmt: skip
     """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
 
     Args:
@@ -421,22 +380,11 @@ def rehearse(
 
 @_answers
 def tune(
-    step: Callable[..., Any] | StrPath,
-    *args: Any,
-    output: StrPath,
-    devices: int | None = None,
-    target: str | None = None,
-    profile: StrPath | None = None,
-    flags: Sequence[str] = (),
-    topology: str | None = None,
-    network_gb_s: float | None = None,
-    cached: bool = True,
-    budget: int = 20,
-    time_limit_s: float | None = None,
-    memory_limit_bytes: int | None = None,
-    worlds: int = 20,
-    seed: int = 0,
-) -> Answer[Tuning]:
+    step: Callable[..., Any] | StrPath, *args: Any, output: StrPath, devices: int | None = None, target: str | None =
+    None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None, network_gb_s: float |
+    None = None, cached: bool = True, budget: int = 20, time_limit_s: float | None = None, memory_limit_bytes: int |
+    None = None, worlds: int = 20, seed: int = 0,
+) -> Answer[Tuning]:  # fmt: skip
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
 
     Args:
@@ -469,6 +417,57 @@ def tune(
         found = replace(tune(request), launch=launch(asked))
         page = report.write_pages(found, out)
     return _answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
+
+
+@_answers
+def scale(
+    build: Callable[[int], Sequence[Any]] | Sequence[str], devices: Sequence[int] = (), *, target: str = "h100",
+    profile: StrPath | None = None, flags: Sequence[str] = (), devices_per_host: int | None = None,
+    network_gb_s: float | None = None, measured_us: Mapping[int, float] | None = None, output: StrPath | None = None,
+    cached: bool = True,
+) -> Answer[Scaling]:  # fmt: skip
+    """Predict a step at sizes that you do not have, as `pgle scale`.
+
+    Args:
+        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; or the words of a command
+            with placeholders; or files of modules, one for each size.
+        devices: numbers of GPUs; the first is compared with. Of files none.
+        target: GPU by name or description.
+        profile: measured costs, carried to every size; None: estimates stand in for them.
+        flags: XLA flags.
+        devices_per_host: GPUs that share NVLink; None: as the target has.
+        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
+        measured_us: a measured step by its size, by which all predictions are moved.
+        output: folder for rows and page; None: a temporary one, which stays.
+        cached: keep compilations in the user's cache.
+
+    Raises:
+        UserError: a step cannot be lowered, or an input is bad.
+    """
+    from tempfile import mkdtemp
+
+    from pgle.report.schedules import scale as report
+    from pgle.run.capture.lowered_step import lowered_step
+    from pgle.run.compiler.folder import opened
+    from pgle.run.scale.record import begun
+    from pgle.run.scale.scale import ScaleRequest, scale
+
+    words: tuple[str, ...]
+    sizes: tuple[int, ...]
+    if isinstance(build, Sequence):
+        words, sizes = tuple(map(str, build)), tuple(devices)
+    else:
+        places = ((build(count), Path(mkdtemp(prefix="pgle-step-"))) for count in devices)
+        words, sizes = tuple(str(lowered_step(step, args, place)) for (step, *args), place in places), ()
+    with opened(None if output is None else os.fspath(output), begun) as out:
+        request = ScaleRequest(
+            words, sizes, out, target=target, per_host=devices_per_host, network_gb_s=network_gb_s,
+            profile=None if profile is None else Path(profile), measured=measured_us or {}, flags=tuple(flags),
+            cached=cached,
+        )  # fmt: skip
+        found = scale(request)
+        page = report.write_page(found)
+    return _answer("scale", found, report.scale_page(found, page), report.document(found, page), found.answer.good)
 
 
 class ProfiledSteps:

@@ -54,6 +54,21 @@ def test_a_step_is_tuned_and_its_search_goes_on(tmp_path: Path) -> None:
     assert violations(dict(second.document)) == []
 
 
+@pytest.mark.rehearse
+def test_a_step_is_priced_at_several_sizes(tmp_path: Path) -> None:
+    def build(count: int) -> tuple[Any, ...]:
+        mesh = AbstractMesh((count,), ("data",))
+        weights = shape(1024, 4096, spec=PartitionSpec("data"), mesh=mesh)
+        return jax.jit(lambda w, x: x @ w), weights, shape(64 * count, 1024, spec=PartitionSpec("data"), mesh=mesh)
+
+    found = pgle.scale(build, (4, 16), network_gb_s=50, output=tmp_path / "scale")
+    first, second = found["rows"]
+    assert (first["devices"], second["devices"]) == (4, 16)
+    assert second["step_us"] > first["step_us"] > 0
+    assert violations(dict(found.document)) == []
+    assert (tmp_path / "scale" / "scale.html").is_file()
+
+
 def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
     path = lowered_step(lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path)
     text = path.read_text()

@@ -390,28 +390,30 @@ def _next(found: Scaling) -> str:
 
 
 def show_json(found: Scaling, page: Path) -> None:
-    """``pgle.scale/1``."""
+    """``pgle.scale/1`` on stdout."""
+    text.show("pgle.scale/1", document(found, page))
+
+
+def document(found: Scaling, page: Path) -> dict[str, object]:
+    """``pgle.scale/1`` without its name."""
     answer = found.answer
-    text.show(
-        "pgle.scale/1",
-        {
-            "verdict": _verdict(found),
-            "target": found.hardware.name,
-            "devices_per_host": found.hardware.devices_per_host,
-            "network_gb_s": found.hardware.nic_gb_s,
-            "network_is": "assumed" if found.request.network_gb_s is None else "given",
-            "rows": [_plain(item) for item in answer.rows],
-            "scales_to": answer.scales_to,
-            "breaks_at": None if answer.breaks is None else answer.breaks.row.devices,
-            "breaks_by": answer.culprit,
-            "anchor": None if answer.anchor is None else text.whole(answer.anchor, "factor"),
-            "not_modelled": NOT_MODELLED,
-            "resumed": found.resumed,
-            "page": str(page),
-            "next": _next(found),
-            "warnings": _warnings([item.row for item in answer.rows]),
-        },
-    )
+    return {
+        "verdict": _verdict(found),
+        "target": found.hardware.name,
+        "devices_per_host": found.hardware.devices_per_host,
+        "network_gb_s": found.hardware.nic_gb_s,
+        "network_is": "assumed" if found.request.network_gb_s is None else "given",
+        "rows": [_plain(item) for item in answer.rows],
+        "scales_to": answer.scales_to,
+        "breaks_at": None if answer.breaks is None else answer.breaks.row.devices,
+        "breaks_by": answer.culprit,
+        "anchor": None if answer.anchor is None else text.whole(answer.anchor, "factor"),
+        "not_modelled": NOT_MODELLED,
+        "resumed": found.resumed,
+        "page": str(page),
+        "next": _next(found),
+        "warnings": _warnings([item.row for item in answer.rows]),
+    }
 
 
 def _plain(item: Judged) -> Mapping[str, object]:
