@@ -14,7 +14,7 @@ from pgle.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMPILES = ("rehearse", "tune")
+COMPILES = ("rehearse", "scale", "tune")
 CHEAP = ("convert", "verify", "show", "predict", "diff", "merge", "complete", "analyze", "compare", "flags")
 RELEASE = "0.10.2"
 """Of jax, with which the compiled transcripts were made; schedules differ between releases."""

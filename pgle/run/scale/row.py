@@ -209,7 +209,6 @@ def _covered_share(prediction: Prediction) -> float:
 
 def _doubt(prediction: Prediction) -> Iterator[str]:
     """What makes a range wide, where data decides more than `MUCH_DOUBT` of the step."""
-    more = prediction.steps_us.most_data / max(prediction.step_us, 1e-9) - 1
-    if more > MUCH_DOUBT:
-        item = prediction.uncertain[0]
-        yield f"data decides up to {more:.0%} more of the step, most of it {item.name}: {item.range.why}; measure it"
+    if prediction.steps_us.most_data > (1 + MUCH_DOUBT) * prediction.step_us:
+        why = prediction.uncertain[0].range.why
+        yield f"ranges are wide because data decides a cost ({why}); measure it, and give --profile"

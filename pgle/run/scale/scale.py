@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, sha256
 from pgle.run.capture.captured import devices_of
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.executor import PROCESSES, executor
 from pgle.run.process.process import check_program
@@ -38,8 +39,10 @@ class ScaleRequest:
     target: str = "h100"
     per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
     network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, which is said
-    profile: Path | None = None
-    measured_on: Path | None = None  # HLO of the profile's module; None: the first row is it
+    profile: Path | None = None  # a profile, or a run directory
+    measured_on: Path | None = (
+        None  # HLO of the profile's module; None: as the run directory of the profile says, else the first row
+    )
     measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
     flags: tuple[str, ...] = ()
     choose: str | None = None
@@ -75,12 +78,27 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
     Raises:
         UserError: the command, a size or a placeholder is bad, or the folder holds rows of another program.
     """
+    request = _with_run(request)
     wanted = _of_files(request) if request.are_files else _of_command(request)
     record = Record(request.out, _about(request))
     with executor(request.executor, len(wanted)) as pool:
         making = _Making(request, pool, record, on_row)
         rows = making.fitted(wanted) if request.fit else making.rows(wanted)
     return Scaling(request, rows, answer(rows, request.measured), request.hardware, record.resumed)
+
+
+def _with_run(request: ScaleRequest) -> ScaleRequest:
+    """The request with the profile of a run directory as a file, and the dump next to it that it was measured on."""
+    profile = request.profile
+    if profile is not None and profile.is_dir():
+        profile = RunDirectory(profile).found_profile
+        if profile is None:
+            raise UserError("holds no profile", where=request.profile, remedy="give a profile, or a run directory")
+    if profile is None or request.measured_on is not None:
+        return replace(request, profile=profile)
+    runs = [run for run in map(RunDirectory, profile.resolve().parents[:2]) if run.is_recorded]
+    dumps = [run.stage("profile").rank().hlo for run in runs]
+    return replace(request, profile=profile, measured_on=next((path for path in dumps if path.is_dir()), None))
 
 
 def _of_command(request: ScaleRequest) -> tuple[Trial, ...]:
