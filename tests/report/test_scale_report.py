@@ -72,6 +72,12 @@ def test_gradients_are_shared_by_more_work_and_activations_are_not() -> None:
     assert not any("accumulate" in action.title for action in scale_page(found(*activations)).actions)
 
 
+def test_more_work_that_may_not_fit_is_not_proposed() -> None:
+    rows = (BROKEN[0], replace(BROKEN[2], temp_bytes=40 * GIB, memory_bytes=41 * GIB))
+    titles = [action.title for action in scale_page(found(*rows)).actions]
+    assert "Accumulate gradients at 512 GPUs" in titles
+
+
 def test_a_size_that_the_program_refuses_is_a_line() -> None:
     page = scale_page(found(row(8, 1e5), Row(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis")))
     assert page.table is not None

@@ -244,8 +244,11 @@ def _action(item: Advice, found: Scaling) -> Action:
             named = ", ".join(f"{name}={printable(value)}" for name, value in item.values.items())
             return Action(f"Take {named} at {at}", item.saves)
         case Kind.BATCH:
-            more = f"; temporaries may double, {figures.size(item.more_bytes)} more" if item.more_bytes else ""
-            why = f"weights and gradients cross the links once a step, whatever its work{more}"
+            row, words = item.at.row, "weights and gradients cross the links once a step, whatever its work"
+            more = item.more_bytes or 0
+            if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
+                return Action(f"Accumulate gradients at {at}", item.saves, f"{words}; a larger batch may not fit")
+            why = f"{words}; temporaries may double, {figures.size(more)} more" if more else words
             return Action(f"Give each of {at} more work, or accumulate gradients", item.saves, why)
         case Kind.TUNE:
             return Action(f"Look for XLA flags at {at}", item.saves, command=_next(found))
