@@ -12,6 +12,7 @@ same steps in a process without a hook.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import statistics
@@ -21,7 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from pgle.run.launch.files import HOOK_SITE
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.hook.hook import hook_config, with_hook
+from pgle.run.process.environment import Rank
 
 BLOCKS = 20
 STEPS = 20
@@ -56,13 +59,14 @@ def main() -> None:
 def child(size: int, *, hook: bool, window: str = "none") -> dict:
     """Measure in a process of its own, with the hook or without."""
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "hook.json"
-        config.write_text(json.dumps({"folder": folder, "capture": "none", "window": window}))
+        stage = RunDirectory(Path(folder)).stage("perf")
+        stage.path.mkdir()
         environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
         if hook:
-            environ |= {"PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(config)}
+            config = hook_config(stage, Rank(0, 1), capture="none", window=window, flags=(), auto_pgle=False)
+            environ = with_hook(environ, config)
         words = [sys.executable, __file__, "--child", "--size", str(size)]
-        return json.loads(subprocess.run(words, env=environ, check=True, capture_output=True, text=True).stdout)
+        return json.loads(subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def measure(size: int) -> dict:
@@ -73,7 +77,7 @@ def measure(size: int) -> dict:
     annotation = jax.profiler.StepTraceAnnotation
     hooked = annotation.__enter__, annotation.__exit__, annotation.__init__
     wrapped = "pgle_hook" in sys.modules
-    plain = tuple(closure(method) for method in hooked) if wrapped else hooked
+    plain = tuple(map(inspect.unwrap, hooked)) if wrapped else hooked
     step = jax.jit(lambda x: x @ x * 0.001)
     x = step(jnp.ones((size, size))).block_until_ready()
 
@@ -134,13 +138,6 @@ def calls() -> dict[str, tuple[float, float]]:
             medians.append(statistics.median(taken))
         found[f"{count} arrays"] = (medians[0], medians[1])
     return found
-
-
-def closure(method):
-    """The method of jax that a method of the hook calls."""
-    names = ("init", "enter", "leave")
-    cells = dict(zip(method.__code__.co_freevars, method.__closure__, strict=True))
-    return next(cells[name].cell_contents for name in names if name in cells)
 
 
 def idle_percent() -> float:

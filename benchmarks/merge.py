@@ -2,9 +2,9 @@
 
     python benchmarks/merge.py [--ranks 1000] [--names 2500] [--shown 1000000]
 
-Each rank has its own profile with sidecar: collectives with twenty executions each, and when they ended. The peer is
-`google.protobuf.text_format.Parse` of a tenth of the same ``.pbtxt``, which neither merges nor reads a sidecar; ratios
-are to ten times what that took. All of it takes about two minutes.
+Each rank has its own profile with sidecar. The peer is `google.protobuf.text_format.Parse` of a tenth of the same
+``.pbtxt``, which neither merges nor reads a sidecar; ratios are to ten times what that took. All of it
+takes about two minutes.
 CPU seconds of all processes, how long it took, and the peak memory of the largest process.
 """
 
@@ -24,11 +24,11 @@ from itertools import repeat
 from pathlib import Path
 
 from pgle.costs.profile.files import profile_files
-from pgle.costs.profile.value import Cost, CostKind, Ends, Profile
+from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.files import write_files
 
 PART = 10  # of the files or names, the peer reads one in so many
-COLLECTIVES, EXECUTIONS, STEP_NS = 60, 20, 130_000_000
+COLLECTIVES, EXECUTIONS = 60, 20
 SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
 PEER = """
@@ -43,35 +43,22 @@ PGLE = "import sys; from pgle.cli.main import main; sys.exit(main())"
 
 
 def rank_profile(rank: int, names: int) -> Profile:
-    """What converting one rank's trace gives: durations differ by rank, and each rank began some executions later."""
+    """What converting one rank's trace gives: durations differ by rank."""
     dice = random.Random(rank)
-    first = rank % 3
     compute = [
         Cost(f"fusion.{number}", round(dice.uniform(2, 400), 3), kind=CostKind.COMPUTE, opcode="fusion",
              shape=f"bf16[{number % 64},4096]", samples=EXECUTIONS, min_us=1.5, max_us=401.25, spread=0.03125)
         for number in range(names - COLLECTIVES)
     ]  # fmt: skip
-    collectives = [f"all-gather-start.{number}" for number in range(COLLECTIVES)]
-    tables = {
-        name: {f"{execution}.0": round(dice.uniform(100, 900), 3) for execution in range(EXECUTIONS)}
-        for name in collectives
-    }
-    costs = [
-        Cost(name, sorted(tables[name].values())[EXECUTIONS // 2], kind=CostKind.COLLECTIVE, opcode="all-gather",
-             shape="bf16[4096,512]", samples=EXECUTIONS, min_us=100.0, max_us=900.0, spread=0.5)
-        for name in collectives
+    collectives = [
+        Cost(f"all-gather-start.{number}", round(dice.uniform(100, 900), 3), kind=CostKind.COLLECTIVE,
+             opcode="all-gather", shape="bf16[4096,512]", samples=EXECUTIONS, min_us=100.0, max_us=900.0, spread=0.5)
+        for number in range(COLLECTIVES)
     ]  # fmt: skip
-    job = random.Random(0)
-    begins = [number * STEP_NS + job.randrange(3_000_000) for number in range(EXECUTIONS + 3)]
-    rows = tuple(
-        tuple(begin + at * 1_000_000 + dice.randrange(4000) for at in range(16))
-        for begin in begins[first : first + EXECUTIONS]
-    )
-    ends = Ends("jit_step", tuple((name, 0) for name in collectives[:16]), rows)
     module = {"name": "jit_step", "fingerprints": ["f" * 32], "executions_used": EXECUTIONS, "devices": 1,
               "rank_ids": [rank], "ranks": 0, "collectives": COLLECTIVES}  # fmt: skip
     provenance = {"tool": "pgle", "inputs": [{"name": f"rank{rank}.sqlite"}], "modules": [module]}
-    return Profile(tuple(sorted(compute + costs, key=lambda cost: cost.name)), provenance, (), tables, {"": (ends,)})
+    return Profile(tuple(sorted(compute + collectives, key=lambda cost: cost.name)), provenance)
 
 
 def write_rank(path: Path, names: int) -> None:

@@ -58,7 +58,7 @@ assert len(trace) == int(sys.argv[2]), len(trace)
 
 IMPORTS = """
 import pgle.cli.main
-from pgle.cli.options import one_blas_thread
+from pgle.cli.help import one_blas_thread
 with one_blas_thread():
     import pgle.report.costs.convert, pgle.report.text, pgle.cli.convert
 import pgle.trace.nsys.read

@@ -24,9 +24,9 @@ from chromium import Page as Browser
 from chromium import browser
 
 from pgle.report.page.html import render
-from pgle.report.page.run_page import run_page
-from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Page, Section
+from pgle.report.report import run_page
+from pgle.report.schedules.schedule import Schedule, sections
 from pgle.report.timeline.measured import MOST_OPEN
 from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style

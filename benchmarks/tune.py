@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgle.report.text import duration, say
+from pgle.report.page.figures import time as duration
+from pgle.report.text import say
 from pgle.run.compiler.compile import Compiler
 from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.trials import AT_ONCE, TuneRequest, begun, open_bench
@@ -94,7 +95,7 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
         "fresh": [_fresh(found, seed, spread) for seed, spread in FRESH] if found.proof else [],
         "whole": found.proof.change if found.proof else None, "used": found.proof.used if found.proof else None,
         "refused": found.refused, "flags": dict(tuned.flags), "temp_bytes": tuned.temp_bytes,
-        "pgle_temp_bytes": pgle.temp_bytes, "trials": len(found.trials), "trial_cpu_s": [t.cpu_s for t in found.trials],
+        "pgle_temp_bytes": pgle.temp_bytes, "trials": len(found.trials),
         "cpu_s": cpu_s, "wall_s": wall_s,
     }  # fmt: skip
 

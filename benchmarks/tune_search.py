@@ -23,8 +23,8 @@ from pgle.report.text import say
 from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.trials import TuneRequest, open_bench
 from pgle.tune.moves import MIB, Axis
-from pgle.tune.search import search, stands
-from pgle.tune.trial import Flags, Trial, judge
+from pgle.tune.search import search
+from pgle.tune.trial import Flags, Trial, holds_up, judge
 from pgle.xla.targets import load_target
 
 UNSET = ""
@@ -49,7 +49,7 @@ def gains(trials: Sequence[Trial], pgle: Trial, budget: int) -> list[float]:
     """The gain of the best standing setting after each trial; one that ends early keeps what it has."""
     found = [0.0]
     for trial in trials[:budget]:
-        gain = -judge(trial.worlds_us, pgle.worlds_us).mean if stands(trial, pgle) else 0.0
+        gain = -judge(trial.worlds_us, pgle.worlds_us).mean if holds_up(trial, pgle) else 0.0
         found.append(max(found[-1], gain))
     return (found + [found[-1]] * budget)[1 : budget + 1]
 

@@ -26,21 +26,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Answer",
-    "UserError",
-    "__version__",
-    "analyze",
-    "compare",
-    "confirm",
-    "convert",
-    "predict",
-    "profiled_steps",
-    "rehearse",
-    "scale",
-    "step",
-    "tune",
-    "verify",
-]
+    "Answer", "UserError", "__version__", "analyze", "compare", "confirm", "convert", "predict", "profiled_steps",
+    "rehearse", "scale", "step", "tune", "verify",
+]  # fmt: skip
 
 
 _window: Any = None  # of `profiled_steps`

@@ -1,6 +1,6 @@
 """The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md explains it.
 
-Every function calls what its command calls, prints nothing, and returns an `Answer`.
+A command answers by its function here, which returns an `Answer`, and prints nothing unless it is interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pgle.costs.lookup.coverage import Coverage
-    from pgle.files import AnyPath, Progress
+    from pgle.files import AnyPath
     from pgle.report.page.value import Page
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
+    from pgle.run.profiled_steps import ProfiledSteps
     from pgle.run.rehearse import Rehearsal
     from pgle.run.rehearse_program import RehearseCommand
     from pgle.run.scale.scale import Scaling
@@ -45,10 +46,6 @@ Paths: TypeAlias = "StrPath | Sequence[StrPath]"
 """One path or several; an address such as ``gs://`` too."""
 Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 """Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
-
-
-shows_progress = False
-"""Whether long work says on stderr what it is doing, as the commands do."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,8 +101,9 @@ class Answer(Generic[Result]):
 
         page = self.page
         rows = 0 if page.table is None else min(len(page.table.rows), page.table.shown)
-        height = 180 + 28 * (rows + len(page.notes)) + 70 * len(page.actions[:3]) + 48 * len(page.sections)
-        height = min(height + 360 * (page.timeline is not None), 900)
+        height = 220 + 28 * (rows + len(page.notes)) + 100 * len(page.actions[:3]) + 48 * len(page.sections)
+        height += 330 * sum(section.open for section in page.sections) + 420 * (page.timeline is not None)
+        height = min(height, 1100)
         style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
 
@@ -130,7 +128,8 @@ def _answers(function: Callable[P, R]) -> Callable[P, R]:
 @_answers
 def convert(
     inputs: Paths, output: StrPath | None = None, *, hlo: Paths = (), module: str = "auto", stat: str = "median",
-    collective_stat: str = "median", complete: str | None = None, force: bool = False,
+    collective_stat: str = "median", complete: str | None = None, fingerprint_names: bool = False,
+    all_executions: bool = False, executor: str = "processes", force: bool = False,
 ) -> Answer[Conversion]:  # fmt: skip
     """Turn traces into a cost profile, as `pgle convert`.
 
@@ -142,6 +141,9 @@ def convert(
         stat: statistic of compute: ``median``, ``mean``, ``min``, ``max``, ``pNN``.
         collective_stat: the same for collectives.
         complete: fill gaps with estimates for this GPU.
+        fingerprint_names: write ``fingerprint::name``, so that other modules ignore the costs.
+        all_executions: keep warm-up and truncated executions.
+        executor: where large inputs are read: ``processes`` of this machine, or ``dask://HOST:PORT``.
         force: overwrite.
 
     Raises:
@@ -151,22 +153,25 @@ def convert(
     from pgle.costs.statistic import parse_statistic
     from pgle.report.costs import convert as report
     from pgle.report.next_steps import after_conversion
+    from pgle.report.progress import progress
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
-    given = _inputs(inputs)
+    given = _paths(inputs, 1)
     request = ConvertRequest(
         inputs=given,
         out=_path(output) or default_output(given),
         hlo=_paths(hlo) or default_hlo(given),
         module=module,
-        options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat)),
+        options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
         target=complete,
+        fingerprint_names=fingerprint_names,
+        executor=executor,
         force=force,
     )
-    with _working("reading traces") as advance:
+    with progress("reading traces") as advance:
         found = convert(request, progress=advance)
     following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
-    return _answer("convert", found, report.convert_page(found, following), report.document(found))
+    return answer("convert", found, report.convert_page(found, following), report.document(found))
 
 
 @_answers
@@ -197,7 +202,7 @@ def verify(
     ok = found.is_ok(bounds)
     following = after_verification(file, dumps) if ok and dumps else ()
     page = report.verify_page(str(file), found, bounds, following)
-    return _answer("verify", found, page, report.document(str(file), found, bounds), ok)
+    return answer("verify", found, page, report.document(str(file), found, bounds), ok)
 
 
 @_answers
@@ -221,6 +226,7 @@ def confirm(
     """
     from pgle.report.experiment import confirm as report
     from pgle.report.next_steps import after_confirmation
+    from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
     from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
@@ -231,10 +237,10 @@ def confirm(
     request = ConfirmRequest(
         path, module, _path(schedule), profile=known, unreadable=why_not, release=jax, bounds=bounds
     )
-    with _working("reading log") as advance:
+    with progress("reading log") as advance:
         found = confirm(request, progress=advance)
     page = report.confirm_page(str(path), found, after_confirmation(path, found))
-    return _answer("confirm", found, page, report.document(found), found.main.verdict is ProfileUse.USED)
+    return answer("confirm", found, page, report.document(found), found.main.verdict is ProfileUse.USED)
 
 
 @_answers
@@ -261,7 +267,7 @@ def compare(
     """
     from pgle.report.next_steps import after_comparison
     from pgle.report.steps import compare as report
-    from pgle.report.steps.compare_page import page
+    from pgle.report.steps.compare_page import charts
     from pgle.run.compare import CompareRequest, run_compare
     from pgle.steps.compare import compare
     from pgle.steps.estimate import Assumptions
@@ -282,7 +288,8 @@ def compare(
         found = compare(one, two, assumptions)
         checks = gate(found, limits)
     ok = not any(check.failed for check in checks)
-    return _answer("compare", found, page(found, checks, following), report.document(found, checks), ok)
+    page = report.comparison_page(found, checks, following, charts(found))
+    return answer("compare", found, page, report.document(found, checks), ok)
 
 
 @_answers
@@ -308,7 +315,7 @@ def predict(
 
     request = PredictRequest(_file(hlo), _path(profile), target, module, devices_per_host, network_gb_s)
     found = predict_file(request)
-    return _answer("predict", found, report.predict_page(found), report.document(found))
+    return answer("predict", found, report.predict_page(found), report.document(found))
 
 
 @_answers
@@ -330,17 +337,18 @@ def analyze(
         UserError: an input is bad, or holds no activity of an XLA program.
     """
     from pgle.report import analyze as report
-    from pgle.report.page.run_page import run_page
+    from pgle.report.progress import progress
+    from pgle.report.report import run_page
     from pgle.run.analyze import analyze
     from pgle.run.inputs.measured_step import Side
     from pgle.run.report import Gathered
 
-    side = Side(_inputs(inputs), _paths(hlo), target, _path(profile))
+    side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
     other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
-    with _working("reading traces") as advance:
+    with progress("reading traces") as advance:
         found = analyze(side, other, progress=advance)
     page, _ = run_page(Gathered(side.inputs, analysis=found))
-    return _answer("analyze", found, page, report.document(found))
+    return answer("analyze", found, page, report.document(found))
 
 
 @_answers
@@ -366,16 +374,26 @@ def rehearse(
     Raises:
         UserError: the step cannot be lowered, an input is bad, or the CUDA plugin is missing.
     """
+    return rehearsed(_asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached))
+
+
+def rehearsed(asked: RehearseCommand) -> Answer[Rehearsal]:
+    """What `rehearse` and `pgle rehearse` ask for."""
+    from importlib import import_module
+    from threading import Thread
+
     from pgle.report.progress import phases
-    from pgle.report.schedules import rehearse as report
     from pgle.run.rehearse_program import run
 
-    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
-    with phases() if shows_progress else nullcontext(lambda phase: None) as on_phase:
+    with phases() as on_phase:
+        # Pages take half a second to import. The compiler works meanwhile.
+        Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
         found = run(asked, on_phase)
+    from pgle.report.schedules import rehearse as report
+
     picture = report.write_pictures(found)
-    document = {**report.as_dict(found), "picture": picture}
-    return _answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
+    document = {**report.document(found), "picture": picture}
+    return answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
 
 
 @_answers
@@ -399,88 +417,99 @@ def tune(
     Raises:
         UserError: as of `rehearse`.
     """
+    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
+    limits = {"budget": budget, "time_limit_s": time_limit_s, "memory_limit": memory_limit_bytes}
+    return tuned(asked, **limits, worlds=worlds, seed=seed)
+
+
+def tuned(asked: RehearseCommand, **search: Any) -> Answer[Tuning]:
+    """What `tune` and `pgle tune` ask for; `search`: fields of `TuneRequest`."""
     from dataclasses import replace
 
     from pgle.report.schedules import tune as report
-    from pgle.run.rehearse_program import launch, of_run, prepared
+    from pgle.run.rehearse_program import by_file, launch, of_run, prepared
     from pgle.run.trials import TuneRequest, begun
     from pgle.run.tune import tune
     from pgle.xla.targets import load_target
 
-    asked = of_run(_asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached))
+    asked = of_run(asked)
     with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
-            setting=setting, target=load_target(asked.target), out=out, topology=asked.topology, cached=cached,
-            profile=_path(asked.profile), network_gb_s=network_gb_s, budget=budget, time_limit_s=time_limit_s,
-            memory_limit=memory_limit_bytes, worlds=worlds, seed=seed,
+            setting=setting, target=load_target(asked.target), out=out, topology=asked.topology, cached=asked.cached,
+            profile=Path(asked.profile) if asked.profile else None, network_gb_s=asked.network_gb_s, **search,
         )  # fmt: skip
-        found = replace(tune(request), launch=launch(asked))
+        with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
+            found = tune(request, on_trial=on_trial, on_phase=on_phase)
+        found = replace(found, launch=launch(by_file(asked, setting)))
         page = report.write_pages(found, out)
-    return _answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
+    return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 
 
 @_answers
 def scale(
-    build: Callable[[int], Sequence[Any]] | Sequence[str], devices: Sequence[int] = (), *, target: str = "h100",
-    profile: StrPath | None = None, flags: Sequence[str] = (), devices_per_host: int | None = None,
-    network_gb_s: float | None = None, measured_us: Mapping[int, float] | None = None, output: StrPath | None = None,
-    cached: bool = True,
+    build: Callable[[int], Sequence[Any]] | Sequence[str], devices: Sequence[int] = (), *,
+    vary: Mapping[str, Sequence[str]] | None = None, fit: str = "", target: str = "h100",
+    profile: StrPath | None = None, measured_on: StrPath | None = None, flags: Sequence[str] = (),
+    devices_per_host: int | None = None, network_gb_s: float | None = None,
+    measured_us: Mapping[int, float] | None = None, choose: str | None = None, quiet_s: float = 20.0,
+    executor: str = "processes", output: StrPath | None = None, cached: bool = True,
 ) -> Answer[Scaling]:  # fmt: skip
     """Predict a step at sizes that you do not have, as `pgle scale`.
 
     Args:
-        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; or the words of a command
-            with placeholders; or files of modules, one for each size.
-        devices: numbers of GPUs; the first is compared with. Of files none.
+        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size for which it raises
+            ValueError, or jax refuses the step, is a row that says why. Or the words of a command with placeholders; or
+            files of modules, one for each size.
+        devices: numbers of GPUs; the first is compared with, of functions and files the smallest. Of files none.
+        vary: values for placeholders in a command, by name; all combinations are tried.
+        fit: of this varied name, whose values need more and more memory, take the last that fits.
         target: GPU by name or description.
         profile: measured costs, carried to every size; None: estimates stand in for them.
+        measured_on: HLO dump that the profile was measured on; None: that of its run directory, else the first row.
         flags: XLA flags.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
+        choose: name of the step's module, or a regular expression, if a command compiles several.
+        quiet_s: stop a command that has compiled nothing new for so long.
+        executor: where rows are made: ``processes`` of this machine, or ``dask://HOST:PORT``.
         output: folder for rows and page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
 
     Raises:
-        UserError: a step cannot be lowered, or an input is bad.
+        UserError: an input is bad.
     """
-    from tempfile import mkdtemp
+    from tempfile import TemporaryDirectory
 
     from pgle.report.schedules import scale as report
-    from pgle.run.capture.lowered_step import lowered_step
-    from pgle.run.compiler.folder import opened
+    from pgle.run.capture.lowered_step import lowered_steps
+    from pgle.run.directory.out import opened
     from pgle.run.scale.record import begun
-    from pgle.run.scale.scale import ScaleRequest, scale
+    from pgle.run.scale.row import ScaleRequest
+    from pgle.run.scale.scale import scale
 
-    words: tuple[str, ...]
-    sizes: tuple[int, ...]
-    if isinstance(build, Sequence):
-        words, sizes = tuple(map(str, build)), tuple(devices)
-    else:
-        places = ((build(count), Path(mkdtemp(prefix="pgle-step-"))) for count in devices)
-        words, sizes = tuple(str(lowered_step(step, args, place)) for (step, *args), place in places), ()
-    with opened(None if output is None else os.fspath(output), begun) as out:
+    folder = None if output is None else os.fspath(output)
+    with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, begun) as out:
+        if isinstance(build, Sequence):
+            words, sizes, unfit = tuple(map(str, build)), tuple(devices), dict[int, str]()
+        else:
+            files, unfit = lowered_steps(build, devices, Path(place))
+            words, sizes = tuple(map(str, files)), ()
         request = ScaleRequest(
-            words, sizes, out, target=target, per_host=devices_per_host, network_gb_s=network_gb_s,
-            profile=None if profile is None else Path(profile), measured=measured_us or {}, flags=tuple(flags),
-            cached=cached,
+            words, sizes, out, vary=vary or {}, fit=fit, target=target, per_host=devices_per_host, unfit=unfit,
+            network_gb_s=network_gb_s, profile=None if profile is None else Path(profile),
+            measured_on=None if measured_on is None else Path(measured_on).resolve(), measured=measured_us or {},
+            flags=tuple(flags), choose=choose, quiet_s=quiet_s, executor=executor, cached=cached,
         )  # fmt: skip
-        found = scale(request)
-        page = report.write_page(found)
-    return _answer("scale", found, report.scale_page(found, page), report.document(found, page), found.answer.good)
-
-
-class ProfiledSteps:
-    """What `profiled_steps` yields."""
-
-    folder: Path
-    """Where everything is written."""
-    answer: Answer[Conversion] | None = None
-    """The costs, after the end; None where there is no trace, or where several processes have one each."""
+        with report.making(len(sizes)) as on_row:
+            found = scale(request, on_row)
+        path = report.write_page(found)
+        page, document = report.scale_page(found, path), report.document(found, path)
+    return answer("scale", found, page, document, found.answer.good)
 
 
 @contextmanager
-def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps]:
+def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps[Answer[Conversion]]]:
     """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
 
     Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted if the program has
@@ -496,26 +525,25 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         UserError: the folder holds something.
     """
     import pgle
+    from pgle.files import write_files
+    from pgle.run.profiled_steps import ProfiledSteps, embedded_hlo
 
-    found = ProfiledSteps()
-    found.folder = Path(folder)
+    found: ProfiledSteps[Answer[Conversion]] = ProfiledSteps(Path(folder), first, count)
     if pgle._watched() is not None:
         yield found
         return
-    from pgle.files import write_files
-    from pgle.run.profiled_steps import TRACE, Window, embedded_hlo
-
-    pgle._window = window = Window(found.folder, first, count)
+    found.check()
+    pgle._window = found
     try:
         yield found
     finally:
         pgle._window = None
-        window.close()
+        found.close()
     try:
-        if window.seen <= first:
-            raise UserError(f"the window opens after {first} steps, and pgle.step marked {window.seen}")
-        if (found.folder / TRACE).is_dir() and sys.modules["jax"].process_count() == 1:
-            found.answer = convert(found.folder / TRACE, found.folder / "profile.pbtxt")
+        if found.seen <= first:
+            raise UserError(f"the window opens after {first} steps, and pgle.step marked {found.seen}")
+        if found.trace.is_dir() and sys.modules["jax"].process_count() == 1:
+            found.answer = convert(found.trace, found.folder / "profile.pbtxt")
             hlo = embedded_hlo(found.answer.result)
             write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
     except UserError as error:  # training goes on without
@@ -530,12 +558,11 @@ def _asked(
     """What is to be compiled; a function is lowered into a temporary folder, which stays."""
     from tempfile import mkdtemp
 
-    from pgle.run.capture.captured import fitted
+    from pgle.run.capture.captured import check_fits
     from pgle.run.capture.lowered_step import lowered_step
     from pgle.run.rehearse_program import RehearseCommand
 
     shape = topology or (f"1x1x{devices}" if devices else None)
-    doubts: tuple[str, ...] = ()
     if isinstance(step, str | os.PathLike):
         if args:
             raise UserError("takes no arguments: it is a path, not a function", where=os.fspath(step))
@@ -544,25 +571,21 @@ def _asked(
         module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
         words = (str(module),)
         if shape is not None:
-            shape, said = fitted(module, shape)
-            doubts = tuple(line.partition(";")[0] for line in said)  # what follows is for the command line
+            check_fits(module, shape)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
     return RehearseCommand(
         words=words, profile=known, target=target or "", topology=shape, devices=None, flags=tuple(flags), job=None,
-        out=out, choose=None, quiet_s=0.0, cached=cached, network_gb_s=network_gb_s, doubts=doubts,
+        out=out, choose=None, quiet_s=0.0, cached=cached, network_gb_s=network_gb_s,
     )  # fmt: skip
 
 
-def _answer(command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True) -> Answer[R]:
+def answer(
+    command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True, version: int = 1
+) -> Answer[R]:
+    """The answer of a command, whose name is that of the document's schema."""
     from pgle.report import text
 
-    return Answer(result, page, {"schema": f"pgle.{command}/1", **text.plain(document)}, ok)
-
-
-def _working(what: str) -> AbstractContextManager[Progress | None]:
-    from pgle.report.progress import progress
-
-    return progress(what) if shows_progress else nullcontext()
+    return Answer(result, page, {"schema": f"pgle.{command}/{version}", **text.plain(document)}, ok)
 
 
 def _are_paths(given: object) -> bool:
@@ -570,27 +593,25 @@ def _are_paths(given: object) -> bool:
     return one or (isinstance(given, Sequence) and all(isinstance(item, str | os.PathLike) for item in given))
 
 
-def _paths(given: Any) -> tuple[AnyPath, ...]:
+def _paths(given: Any, least: int = 0) -> tuple[AnyPath, ...]:
     """Paths of one path, several or none.
 
     Raises:
-        UserError: it is no path.
+        UserError: it is no path, or fewer are given than needed.
     """
     from pgle.files import as_path
 
+    remedy = "give a path or a list of paths"
     if not _are_paths(given):
-        raise UserError(f"a path is needed, not {type(given).__name__}", remedy="give a path or a list of paths")
-    return tuple(map(as_path, [given] if isinstance(given, str | os.PathLike) else given))
-
-
-def _inputs(given: Any) -> tuple[AnyPath, ...]:
-    if not (found := _paths(given)):
-        raise UserError("no input is given", remedy="give a path or a list of paths")
+        raise UserError(f"a path is needed, not {type(given).__name__}", remedy=remedy)
+    found = tuple(map(as_path, [given] if isinstance(given, str | os.PathLike) else given))
+    if len(found) < least:
+        raise UserError("no input is given", remedy=remedy)
     return found
 
 
 def _file(given: Any) -> AnyPath:
-    if len(found := _inputs(given)) > 1:
+    if len(found := _paths(given, 1)) > 1:
         raise UserError(f"{len(found)} paths are given", remedy="give one")
     return found[0]
 

@@ -46,6 +46,8 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
     Raises:
         UserError: the text is empty, or nothing installed reads the scheme.
     """
+    if isinstance(text, Path):
+        return text
     name = os.fspath(text)
     if not name:
         raise UserError("an empty path is given", remedy="is a shell variable unset?")

@@ -52,7 +52,7 @@ def flags_explain(name: str) -> api.Answer[Any]:
     from pgle.xla.flags.catalogue import find
 
     found = find(name)
-    return api._answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
+    return api.answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
 
 
 TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
@@ -64,7 +64,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "StrPath": _PATH, "Callable[..., Any] | StrPath": _PATH, "str": {"type": "string"}, "float": {"type": "number"},
     "int": {"type": "integer"}, "bool": {"type": "boolean"},
     "Sequence[str]": {"type": "array", "items": {"type": "string"}},
-    **{key: {"type": "array", "items": _PATH, "minItems": 1} for key in ("Paths", "Times")},
+    **{key: {"type": ["array", "string"], "items": _PATH, "minItems": 1} for key in ("Paths", "Times")},
 }  # fmt: skip
 """JSON schemas of annotations."""
 
@@ -102,7 +102,7 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if kind.get("format") == "path":
             found[name] = inside(root, value)
         elif kind.get("items", {}).get("format") == "path":
-            found[name] = [inside(root, item) for item in value]
+            found[name] = [inside(root, item) for item in ([value] if isinstance(value, str) else value)]
     if "/" in (target := found.get("target", "")) or (root / target).is_file():
         found["target"] = inside(root, target)
     for flag in found.get("flags", ()):
@@ -161,11 +161,11 @@ async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[f
             command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=None, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
-        since, said = anyio.current_time(), b""
+        since, rest = anyio.current_time(), b""
         try:
             assert process.stderr is not None
             async for piece in process.stderr:
-                *lines, said = (said + piece).split(b"\n")
+                *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     if line.startswith(b"pgle: "):
                         await say(anyio.current_time() - since, line.decode(errors="replace").removeprefix("pgle: "))
@@ -190,7 +190,7 @@ def work() -> None:
     """One call: tool and arguments come as words, the answer goes into the file that the environment names."""
     from pgle.report import progress
 
-    api.shows_progress, progress.LOG_S = True, SAY_S
+    progress.is_shown, progress.LOG_S = True, SAY_S
     os.dup2(2, 1)  # what a library prints is no message of the protocol
     try:
         answer = TOOLS[sys.argv[1]](**json.loads(sys.argv[2]))

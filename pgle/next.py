@@ -48,6 +48,30 @@ def quoted(word: str) -> str:
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
 
 
+BLANKS = {
+    "COMMAND": "your program", "COMMAND_A": "the commands of both sides",
+    "COMMAND_B": "the commands of both sides", "DUMP": "the HLO dump", "DUMP_DIR": "the HLO dump",
+    "MODULE": "the module as it was before optimizations", "PROFILE": "the profile", "VALUE": "a value",
+    "BASELINE_LOG": "the other run's log", "BASE": "both runs",
+    "NEW": "both runs", "BASE_TRACE": "the trace of each side",
+    "NEW_TRACE": "the trace of each side",
+}  # fmt: skip
+"""What only the user knows: words that a command holds in place of it, and what to give."""
+
+_BLANK = re.compile(rf"(?<![^ =])(?:{'|'.join(sorted(BLANKS, key=len, reverse=True))})(?![^ ])")
+
+
+def to_type(line: str) -> str:
+    """A command as it is printed to be typed next; one that the user must complete says so, and is no command."""
+    if not line.startswith("pgle "):  # words already
+        return line
+    _, ends, program = line.partition(" -- ")
+    own = ends + program if program.partition(" ")[0] not in BLANKS else ""  # its words are never blanks
+    asked = line.removesuffix(own) if own else line
+    what = dict.fromkeys(BLANKS[word] for word in _BLANK.findall(asked))
+    return f"give {' and '.join(what)}: {_BLANK.sub('…', asked)}{own}" if what else line
+
+
 # The commands that remedies of the floors below `report` name. Words in capitals are for the reader to fill in.
 AUTO = Next.of("auto")
 COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP", "-o", "OUT.pbtxt")
@@ -68,6 +92,5 @@ REHEARSE_FLAG = Next.of("rehearse", "--flag=--NAME=BYTES", "MODULE")
 REWRITE = Next.of("merge", "PROFILE", "-o", "NEW.pbtxt")
 RUN = Next.of("run", "--", "COMMAND")
 SHOW = Next.of("show", "PROFILE")
-THRESHOLDS = Next.of("flags", "thresholds", "--hlo", "MODULE")
 TUNE = Next.of("tune")
 VERIFY = Next.of("verify", "PROFILE", "--hlo", "DUMP")

@@ -45,8 +45,9 @@ BY_NAME = {
 
 
 FOUND = "provenance"  # of a profile, out of a file beside it
-NULLABLE = {"schedule", "before", "after"}
-"""What may be absent though every sample has it: no schedule of a loop-free module, one side of a difference."""
+NULLABLE = {"schedule", "before", "after", "fits"}
+"""What may be absent though every sample has it: no schedule of a loop-free module, one side of a difference, no memory
+report of jax 0.8."""
 
 
 def merged(samples: list[Any], name: str = "") -> dict[str, Any]:

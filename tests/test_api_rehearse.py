@@ -1,6 +1,7 @@
 """Steps of this process, rehearsed and tuned: as the commands have them, though jax has run here on one CPU device."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,19 @@ import framework_steps
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from schemas import violations
 
 import pgle
 from pgle.cli.main import run
 from pgle.run.capture.lowered_step import lowered_step
 
-MESH = AbstractMesh((8,), ("data",))
+
+def abstract(count: int) -> AbstractMesh:
+    return AbstractMesh((count,), ("data",), axis_types=(AxisType.Auto,))
+
+
+MESH = abstract(8)
 
 
 def shape(*size: int, spec: PartitionSpec | None = None, mesh: Any = MESH) -> jax.ShapeDtypeStruct:
@@ -44,6 +50,18 @@ def test_a_step_is_rehearsed_as_its_program_is(kind: str, tmp_path: Path, capfd:
     assert (tmp_path / "library" / "timeline.html").is_file()
 
 
+@pytest.mark.parametrize(
+    ("spec", "asked", "said"),
+    [(None, 8, "is for 1 device, and not for 8.*shardings"), (PartitionSpec("data"), 16, "8 devices, and not for 16")],
+)
+def test_a_step_that_is_for_other_devices_than_asked_is_refused(
+    spec: PartitionSpec | None, asked: int, said: str
+) -> None:
+    step = jax.jit(lambda w, x: x @ w)
+    with pytest.raises(pgle.UserError, match=said):
+        pgle.rehearse(step, shape(64, 64, spec=spec), shape(64, 64, spec=spec), devices=asked)
+
+
 @pytest.mark.rehearse
 def test_a_step_is_tuned_and_its_search_goes_on(tmp_path: Path) -> None:
     step, args = framework_steps.plain(MESH)
@@ -57,23 +75,43 @@ def test_a_step_is_tuned_and_its_search_goes_on(tmp_path: Path) -> None:
 @pytest.mark.rehearse
 def test_a_step_is_priced_at_several_sizes(tmp_path: Path) -> None:
     def build(count: int) -> tuple[Any, ...]:
-        mesh = AbstractMesh((count,), ("data",))
+        mesh = abstract(count)
         weights = shape(1024, 4096, spec=PartitionSpec("data"), mesh=mesh)
         return jax.jit(lambda w, x: x @ w), weights, shape(64 * count, 1024, spec=PartitionSpec("data"), mesh=mesh)
 
-    found = pgle.scale(build, (4, 16), network_gb_s=50, output=tmp_path / "scale")
-    first, second = found["rows"]
+    found = pgle.scale(build, (4, 16, 48), network_gb_s=50, output=tmp_path / "scale")
+    first, second, third = found["rows"]
     assert (first["devices"], second["devices"]) == (4, 16)
     assert second["step_us"] > first["step_us"] > 0
+    assert re.search("48.* 1024", third["failure"])
+    assert "No step at 48 GPUs: cannot be lowered for GPUs:" in str(found)
     assert violations(dict(found.document)) == []
     assert (tmp_path / "scale" / "scale.html").is_file()
+    again = pgle.scale(build, (16, 4, 8), network_gb_s=50, output=tmp_path / "scale")
+    assert again["resumed"] == 2
+    assert [row["devices"] for row in again["rows"]] == [4, 8, 16]
+
+
+def test_sizes_without_a_step_are_rows() -> None:
+    def build(count: int) -> tuple[Any, ...]:
+        if count > 8:
+            raise ValueError(f"no {count} of these")
+        return jax.jit(jnp.sin), shape(8, spec=PartitionSpec("data"))
+
+    found = pgle.scale(build, (16, 4))
+    assert [row["failure"] for row in found["rows"]] == ["the step is for 8 GPUs", "ValueError: no 16 of these"]
+    assert not found.ok
 
 
 def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
     path = lowered_step(lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path)
     text = path.read_text()
     assert "mhlo.num_partitions = 8" in text
-    assert 'tensor<64x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}' in text
+    shardy, before_jax_0_7 = (
+        r'sdy\.sharding = #sdy\.sharding<@mesh, \[{"data"}, {}\]>',
+        r'mhlo\.sharding = "{devices=\[8,1\]',
+    )
+    assert re.search(rf"tensor<64x32xf32> {{({shardy}|{before_jax_0_7})", text)
     assert "tensor<8x64xf32> loc" in text
 
 

@@ -6,6 +6,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import pgle
 from pgle.cli.main import GROUPS
 
@@ -28,17 +30,28 @@ FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.s
 PURE = ("steps", "analyze", "scale", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 MOST_LINES = 600
-ROOMS = (
-    "directory",
-    "ask",
-    "process hook compiler",
-    "inputs",
-    "history profiles predict abba fitted",
-    "convert coverage confirm compare",
-    "capture",
-    "stages",
-)
-"""Rooms and files of `run/` from the ground up; its other files are commands on top of them."""
+ROOMS = {
+    "run": (
+        "directory",
+        "ask",
+        "process hook compiler",
+        "inputs",
+        "history profiles predict abba fitted",
+        "convert coverage confirm compare",
+        "capture",
+        "stages",
+    ),
+    "report": (
+        "text",
+        "page",
+        "parts progress next_steps",
+        "timeline",
+        "costs steps flags measured",
+        "experiment analyze",
+        "schedules report",
+    ),
+}
+"""Rooms and files of a floor from the ground up; what is not in the list stands on top."""
 PRIVATE = ("jax._src", "jaxlib._")
 PRIVATE_AT = ("run/ask/jax_private/", "run/hook/hook_site/pgle_hook/jax_private.py")
 
@@ -82,14 +95,15 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     TopologicalSorter({name: imports(path) & names.keys() for name, path in names.items()}).prepare()
 
 
-def test_rooms_of_run_only_look_down() -> None:
-    order = {name: place for place, names in enumerate(ROOMS) for name in names.split()}
-    files = [path for path in SOURCES if below(path).startswith("run/") and "hook_site" not in path.parts]
+@pytest.mark.parametrize("floor", ROOMS)
+def test_rooms_only_look_down(floor: str) -> None:
+    order = {name: place for place, names in enumerate(ROOMS[floor]) for name in names.split()}
+    files = [path for path in SOURCES if below(path).startswith(f"{floor}/") and "hook_site" not in path.parts]
     arrows = {
-        (path.relative_to(ROOT / "run").parts[0].removesuffix(".py"), name.split(".")[2], below(path))
+        (path.relative_to(ROOT / floor).parts[0].removesuffix(".py"), name.split(".")[2], below(path))
         for path in files
         for name in imports(path)
-        if name.startswith("pgle.run.")
+        if name.startswith(f"pgle.{floor}.")
     }
     assert [
         f"{path} imports {target}" for room, target, path in arrows if order.get(target, 99) > order.get(room, 99)
@@ -98,6 +112,14 @@ def test_rooms_of_run_only_look_down() -> None:
     for room, target, _ in arrows:
         graph.setdefault(room, set()).update({target} - {room})
     TopologicalSorter(graph).prepare()
+
+
+def test_renderers_know_the_page_and_no_result() -> None:
+    """They import neither one another nor anything that a page is made of."""
+    for path in (ROOT / "report/page").glob("*.py"):
+        names = [name for name in imports(path) if name.startswith("pgle.")]
+        assert {name.split(".")[3] for name in names if name.startswith("pgle.report.page.")} <= {"value", "figures"}
+        assert {FLOORS.get(name.split(".")[1], 0) for name in names} <= {0, FLOORS["report"]}, path
 
 
 def test_pure_floors_stay_pure() -> None:

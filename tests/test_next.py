@@ -13,8 +13,9 @@ import pytest
 
 import pgle
 from pgle.errors import UserError, one_line
-from pgle.next import Next, typed
-from pgle.run import history, xprof
+from pgle.next import BLANKS, Next, to_type, typed
+from pgle.report.page.value import Action, Page
+from pgle.run import history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
@@ -74,7 +75,6 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "directory": lambda folder: RunDirectory(folder).profile_to_use(),
     "step_times": stages,
     "no history": lambda folder: history.read(folder / "none.jsonl"),
-    "xprof": lambda folder: xprof.find_xplanes(folder),
     "report": report,
     "wal": wal,
     "hlo": lambda folder: module_from_bytes(b"module @x {", str(folder / "x.mlir")),
@@ -105,3 +105,20 @@ def test_words_are_quoted_in_one_place() -> None:
         if isinstance(node, ast.Import) and any(alias.name == "shlex" for alias in node.names)
     }
     assert names == {"next.py"}
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_a_next_command_holds_no_placeholder(blank: str) -> None:
+    commands = (f"pgle perf -- {blank}", f"pgle verify p --hlo {blank}", f"pgle rehearse --flag=--x={blank} m")
+    actions = (Action("title", command=command).command for command in commands)
+    for command in (*Page("title", (), "verdict", next=commands).next, *actions):
+        assert command.startswith(f"give {BLANKS[blank]}: pgle ")
+        assert blank not in command
+
+
+def test_the_words_of_the_users_program_are_no_placeholders() -> None:
+    line = "pgle run -- python train.py BASE --name COMMAND"
+    assert to_type(line) == line
+    assert to_type("pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B") == (
+        "give the commands of both sides: pgle compare --abba 3 -- … --vs …"
+    )

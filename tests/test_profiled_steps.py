@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import pgle
-from pgle.run.profiled_steps import Window
+from pgle.run.profiled_steps import ProfiledSteps
 
 
 @jax.jit
@@ -27,6 +27,7 @@ def loop(steps: int, fails_at: int | None = None) -> None:
                 raise ZeroDivisionError
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="traces of CPUs by jax 0.6.2 hold no kernels")
 @pytest.mark.filterwarnings("error")
 def test_trace_costs_and_hlo_lie_together(tmp_path: Path) -> None:
     with pgle.profiled_steps(tmp_path / "run", first=2, count=5) as found:
@@ -83,7 +84,7 @@ def test_under_a_command_it_does_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("first", "count"), [(-1, 5), (5, 0)])
 def test_a_window_has_steps(first: int, count: int, tmp_path: Path) -> None:
     with pytest.raises(pgle.UserError, match="no window"):
-        Window(tmp_path / "run", first, count)
+        ProfiledSteps(tmp_path / "run", first, count).check()
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:

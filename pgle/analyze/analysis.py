@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +21,8 @@ from pgle.analyze.collectives import (
 )
 from pgle.analyze.layers import (
     Layers,
-    Multiplied,
-    Multiplying,
     Products,
     Ran,
-    Work,
     find_layers,
     find_products,
     slowest,
@@ -45,40 +43,31 @@ from pgle.costs.measure.naming import Naming, Program, name_instructions
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.table import Trace, median
+from pgle.trace.table import Trace, distinct, median
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.collectives import guess_kind
-from pgle.xla.flags.presets import SYNC_MODES
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.flags.presets import MEASURES_ALONE
+from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredInstruction:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredInstruction(Ran):
     """One compute instruction of the main module."""
 
     cost: Cost  # its measured cost
-    count: float  # executions in a step
-    instruction: Instruction | None  # of the final module; None without HLO
-    work: Work | None = None  # of its HLO; None without
-    ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
 
     @property
-    def us(self) -> float:
-        """Its time in a step."""
-        return self.cost.cost_us * self.count
+    def name(self) -> str:
+        """That its cost is filed under."""
+        return self.cost.name
 
     @property
     def op_name(self) -> str:
         """The framework's name; empty without HLO."""
         return "" if self.instruction is None else self.instruction.op_name
-
-    @property
-    def multiplying(self) -> Multiplying:
-        """What it multiplies, as it ran."""
-        return Multiplying(self.us, self.count, self.work, self.ran)
 
 
 @dataclass(frozen=True)
@@ -113,7 +102,7 @@ class MeasuredStep:
     @property
     def measures_alone(self) -> bool:
         """Whether collectives were kept synchronous to measure each alone."""
-        return self.mode in SYNC_MODES
+        return self.mode == MEASURES_ALONE
 
     @property
     def steps(self) -> int:
@@ -131,6 +120,30 @@ class MeasuredStep:
             "while compiling": "compile_ns",
         }
         return {name: mean_us(self.windows, part) for name, part in names.items()}
+
+    def percent(self, us: float) -> str:
+        """Microseconds of a step as ``28.0 %`` of it."""
+        return f"{us / self.step_us * 100:.1f} %"
+
+    def runs_of_others(self) -> dict[int, int]:
+        """Executions of every module but the main one within the windows, by its index in the trace."""
+        runs: Counter[int] = Counter()
+        for window in self.windows:
+            module = self.trace.module[window.rows]
+            for number in distinct(module[module != self.costs.program.index]).tolist():
+                runs[number] += len(distinct(self.trace.execution[window.rows[module == number]]))
+        return dict(runs)
+
+    def time_by_instruction(
+        self, parts: Iterable[tuple[npt.NDArray[np.int32], npt.NDArray[np.float64] | None]]
+    ) -> dict[str, float]:
+        """Microseconds in a step by name, the longest first, of rows of the trace and the ns of each; None: all."""
+        time = np.zeros(len(self.trace.instructions))
+        for rows, ns in parts:
+            weights = self.trace.duration_ns[rows] if ns is None else ns
+            time += np.bincount(self.trace.instruction[rows], weights=weights, minlength=len(time))
+        longest = np.argsort(-time, kind="stable")[: int((time > 0).sum())].tolist()
+        return {self.trace.instructions[code]: time[code] / 1e3 / self.steps for code in longest}
 
     def rank_name(self, device: int) -> str:
         """``device 0 of HOST:PID``."""
@@ -175,6 +188,7 @@ def measure_step(
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
     arrivals = find_arrivals(trace, windows, naming)
     collectives = measured_collectives(trace, windows, naming, by_name, module, hardware, arrivals)
+    moved = [Ran(instruction=of.instruction, us=0.0, exposed_us=of.exposed_us, count=of.count) for of in collectives]
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
@@ -189,11 +203,11 @@ def measure_step(
         parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
         late=_late(arrivals.ranks, executions, main, windows),
         async_exposed_us=transfer_exposed_us(trace, windows, naming, arrivals, hidden),
-        layers=_layers(module, compute, collectives, breakdown.step_us, hardware),
-        products=find_products((item.multiplying for item in compute), hardware),
+        layers=None if module is None else find_layers(module, [*compute, *moved], breakdown.step_us, hardware),
+        products=find_products(compute, hardware),
         memory=memory,
         overlap=find_overlap(module, costs.costs, collectives, hardware, used=used, flags=trace.xla_flags.split())
-        if module is not None and module.is_scheduled and hardware is not None and mode not in SYNC_MODES
+        if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE
         else None,
         mode=mode,
     )
@@ -223,22 +237,6 @@ def _late(waits: LateRanks, executions: Executions, main: int, windows: Sequence
     return by_compute if by_compute.us > 2 * waits.us else waits
 
 
-def _layers(
-    module: Module | None,
-    compute: Sequence[MeasuredInstruction],
-    collectives: Sequence[MeasuredCollective],
-    step_us: float,
-    hardware: Hardware | None,
-) -> Layers | None:
-    if module is None:
-        return None
-    ran = [
-        Ran(item.instruction, item.us, 0.0, item.count, item.work) for item in compute if item.instruction is not None
-    ]
-    ran += [Ran(item.instruction, 0.0, item.exposed_us, item.count) for item in collectives if item.instruction]
-    return find_layers(module, ran, step_us, hardware)
-
-
 def _streams(trace: Trace, naming: Naming) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """uint8[instructions]: what they are in the main module, by its HLO, and in others, by their names."""
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
@@ -263,8 +261,12 @@ def _compute(
         instruction = None if module is None else module.instructions.get(item.owner)
         work = None if module is None or instruction is None else work_of(module, instruction)
         names = kernels.get((program.key.name, item.traced), ())
-        found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction, work, slowest(names)))
-    return tuple(sorted(found, key=lambda item: (-item.us, item.cost.name)))
+        count = cost.samples / max(executions, 1)
+        made = MeasuredInstruction(
+            instruction=instruction, us=cost.cost_us * count, count=count, work=work, ran=slowest(names), cost=cost
+        )
+        found.append(made)
+    return tuple(sorted(found, key=lambda item: (-item.us, item.name)))
 
 
 def total_us(items: Sequence[MeasuredInstruction]) -> float:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.window import Group, StepTime
-from pgle.costs.profile.align import EndTable, Evidence, Window, align
+from pgle.costs.measure.ranks import Evidence, match
 from pgle.schedule.timeline import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -53,7 +54,7 @@ class Kind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What can be said of the typical step."""
+    """What is known of the typical step."""
 
     LONGER = "longer"
     SHORTER = "shorter"
@@ -132,14 +133,21 @@ class Differences:
 @dataclass(frozen=True, slots=True)
 class _Item:
     part: Part
-    is_collective: bool
-    opcode: str
-    shape: str
-    op_name: str
-    source: str
     group: Group
+    opcode: str
+    shape: str = ""
+    made: Instruction | None = None  # of the final module; None without HLO
     kernels: float = 0.0  # in a step
     multiplied: str = ""  # type and unit that it multiplied in; empty where it is no product
+
+    @property
+    def op_name(self) -> str:
+        return "" if self.made is None else self.made.op_name.partition("[")[0]
+
+    @property
+    def kind(self) -> str:
+        """The opcode, or the name without its numbers."""
+        return self.opcode or re.sub(r"[.\d]+", "", self.part.name)
 
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
@@ -219,14 +227,12 @@ def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     processes = [{name.rpartition(":")[2] for name in _processes(side)} for side in (before, after)]
     if processes[0] & processes[1]:
         return False
-    windows = []
-    for side in (before, after):
-        tables = tuple(EndTable(one.columns, np.array(one.ns, np.float64), one.first) for one in side.costs.ends)
-        windows += [Window("", tables)] if tables else []
-    if len(windows) < 2:
+    pairs = list(product(before.costs.ends, after.costs.ends))
+    if not pairs:
         return False
-    found = align(windows)
-    return found.evidence == Evidence.ENDS and not found.unclear
+    one, other = max(pairs, key=lambda pair: len(pair[0].shared(pair[1])))
+    columns = one.shared(other)
+    return match(one.of(columns), other.of(columns))[1] == Evidence.ENDS
 
 
 def _processes(step: MeasuredStep) -> set[str]:
@@ -269,30 +275,28 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     module = None if by_name else step.module
     order = {} if module is None else {name: number for number, name in enumerate(module.instructions)}
     own = {group: step.parts.of(group) for group in (Group.COMPUTE, Group.TRANSFER, Group.COPY)}
-    found: list[tuple[int, _Item]] = []
+    found: list[_Item] = []
     for item in step.compute:
-        cost, made = item.cost, None if by_name else item.instruction
-        us = own[Group.COMPUTE].pop(cost.traced, None)
-        if us is None:
-            continue
-        part = Part(cost.traced, us, cost.cost_us, item.count)
-        opcode, shape = ("", "") if by_name else (cost.opcode, cost.shape)
-        kernels = step.parts.kernels.get(cost.traced, 0.0)
-        found.append((_place(order, made), _item(part, opcode, shape, made, Group.COMPUTE, kernels, _multiplied(item))))
+        cost = item.cost
+        if (us := own[Group.COMPUTE].pop(cost.traced, None)) is not None:
+            part = Part(cost.traced, us, cost.cost_us, item.count)
+            hlo = ("", "", None) if by_name else (cost.opcode, cost.shape, item.instruction)
+            kernels = step.parts.kernels.get(cost.traced, 0.0)
+            found.append(_Item(part, Group.COMPUTE, *hlo, kernels, _multiplied(item)))
     for ran in step.collectives:
         us = own[Group.TRANSFER].pop(ran.trace_name, 0.0)
         part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync, ran.beside)
-        made, opcode = (None, "") if by_name else (ran.instruction, ran.kind)
-        found.append((_place(order, made), _item(part, opcode, _result(module, made), made, Group.TRANSFER)))
+        hlo = ("", "", None) if by_name else (ran.kind, _result(module, ran.instruction), ran.instruction)
+        found.append(_Item(part, Group.TRANSFER, *hlo))
     for group, rest in own.items():
         for name, us in rest.items():
             made = None if module is None else module.instructions.get(name)
-            found.append((_place(order, made), _item(Part(name, us, us, 1.0), "", "", made, group)))
-    return [item for _, item in sorted(found, key=lambda row: (row[0], _numbers(row[1].part.name)))]
+            found.append(_Item(Part(name, us, us, 1.0), group, "", "", made))
 
+    def place(item: _Item) -> int:
+        return -1 if item.made is None else order.get(item.made.name, -1)
 
-def _place(order: Mapping[str, int], made: Instruction | None) -> int:
-    return -1 if made is None else order.get(made.name, -1)
+    return sorted(found, key=lambda item: (place(item), _numbers(item.part.name)))
 
 
 def _numbers(name: str) -> tuple[str | int, ...]:
@@ -308,25 +312,11 @@ def _result(module: Module | None, made: Instruction | None) -> str:
     return str(shape.elements[1] if inner.opcode.endswith("-start") and len(shape.elements) > 1 else shape)
 
 
-def _item(
-    part: Part,
-    opcode: str,
-    shape: str,
-    made: Instruction | None,
-    group: Group,
-    kernels: float = 0.0,
-    multiplied: str = "",
-) -> _Item:
-    kind = opcode or re.sub(r"[.\d]+", "", part.name)
-    op_name, source = ("", "") if made is None else (made.op_name.partition("[")[0], made.source)
-    return _Item(part, group == Group.TRANSFER, kind, shape, op_name, source, group, kernels, multiplied)
-
-
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
-    lambda item: (item.part.name, item.opcode, item.op_name, item.shape),
-    lambda item: (item.opcode, item.op_name, item.shape) if item.op_name or item.shape else None,
-    lambda item: (item.is_collective, item.op_name) if item.op_name else None,
-    lambda item: None if item.op_name else (item.opcode, re.sub(r"[.\d]+", "", item.part.name), item.shape),
+    lambda item: (item.part.name, item.kind, item.op_name, item.shape),
+    lambda item: (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None,
+    lambda item: (item.group == Group.TRANSFER, item.op_name) if item.op_name else None,
+    lambda item: None if item.op_name else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape),
 )
 """From the surest match to the weakest; None: an instruction cannot be matched by it."""
 
@@ -363,9 +353,9 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> Change
         after=two,
         delta_us=delta,
         share=delta / step_us,
-        opcode=known.opcode,
+        opcode=known.kind,
         op_name=known.op_name,
-        source=known.source,
+        source="" if known.made is None else known.made.source,
         group=str(known.group),
         note="" if before is None or after is None else "; ".join(_notes(before, after)),
     )
@@ -374,7 +364,7 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> Change
 def _kind(item: _Item, one: Part | None, two: Part | None, delta: float) -> Kind:
     if one is None or two is None:
         return Kind.APPEARED if one is None else Kind.GONE
-    if item.is_collective:
+    if item.group == Group.TRANSFER:
         own = two.each_us * two.count - one.each_us * one.count
         if own * delta <= 0 or abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count or abs(own) < abs(delta) / 2:
             return Kind.HIDDEN_LESS if delta > 0 else Kind.HIDDEN_MORE
@@ -385,8 +375,8 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
     one, two = before.part, after.part
     if one.sync != two.sync:
         yield "now synchronous" if two.sync else "now asynchronous"
-    if before.opcode != after.opcode:
-        yield f"{before.opcode} → {after.opcode}"
+    if before.kind != after.kind:
+        yield f"{before.kind} → {after.kind}"
     if before.shape != after.shape and before.shape and after.shape:
         yield f"{before.shape} → {after.shape}"
     if abs(one.count - two.count) > 1e-6 * max(one.count, two.count):
@@ -395,13 +385,13 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"
-    if one.sync == two.sync and set(one.beside) != set(two.beside):
-        yield f"overlaps {', '.join(two.beside[:2]) or 'nothing'}, was {', '.join(one.beside[:2]) or 'nothing'}"
+    was, now = one.beside, two.beside
+    if one.sync == two.sync and set(was) != set(now):
+        yield f"overlaps {', '.join(now[:2]) or 'nothing'}, was {', '.join(was[:2]) or 'nothing'}"
 
 
 def _multiplied(item: MeasuredInstruction) -> str:
-    how = item.multiplying
-    return "" if how.tensor_cores is None else f"{how.dtype}{'' if how.tensor_cores else ' off the Tensor Cores'}"
+    return "" if item.tensor_cores is None else f"{item.dtype}{'' if item.tensor_cores else ' off the Tensor Cores'}"
 
 
 def _layers(before: MeasuredStep, after: MeasuredStep, least_us: float) -> tuple[tuple[str, str, float, float], ...]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from pgle.costs.estimate.kernels import attention_operations, bytes_accessed, matmuls, pointwise_operations
 from pgle.costs.profile.value import has_remat
@@ -33,13 +34,17 @@ class Work:
 
     def peak_tflops(self, hardware: Hardware) -> float:
         """What the GPU does at best of these products."""
-        return hardware.peak_tflops(self.dtype) if self.tensor_cores else hardware.tflops["f32"]
+        return _peak(hardware, self.dtype, bool(self.tensor_cores))
 
     def roofline_us(self, hardware: Hardware) -> float:
         """The larger of arithmetic and memory time, at the peaks of the data sheet."""
         arithmetic = self.flops / self.peak_tflops(hardware) / 1e6 if self.flops else 0.0
         arithmetic += self.other_operations / (hardware.tflops["f32"] / 2) / 1e6
         return max(arithmetic, self.bytes / hardware.memory_gb_s / 1e3)
+
+
+def _peak(hardware: Hardware, dtype: str, tensor_cores: bool) -> float:
+    return hardware.peak_tflops(dtype) if tensor_cores else hardware.tflops["f32"]
 
 
 def work_of(module: Module, instruction: Instruction) -> Work:
@@ -141,49 +146,49 @@ class Products:
         return self.flops / self.us / 1e6 if self.us > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Multiplying:
-    """One instruction as `find_products` counts it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What one instruction does in a step, as layers and products count it."""
 
-    us: float  # its time in a step
+    instruction: Instruction | None  # of the final module; None without HLO
+    us: float  # time of all its executions on the GPU; 0 of collectives
+    exposed_us: float = 0.0  # of collectives, the part that no compute overlaps
     count: float  # executions in a step
-    asked: Work | None  # of its HLO; None without
-    ran: Multiplied | None  # by its kernels' names; None where they do not say
+    work: Work | None = None  # of one execution, by its HLO; None of collectives, and without HLO
+    ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
 
     @property
     def tensor_cores(self) -> bool | None:
         """Whether it multiplied there: as its kernels' names say, else as its HLO asks; None where it is no product."""
         if self.ran is not None:
             return self.ran.tensor_cores
-        return None if self.asked is None else self.asked.tensor_cores
+        return None if self.work is None else self.work.tensor_cores
 
     @property
     def dtype(self) -> str:
         """The type it multiplied in."""
-        asked = self.asked.dtype if self.asked is not None else ""
+        asked = self.work.dtype if self.work is not None else ""
         return (self.ran.dtype if self.ran is not None else "") or asked or "an unknown type"
 
 
-def find_products(ran: Iterable[Multiplying], hardware: Hardware | None) -> tuple[Products, ...]:
+def find_products(ran: Iterable[Ran], hardware: Hardware | None) -> tuple[Products, ...]:
     """What ran by type and unit, the one that takes longest first; instructions that multiply nothing are left out."""
-    groups: dict[tuple[str, bool], list[Multiplying]] = defaultdict(list)
+    groups: dict[tuple[str, bool], list[Ran]] = defaultdict(list)
     for item in ran:
         if item.tensor_cores is not None:
             groups[item.dtype, item.tensor_cores].append(item)
-    found = [_products(*key, items, hardware) for key, items in groups.items()]
+    found = [
+        Products(
+            dtype,
+            tensor_cores,
+            us=sum(item.us for item in items),
+            flops=sum(item.count * item.work.flops for item in items if item.work is not None),
+            peak_tflops=None if hardware is None else _peak(hardware, dtype, tensor_cores),
+            named_us=sum(item.us for item in items if item.ran is not None),
+        )
+        for (dtype, tensor_cores), items in groups.items()
+    ]
     return tuple(sorted(found, key=lambda item: (-item.us, item.dtype)))
-
-
-def _products(dtype: str, tensor_cores: bool, items: Sequence[Multiplying], hardware: Hardware | None) -> Products:
-    peak = None if hardware is None else hardware.peak_tflops(dtype) if tensor_cores else hardware.tflops["f32"]
-    return Products(
-        dtype,
-        tensor_cores,
-        us=sum(item.us for item in items),
-        flops=sum(item.count * item.asked.flops for item in items if item.asked is not None),
-        peak_tflops=peak,
-        named_us=sum(item.us for item in items if item.ran is not None),
-    )
 
 
 class Phase(StrEnum):
@@ -194,17 +199,6 @@ class Phase(StrEnum):
     REMATERIALISED = "rematerialised"
     OPTIMIZER = "optimizer"
     OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What ran in a step, as layers count it."""
-
-    instruction: Instruction  # of the final module
-    us: float  # time of all its executions on the GPU; 0 of collectives
-    exposed_us: float  # of collectives, the part that no compute overlaps
-    count: float  # executions in a step
-    work: Work | None = None  # of one execution; None of collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,61 +231,59 @@ class Layers:
         return sum(layer.us for layer in self.scopes if layer.phase == phase)
 
 
-def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Hardware | None) -> Layers:
+def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Hardware | None) -> Layers:
     """Group what ran by scope and source line.
 
     Args:
-        ran: in a step, each instruction once.
+        ran: in a step, each instruction once; those of other modules do not count.
     """
     phases = phases_of(module)
-    work = {item.instruction.name: item.work for item in ran if item.work is not None}
+    known = [(item, item.instruction) for item in ran if item.instruction is not None]
+    rows = [_Row(item, described(module, made), phases.get(made.name, Phase.OTHER)) for item, made in known]
 
-    def group(key: Mapping[str, tuple[str, str]]) -> tuple[Layer, ...]:
-        groups: dict[tuple[str, str], list[Ran]] = defaultdict(list)
-        for item in ran:
-            groups[key[item.instruction.name]].append(item)
-        found = [_layer(name, phase, items, work, sources, hardware) for (name, phase), items in groups.items()]
-        return tuple(sorted(found, key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase)))
+    def group(key: Callable[[_Row], tuple[str, str]]) -> list[Layer]:
+        groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+        for row in rows:
+            groups[key(row)].append(row)
+        found = [_layer(*names, items, hardware) for names, items in groups.items()]
+        return sorted(found, key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase))
 
-    names = {item.instruction.name: described(module, item.instruction) for item in ran}
-    sources = {name: item.source for name, item in names.items()}
-    phase_of = {name: phases.get(name, Phase.OTHER) for name in names}
-    again = {name for name, phase in phase_of.items() if phase == Phase.REMATERIALISED}
-    computed = [(item, item.work) for item in ran if item.work is not None]
+    def utilisation(counted: Iterable[_Row]) -> float | None:
+        if hardware is None or step_us <= 0:
+            return None
+        done = ((row.ran.count, row.ran.work) for row in counted if row.ran.work is not None)
+        return sum(count * work.flops / work.peak_tflops(hardware) for count, work in done) / 1e6 / step_us
+
     return Layers(
-        scopes=group({name: (scope_of(item.op_name), phase_of[name]) for name, item in names.items()}),
-        lines=tuple(sorted(group({name: (source, "") for name, source in sources.items()}), key=lambda line: -line.us)),
-        mfu=_utilisation([row for row in computed if row[0].instruction.name not in again], step_us, hardware),
-        hfu=_utilisation(computed, step_us, hardware),
+        scopes=tuple(group(lambda row: (scope_of(row.named.op_name), row.phase))),
+        lines=tuple(sorted(group(lambda row: (row.named.source, "")), key=lambda line: -line.us)),
+        mfu=utilisation(row for row in rows if row.phase != Phase.REMATERIALISED),
+        hfu=utilisation(rows),
     )
 
 
-def _layer(
-    name: str,
-    phase: str,
-    items: Sequence[Ran],
-    work: Mapping[str, Work],
-    sources: Mapping[str, str],
-    hardware: Hardware | None,
-) -> Layer:
-    done = [(item, work[item.instruction.name]) for item in items if item.instruction.name in work]
+class _Row(NamedTuple):
+    """What ran, the instruction that says where it comes from, and its phase."""
+
+    ran: Ran
+    named: Instruction
+    phase: Phase
+
+
+def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None) -> Layer:
+    items = [row.ran for row in rows]
+    done = [(item.count, item.work) for item in items if item.work is not None]
     return Layer(
         name=name,
         phase=phase,
         us=sum(item.us for item in items),
         exposed_us=sum(item.exposed_us for item in items),
         instructions=len(items),
-        flops=sum(item.count * each.flops for item, each in done),
-        bytes=sum(item.count * each.bytes for item, each in done),
-        roofline_us=None if hardware is None else sum(item.count * each.roofline_us(hardware) for item, each in done),
-        source=sources[max(items, key=lambda item: item.us + item.exposed_us).instruction.name],
+        flops=sum(count * work.flops for count, work in done),
+        bytes=sum(count * work.bytes for count, work in done),
+        roofline_us=None if hardware is None else sum(count * work.roofline_us(hardware) for count, work in done),
+        source=max(rows, key=lambda row: row.ran.us + row.ran.exposed_us).named.source,
     )
-
-
-def _utilisation(computed: Sequence[tuple[Ran, Work]], step_us: float, hardware: Hardware | None) -> float | None:
-    if hardware is None or step_us <= 0:
-        return None
-    return sum(item.count * work.flops / work.peak_tflops(hardware) for item, work in computed) / 1e6 / step_us
 
 
 def described(module: Module, instruction: Instruction) -> Instruction:

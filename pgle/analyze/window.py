@@ -244,7 +244,7 @@ def _step_times(
 
 
 LAUNCH_GAP_NS = 20_000
-"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see `THRESHOLDS`."""
+"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see `pgle.analyze.rules`."""
 
 LONG_GAP_NS = 1_000_000  # from here on the device waits for the host, its input, or another program
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import (
     force_option,
     hlo_option,
     module_option,
-    one_blas_thread,
     page_options,
     stat_option,
     target_option,
 )
 from pgle.cli.paths import PATH, PROFILE_OUT, Out
 
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
 
-
-@click.command(cls=Command)
+@click.command(cls=Command, computes=True)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option(
     "-o",
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     "--fingerprint-names", is_flag=True, help="Write fingerprint::name, so that other modules ignore the costs."
 )
 @click.option("--all-executions", is_flag=True, help="Keep warm-up and truncated executions.")
-@click.option("--complete", "target", metavar="TARGET", help="Fill gaps, with estimates for this GPU (h100, a100, …).")
+@click.option("--complete", metavar="TARGET", help="Fill gaps, with estimates for this GPU (h100, a100, …).")
 @click.option(
     "--executor",
     default="processes",
@@ -49,17 +47,7 @@ if TYPE_CHECKING:
 )
 @force_option
 @page_options
-def convert_command(
-    inputs: tuple[AnyPath, ...],
-    output: AnyPath | None,
-    hlo: tuple[AnyPath, ...],
-    stat: str,
-    collective_stat: str,
-    all_executions: bool,
-    sections: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
 
     INPUT: .nsys-rep, nsys .sqlite or parquet directory, .xplane.pb, a profiler log directory (its newest run), a run
@@ -72,29 +60,7 @@ def convert_command(
     pgle convert logdir/ -o profile.pb
     pgle convert shared/rank*.sqlite --executor dask://head:8786 -o profile.pbtxt
     """
-    with one_blas_thread():
-        from pgle.costs.measure.measured import AggregateOptions
-        from pgle.costs.statistic import parse_statistic
-        from pgle.report.costs import convert as report
-        from pgle.report.next_steps import after_conversion
-        from pgle.report.page.terminal import show
-        from pgle.report.progress import progress
-        from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
-
-    request = ConvertRequest(
-        inputs=inputs,
-        out=output or default_output(inputs),
-        hlo=hlo or default_hlo(inputs),
-        options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
-        **options,
-    )
-    with progress("reading traces") as advance:
-        result = convert(request, progress=advance)
-    if as_json:
-        report.show_json(result)
-        return
-    following = after_conversion(result.written[0].path, request.hlo) if len(result.written) == 1 else ()
-    show(report.convert_page(result, following), sections=sections)
+    return api.convert(**options)
 
 
 @click.command(cls=Command)
@@ -106,7 +72,7 @@ def convert_command(
     type=Out("", ".pbtxt", ".txtpb"),
     required=True,
     metavar="FILE",
-    help="Table of collectives (.pbtxt); that of products beside it: .matmul.pbtxt.",
+    help="Table of collectives (.pbtxt); that of products next to it: .matmul.pbtxt.",
 )
 @hlo_option(" of the traced run")
 @module_option("Which modules: auto, all or a regular expression.", default="auto")
@@ -115,9 +81,8 @@ def convert_command(
 @force_option
 @page_options
 def perf_table_command(
-    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, rehearse: bool,
-    sections: tuple[str, ...], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, rehearse: bool, **options: Any
+) -> Answer[Any]:
     """From traces the measured tables that XLA's own cost model reads: one per cluster, for every program.
 
     INPUT: traces as for 'pgle convert'. The tables hold what collectives and matrix products took, by size and group,
@@ -129,7 +94,6 @@ def perf_table_command(
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
     from pgle.report.costs import perf_table as report
-    from pgle.report.page.terminal import show
     from pgle.report.progress import progress
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
@@ -138,7 +102,4 @@ def perf_table_command(
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
     with progress("reading traces") as advance:
         found = perf_table(request, load_target(target), rehearse=rehearse, progress=advance)
-    if as_json:
-        report.show_json(found)
-    else:
-        show(report.perf_table_page(found), sections=sections)
+    return api.answer("perf-table", found, report.perf_table_page(found), report.document(found))

@@ -1,22 +1,24 @@
-"""How a command explains itself: options in groups, examples, and what every command has: -q, -v, -h."""
+"""How a command explains itself: options in groups, examples, and what every command has: -q, -h."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-import time
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from inspect import cleandoc
 from pathlib import Path
 from shlex import join
 from shutil import which
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgle.errors import cut, one_line
+from pgle.errors import cut
+
+if TYPE_CHECKING:
+    from pgle.api import Answer
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
@@ -25,12 +27,12 @@ SECTIONS: dict[str, str] = {
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps keep-stalls pattern confidence same-within launch-spread history",
-    "Limits (exit code 1 where one is not kept)": "fail-undecided require-faster max-loss-change "
-    "max-memory-growth max-compile-growth min-time-coverage min-collectives",
+    "Limits (exit code 1 if one is not kept)": "fail-undecided require-faster max-loss-change "
+    "max-memory-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
     "Search": "budget time-limit memory-limit worlds seed",
-    "Output": "all section kind sort label html svg junit github shell force json quiet verbose -h help",
+    "Output": "all section kind sort label html svg junit github shell force json quiet -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 
@@ -58,48 +60,8 @@ def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
         ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
 
 
-def _explain(ctx: click.Context, _: click.Parameter, verbose: bool) -> None:
-    """Say which files are opened and which programs are started, when, and what it took in all."""
-    if not verbose:
-        return
-    os.environ.setdefault("PGLE_DEBUG", "1")
-    begin, out = time.monotonic(), sys.stderr
-    aside = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "/proc", "/dev", "/sys", "/etc")
-    last = ""
-
-    def audit(event: str, found: tuple[Any, ...]) -> None:
-        nonlocal last
-        line = ""
-        if event == "subprocess.Popen":
-            line = f"starts {' '.join(map(os.fsdecode, found[1]))}"[:500]
-        elif event in ("os.rename", "os.link"):  # files are written under another name first
-            line = f"writes {os.fsdecode(found[1])}"
-        elif event == "open" and isinstance(found[0], str | bytes) and not found[2] & (os.O_WRONLY | os.O_RDWR):
-            name = os.fsdecode(found[0])
-            line = "" if name.startswith(aside) or name.endswith((".py", ".pyc", ".tmp")) else f"reads {name}"
-        if line not in ("", last) and not ctx.meta.get("pgle.closed"):
-            last = line
-            print(f"pgle: {time.monotonic() - begin:7.3f} s  {one_line(line)}", file=out)
-
-    def closed() -> None:
-        from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-
-        ctx.meta["pgle.closed"] = True
-        own, children = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
-        cpu = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
-        peak = max(own.ru_maxrss, children.ru_maxrss) >> 10
-        print(f"pgle: {time.monotonic() - begin:7.3f} s  done; {cpu:.2f} s of CPU, at most {peak} MiB", file=out)
-
-    ctx.call_on_close(closed)
-    sys.addaudithook(audit)
-
-
-_COMMON = (
-    click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_silence, is_eager=True,
-                 help="Print the verdict line only."),
-    click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_explain, is_eager=True,
-                 help="Say what is read, written and started; show where an internal error is."),
-)  # fmt: skip
+_QUIET = click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_silence, is_eager=True,
+                      help="Print the verdict line only.")  # fmt: skip
 
 
 def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -117,12 +79,19 @@ _BRIEF = click.Option(["-h"], is_flag=True, expose_value=False, callback=_brief,
 
 
 class Command(click.Command):
-    """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples."""
+    """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples.
 
-    def __init__(self, *words: Any, **options: Any) -> None:
+    What its function returns is an `pgle.api.Answer`, or None if it printed all itself.
+
+    Args:
+        computes: whether it needs NumPy in every case.
+    """
+
+    def __init__(self, *words: Any, computes: bool = False, **options: Any) -> None:
+        self.computes = computes
         options["context_settings"] = {**(options.get("context_settings") or {}), "help_option_names": ["--help"]}
         super().__init__(*words, **options)
-        self.params += (*_COMMON, _BRIEF)
+        self.params += (_QUIET, _BRIEF)
         text = cleandoc(self.help or "").split("\n")
         self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
         self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
@@ -140,11 +109,23 @@ class Command(click.Command):
             raise click.UsageError(f"No such option: {error.option_name}; put -- before your program: {line}") from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, once every file that is to be written can be."""
+        """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
+        check is not met."""
         from pgle.cli.paths import check_outputs
+        from pgle.report import progress
 
         check_outputs(ctx)
-        return super().invoke(ctx)
+        if self.computes:
+            with one_blas_thread():
+                import numpy  # noqa: F401
+        progress.is_shown = True
+        try:
+            answer: Answer[Any] | None = super().invoke(ctx)
+        finally:
+            progress.is_shown = False
+        if answer is not None:
+            _print(ctx, answer)
+            ctx.exit(not answer.ok)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then the options by group."""
@@ -158,6 +139,38 @@ class Command(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+def _print(ctx: click.Context, answer: Answer[Any]) -> None:
+    from pgle.report import text
+    from pgle.report.page.terminal import show
+
+    if ctx.meta["pgle.as_json"]:
+        text.show(answer.document["schema"], answer.document)
+        text.warn(answer.document.get("warnings", ()))
+    else:
+        show(answer.page, sections=("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ()))
+
+
+_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While numpy is imported, let its OpenBLAS start no threads; a number that the user set stays.
+
+    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the import on two
+    cores, more on a login node of a hundred, and wall time wherever the cores are busy. The variable is taken back at
+    the end, so that the user's program, started later, does not inherit it.
+    """
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 def write_brief(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -54,7 +54,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "show": "What a profile or a trace holds.",
         "analyze": "Where the time of a measured step goes, and what could be saved.",
         "report": "One page on a run: verdict, timeline, findings, costs, step times.",
-        "view": "Open XProf on a run.",
         "diff": "What changed between two profiles.",
         "history": "Step times over months, and how much launches differ.",
     },
@@ -67,11 +66,12 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
 one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "start": "doctor init help completion",
+    "start": "doctor init help completion mcp",
     "convert": "convert perf-table",
-    "stages": "run profile perf auto",
+    "stages": "run profile perf auto confirm",
+    "steps": "compare history",
     "profiles": "verify complete carry merge diff",
-    "show": "show predict analyze report view",
+    "show": "show predict analyze report",
 }
 """The files that hold several commands of one kind."""
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}

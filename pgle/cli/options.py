@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET, Between
+from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, Between
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -40,22 +38,21 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def _how(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Keep how the answer is printed, for `Command`."""
+    ctx.meta[f"pgle.{param.name}"] = value
 
 
-def _all_sections(ctx: click.Context, _: click.Parameter, everything: bool) -> None:
-    ctx.meta["pgle.sections"] = ("*",) if everything else ()
-
-
+json_option = click.option("--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_how,
+                           help="Print one JSON object instead of a table.")  # fmt: skip
 page_options = _together(
-    click.option("--all", is_flag=True, is_eager=True, expose_value=False, callback=_all_sections,
+    click.option("--all", "everything", is_flag=True, is_eager=True, expose_value=False, callback=_how,
                  help="Print every section and every row."),
-    click.option("--section", "sections", multiple=True, metavar="NAME",
-                 callback=lambda ctx, _, names: (*ctx.meta.get("pgle.sections", ()), *names),
+    click.option("--section", "sections", multiple=True, metavar="NAME", expose_value=False, callback=_how,
                  help="Print this section too; repeatable."),
     json_option,
 )  # fmt: skip
-"""What every command has whose answer is a page: ``sections`` and ``as_json``."""
+"""What every command has whose answer is a page."""
 force_option = click.option("--force", is_flag=True, help="Overwrite output files that exist.")
 profile_argument = click.argument("profile", type=PATH, metavar="PROFILE")
 profile_output = click.option(
@@ -69,16 +66,25 @@ profile_output = click.option(
 stat_option = click.option(
     "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
 )
+
+
+def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The GPUs that are known by name, for the shell."""
+    from pgle.xla.targets import BUILT_IN
+
+    return [name for name in BUILT_IN if name.startswith(incomplete)]
+
+
 target_option = click.option(
     "--target",
-    type=TARGET,
+    shell_complete=targets,
     default="h100",
     show_default=True,
     metavar="NAME|FILE",
     help="GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt.",
 )
 topology_option = click.option(
-    "--topology", metavar="SxHxD", help="Topology: slices x hosts per slice x devices per host."
+    "--topology", metavar="SxHxD", help="Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs."
 )
 network_option = click.option(
     "--network",
@@ -94,15 +100,19 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
     if path is not None:
         from pgle.errors import UserError
         from pgle.files import read_bytes
+        from pgle.xla.flags.text import FOUND_BY_SEARCH
 
         found: list[str] = []
+        first = None  # of those that a search found
         for number, line in enumerate(read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1):
+            first = len(found) if line == FOUND_BY_SEARCH else first
             words = [] if line.lstrip().startswith("#") else line.split()
             if wrong := next((word for word in words if not word.startswith("--")), None):
                 what = f"'{wrong}' does not begin with --"
                 raise UserError(what, where=f"{path}, line {number}", remedy="write --name=value; # begins a remark")
             found += words
         ctx.meta["pgle.flags"] = tuple(found)
+        ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])
 
 
 def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -135,7 +145,7 @@ mode_option = click.option(
     "--mode",
     default="sync",
     show_default=True,
-    type=click.Choice(["sync", "async", "sync-legacy"]),
+    type=click.Choice(["sync", "async"]),
     help="How collectives run while they are measured; 'pgle profile --help' says more.",
 )
 quiet_option = click.option(
@@ -176,7 +186,7 @@ def asked_of(
     shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
     taken["profile"], out = (None if path is None else str(path) for path in (taken["profile"], output))
     return RehearseCommand(
-        words, topology=shape, out=out, job=options.pop("job", None), cached=options["cached"], **taken
+        words, topology=shape, out=out, job=options.pop("job", None), cached=options.pop("cached"), **taken
     )
 
 
@@ -188,22 +198,15 @@ choose_option = click.option(
 )
 
 
-def _share(_: click.Context, param: click.Parameter, value: float) -> float:
-    if value != value:  # nan passes every range
-        raise click.BadParameter("nan is not in the range 0<=x<=1.", param=param)
-    return value
-
-
 def _bound(name: str, default: float, text: str) -> Callable[[F], F]:
     """A share from 0 to 1 that a profile must reach."""
-    share = Between(0, 1)
-    return click.option(name, default=default, show_default=True, type=share, callback=_share, help=text)
+    return click.option(name, default=default, show_default=True, type=Between(0, 1), help=text)
 
 
 bounds_options = _together(
-    _bound("--min-time-coverage", 0.95, "Exit with 1 where the profile covers less of the main module's time."),
+    _bound("--min-time-coverage", 0.95, "Exit with 1 if the profile covers less of the main module's time."),
     _bound(
-        "--min-collectives", 0.99, "Exit with 1 where collectives without a cost weigh more than the rest of the step."
+        "--min-collectives", 0.99, "Exit with 1 if collectives without a cost weigh more than the rest of the step."
     ),
 )
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.module_verdict.Bounds`."""
@@ -241,7 +244,7 @@ capture_option = click.option(
     default="auto",
     show_default=True,
     type=click.Choice(["auto", "jax", "nsys", "simulated"]),
-    help="Profiler; simulated needs no GPU. auto: jax where there is a GPU.",
+    help="Profiler; simulated needs no GPU. auto: jax if there is a GPU.",
 )
 stage_options = _together(
     click.argument("words", nargs=-1, metavar="-- COMMAND..."),
@@ -256,24 +259,3 @@ stage_options = _together(
     click.option("--force", is_flag=True, help="Run a stage again; its old folder is kept under another name."),
 )
 """What every command has that launches a program: profile, perf, run."""
-
-
-_THREADS = "OPENBLAS_NUM_THREADS"
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """While numpy is imported, let its OpenBLAS start no threads; a number that the user set stays.
-
-    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the import on two
-    cores, more on a login node of a hundred, and wall time wherever the cores are busy. The variable is taken back at
-    the end, so that the user's program, started later, does not inherit it.
-    """
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]

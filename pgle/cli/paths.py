@@ -1,4 +1,4 @@
-"""Files and GPUs on a command line: local paths, object stores, ``-`` for stdin or stdout, names of targets."""
+"""Files and bandwidths on a command line: local paths, object stores, ``-`` for stdin or stdout."""
 
 from __future__ import annotations
 
@@ -11,21 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from pgle.files import AnyPath
-
-
-class _Path(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """What every path has: the shell completes it."""
-
-    name = "path"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """File names, by the shell."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
 
 
 class Between(click.FloatRange):
@@ -51,7 +37,7 @@ class _Bandwidth(Between):
 BANDWIDTH = _Bandwidth(0, 1e6, min_open=True)
 
 
-class _In(_Path):
+class _In(click.Path):
     """A file to read: a local path or one of an object store; ``-`` is stdin.
 
     Args:
@@ -59,6 +45,7 @@ class _In(_Path):
     """
 
     def __init__(self, binary: str = ".log") -> None:
+        super().__init__()
         self.binary = binary
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
@@ -68,7 +55,7 @@ class _In(_Path):
         return _stdin_file(ctx, self.binary) if value == "-" and ctx is not None else as_path(value)
 
 
-class Out(_Path):
+class Out(click.Path):
     """A file to write: a local path or one of an object store; ``-`` is stdout, which then has nothing else.
 
     Args:
@@ -78,6 +65,7 @@ class Out(_Path):
     """
 
     def __init__(self, stdout: str, *ends: str) -> None:
+        super().__init__()
         self.stdout, self.ends = stdout, ends
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
@@ -99,46 +87,37 @@ class Out(_Path):
         return f"choose a name that ends in {', '.join(self.ends)}"
 
 
-class _Local(_Path):
-    """A file or folder of this machine; ``-`` is none, and neither is an address of an object store."""
+class _Local(click.Path):
+    """A file of this machine, or a folder, there or to be made; ``-`` is neither, nor is an address of an object store.
+
+    Args:
+        needed: ``a file`` or ``a folder``.
+        remedy: for an address.
+    """
+
+    def __init__(self, needed: str, remedy: str) -> None:
+        super().__init__()
+        self.needed, self.remedy = needed, remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """As click asks for it."""
         from pgle.errors import UserError
         from pgle.files import as_path
 
-        if value == "-" or "://" in os.fspath(value):
-            what = "is stdin or stdout" if value == "-" else "is no path of this machine"
-            raise UserError(f"{what}, and {self.needed} is needed", where=value, remedy=self._remedy(value))
-        return Path(as_path(value))
-
-    needed = "a file"
-
-    def _remedy(self, value: str) -> str:
-        return "name one" if value == "-" else "copy it here first"
-
-
-class _Folder(_Local):
-    """A folder of this machine, there or to be made."""
-
-    needed = "a folder"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """As click asks for it."""
-        from pgle.errors import UserError
-
-        path = super().convert(value, param, ctx)
-        if path.exists() and not path.is_dir():
+        if value == "-":
+            raise UserError(f"is stdin or stdout, and {self.needed} is needed", where=value, remedy="name one")
+        if "://" in os.fspath(value):
+            raise UserError(f"is no path of this machine, and {self.needed} is needed", where=value, remedy=self.remedy)
+        path = Path(as_path(value))
+        if self.needed == "a folder" and path.exists() and not path.is_dir():
             raise UserError("is a file, and a folder is needed", where=path, remedy="choose another")
         return path
-
-    def _remedy(self, value: str) -> str:
-        return "name one" if value == "-" else "choose one here, and copy it there afterwards"
 
 
 PATH, HLO = _In(), _In(binary=".hlo.pb")
 PROFILE_OUT, PAGE_OUT = Out(".pbtxt"), Out(".md")
-LOCAL, FOLDER = _Local(), _Folder()
+LOCAL = _Local("a file", "copy it here first")
+FOLDER = _Local("a folder", "choose one here, and copy it there afterwards")
 
 
 def check_outputs(ctx: click.Context) -> None:
@@ -150,7 +129,7 @@ def check_outputs(ctx: click.Context) -> None:
     from pgle.errors import UserError
     from pgle.files import check_absent
 
-    if ctx.meta.get("pgle.stdout") and ctx.params.get("as_json"):
+    if ctx.meta.get("pgle.stdout") and ctx.meta.get("pgle.as_json"):
         raise UserError("stdout holds a file or the object of --json, not both", where="-", remedy="name the file")
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
@@ -198,24 +177,18 @@ def _stdin_file(ctx: click.Context, binary: str = ".log") -> Path:
     return _Dash(keep_stdin(_folder(ctx), binary=binary))
 
 
-class _Stdout(type(Path())):  # type: ignore[misc]
-    """A file that is written to stdout, whole, when it is written; it is called ``-`` wherever it is printed."""
+class _Stdout(_Dash):
+    """A file that is written to stdout, whole, when it is written."""
 
     stdout: TextIO
     is_stream = True  # as of `pgle.files.write_files`
 
-    def __str__(self) -> str:
-        return "-"
-
-    def __fspath__(self) -> str:
-        return str(super().__str__())
-
     def with_name(self, name: str) -> Path:
-        """A file beside it, which goes nowhere."""
+        """A file next to it, which goes nowhere."""
         return Path(os.fspath(self)).with_name(name)
 
     def write_bytes(self, data: bytes) -> int:
-        """Give it to stdout now: what stdout does not take is said before anything is said to be good."""
+        """Give it to stdout now: what stdout does not take must fail before any answer is good."""
         try:
             self.stdout.buffer.write(data)
             self.stdout.flush()
@@ -237,13 +210,15 @@ def _stdout_file(ctx: click.Context, suffix: str) -> Path:
         raise UserError("stdout holds one file", where="-", remedy="name the other files")
     ctx.meta["pgle.stdout"] = True
     path = _Stdout(_folder(ctx) / f"stdout{suffix}")
-    path.stdout, sys.stdout = sys.stdout, sys.stderr
-
-    def restore() -> None:
-        sys.stdout = path.stdout
-
-    ctx.call_on_close(restore)
+    path.stdout = leave_stdout(ctx)
     return path
+
+
+def leave_stdout(ctx: click.Context) -> TextIO:
+    """Have pages go to stderr until the command ends, as stdout is for something else; returns stdout."""
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    ctx.call_on_close(lambda: setattr(sys, "stdout", stdout))
+    return stdout
 
 
 def _folder(ctx: click.Context) -> Path:
@@ -251,20 +226,3 @@ def _folder(ctx: click.Context) -> Path:
     from tempfile import TemporaryDirectory
 
     return Path(ctx.with_resource(TemporaryDirectory(prefix="pgle-")))
-
-
-class _Target(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """The name of a GPU, or a file; it stays text."""
-
-    name = "target"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The GPUs that are known by name."""
-        from click.shell_completion import CompletionItem
-
-        from pgle.xla.targets import BUILT_IN
-
-        return [CompletionItem(name) for name in BUILT_IN if name.startswith(incomplete)]
-
-
-TARGET = _Target()

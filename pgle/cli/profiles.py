@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import (
     bounds_options,
     force_option,
     hlo_option,
     module_option,
-    one_blas_thread,
     page_options,
     profile_argument,
     profile_output,
@@ -41,16 +42,12 @@ devices_per_host_option = click.option(
     "--schedule",
     type=PATH,
     metavar="PATH",
-    help="Schedule dump of LHS, file or directory; found beside the HLO by itself.",
+    help="Schedule dump of LHS, file or directory; found next to the HLO by itself.",
 )
 @module_option("Only modules whose name matches.")
 @bounds_options
 @page_options
-@click.pass_context
-def verify_command(
-    ctx: click.Context, /, min_time_coverage: float, min_collectives: float, sections: tuple[str, ...], as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+def verify_command(**options: Any) -> Answer[Any]:
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
 
     XLA looks a cost up by the name its instruction had when the latency-hiding scheduler ran, and fills gaps with
@@ -62,20 +59,7 @@ def verify_command(
     pgle verify profile.pbtxt --hlo dump/
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
-    from pgle.report.costs import verify as report
-    from pgle.report.next_steps import after_verification
-    from pgle.report.page.terminal import show
-    from pgle.run.coverage import verify
-    from pgle.xla.log.module_verdict import Bounds
-
-    coverage, bounds = verify(**options), Bounds(min_time_coverage, min_collectives)
-    profile, ok = options["profile"], coverage.is_ok(bounds)
-    if as_json:
-        report.show_json(str(profile), coverage, bounds)
-    else:
-        following = after_verification(profile, options["hlo"]) if ok else ()
-        show(report.verify_page(str(profile), coverage, bounds, following), sections=sections)
-    ctx.exit(0 if ok else 1)
+    return api.verify(**options)
 
 
 @click.command(cls=Command)
@@ -87,7 +71,7 @@ def verify_command(
 @devices_per_host_option
 @force_option
 @page_options
-def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def complete_command(**options: Any) -> Answer[Any]:
     """Fill the gaps of a cost profile.
 
     An instruction without a cost gets a constant of 1, 1000 or 5000 µs from XLA (on Hopper and later its own estimate),
@@ -99,15 +83,11 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
     """
     from pgle.report.costs import profiles as report
     from pgle.report.next_steps import after_conversion
-    from pgle.report.page.terminal import show
     from pgle.run.coverage import complete_file
 
     completions, written = complete_file(**options)
-    if as_json:
-        report.complete_json(completions, written)
-    else:
-        following = after_conversion(written.path, options["hlo"])
-        show(report.complete_page(completions, written, following), sections=sections)
+    page = report.complete_page(completions, written, after_conversion(written.path, options["hlo"]))
+    return api.answer("complete", completions, page, report.complete_document(completions, written))
 
 
 @click.command(cls=Command)
@@ -124,7 +104,7 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
 @module_option("Module to carry.  [default: best match]")
 @force_option
 @page_options
-def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def carry_command(**options: Any) -> Answer[Any]:
     """Carry a profile over to another compilation of the program.
 
     NEW_HLO may come from another jax, another number of devices, or an edited program. Instructions are matched by what
@@ -136,18 +116,14 @@ def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> N
     """
     from pgle.report.costs import profiles as report
     from pgle.report.next_steps import after_conversion
-    from pgle.report.page.terminal import show
     from pgle.run.coverage import carry_file
 
     carried, written = carry_file(**options)
-    if as_json:
-        report.carry_json(carried, written)
-    else:
-        following = after_conversion(written.path, [options["new"]])
-        show(report.carry_page(carried, written, following), sections=sections)
+    page = report.carry_page(carried, written, after_conversion(written.path, [options["new"]]))
+    return api.answer("carry", carried, page, report.carry_document(carried, written))
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, computes=True)
 @click.argument("profiles", nargs=-1, required=True, type=PATH, metavar="PROFILE...")
 @profile_output
 @click.option(
@@ -161,39 +137,28 @@ def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> N
 @click.option(
     "--collective-stat",
     metavar="NAME",
-    help="Collectives.  [default: median over executions where known, else min of ranks, --stat of runs]",
+    help="Collectives.  [default: min of ranks, --stat of runs]",
 )
 @force_option
 @page_options
 def merge_command(
-    profiles: tuple[AnyPath, ...],
-    output: AnyPath,
-    of: str,
-    stat: str,
-    collective_stat: str | None,
-    force: bool,
-    sections: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    profiles: tuple[AnyPath, ...], output: AnyPath, of: str, stat: str, collective_stat: str | None, force: bool
+) -> Answer[Any]:
     """Merge cost profiles of ranks or runs into one.
 
-    A collective's time on one rank includes waiting for the last one. Where the sidecars of ranks carry each
-    occurrence, the least over the ranks is taken of each, then --collective-stat over executions, as if all traces
-    had been converted together. Other costs: --stat over the inputs, each counted once per sample; percentiles
-    interpolate. A name that is another opcode or shape in each input is left out, or kept as FINGERPRINT::NAME where
-    fingerprints are known.
+    Costs are --stat over the inputs, each counted once per sample; percentiles interpolate. A collective's time on one
+    rank includes waiting for the last one, so of ranks the least counts, which still includes some. If you have the
+    traces, give `pgle convert` all of them instead. A name that is another opcode or shape in each input is left out.
 
     \b
     pgle merge rank*.pbtxt -o profile.pbtxt
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
-    with one_blas_thread():
-        from pgle.costs.profile.merge import MergeOptions, Of
-        from pgle.costs.statistic import parse_statistic
-        from pgle.report.costs import profiles as report
-        from pgle.report.next_steps import after_summary
-        from pgle.report.page.terminal import show
-        from pgle.run.profiles import merge_files
+    from pgle.costs.profile.merge import MergeOptions, Of
+    from pgle.costs.statistic import parse_statistic
+    from pgle.report.costs import profiles as report
+    from pgle.report.next_steps import after_summary
+    from pgle.run.profiles import merge_files
 
     options = MergeOptions(
         of=Of(of),
@@ -201,17 +166,15 @@ def merge_command(
         collective_stat=parse_statistic(collective_stat) if collective_stat else None,
     )
     merged, written = merge_files(profiles, output, options, force=force)
-    if as_json:
-        report.merge_json(merged, written)
-    else:
-        show(report.merge_page(merged, written, after_summary(written.path)), sections=sections)
+    page = report.merge_page(merged, written, after_summary(written.path))
+    return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)
 
 
 @click.command(cls=Command)
 @click.argument("old", type=PATH, metavar="OLD")
 @click.argument("new", type=PATH, metavar="NEW")
 @page_options
-def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json: bool) -> None:
+def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """Compare two cost profiles: what changed and by how much.
 
     Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
@@ -224,12 +187,9 @@ def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json:
     from pgle.costs.profile.files import read_profile
     from pgle.report.costs import diff as report
     from pgle.report.next_steps import after_difference
-    from pgle.report.page.terminal import show
 
     result = diff_profiles(read_profile(old), read_profile(new))
-    if as_json:
-        report.show_json(str(old), str(new), result)
-        return
     noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
     following = after_difference(old, new, noisy=noisy)
-    show(report.diff_page(str(old), str(new), result, following), sections=sections)
+    page = report.diff_page(str(old), str(new), result, following)
+    return api.answer("diff", result, page, report.document(str(old), str(new), result))

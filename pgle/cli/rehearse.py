@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import asked_of, choose_option, module_options, page_options, quiet_option
 from pgle.cli.paths import FOLDER
@@ -31,15 +31,7 @@ from pgle.cli.paths import FOLDER
               help="Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).")  # fmt: skip
 @page_options
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    words: tuple[str, ...],
-    output: Path | None,
-    sections: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+def command(ctx: click.Context, /, words: tuple[str, ...], output: Path | None, **options: Any) -> Answer[Any]:
     """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) before scheduling; - reads stdin.
@@ -54,21 +46,4 @@ def command(
     cat step.hlo | pgle rehearse - --target b200
     pgle rehearse --devices 8 -- python train.py --config x
     """
-    from pgle.report.progress import phases
-    from pgle.run.rehearse_program import run
-
-    asked = asked_of(ctx, words, output, options)
-    with phases() as on_phase:
-        # Pages take half a second to import. The compiler works meanwhile.
-        Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
-        result = run(asked, on_phase)
-    from pgle.report.page.terminal import show
-    from pgle.report.schedules import rehearse as report
-
-    picture = report.write_pictures(result)
-    if as_json:
-        report.show_json(result, picture)
-    else:
-        show(report.rehearse_page(result, picture), sections=sections)
-    if not result.good:
-        ctx.exit(1)
+    return api.rehearsed(asked_of(ctx, words, output, options))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import choose_option, flag_option, network_option, page_options, quiet_option, target_option
 from pgle.cli.paths import FOLDER, LOCAL
@@ -31,7 +32,7 @@ from pgle.errors import UserError
 @click.option("--from", "measured_on", type=LOCAL, metavar="HLO",
               help="Dump that the profile was measured on.")  # fmt: skip
 @target_option
-@click.option("--devices-per-host", "per_host", type=click.IntRange(1), metavar="N",
+@click.option("--devices-per-host", type=click.IntRange(1), metavar="N",
               help="GPUs that share NVLink.  [default: the target's, 8 or 72]")  # fmt: skip
 @network_option
 @flag_option
@@ -43,21 +44,9 @@ from pgle.errors import UserError
 @click.option("-o", "--output", type=FOLDER, metavar="DIR",
               help="Folder for rows and page; the same again goes on.  [default: temporary]")  # fmt: skip
 @page_options
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    words: tuple[str, ...],
-    sizes: str,
-    vary: tuple[str, ...],
-    profile: str | None,
-    measured: str | None,
-    measured_on: str | None,
-    output: Path | None,
-    sections: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+    words: tuple[str, ...], sizes: str, vary: tuple[str, ...], measured: str | None, **options: Any,
+) -> Answer[Any]:  # fmt: skip
     """Predict a program's step at sizes that you do not have: does it fit, how well does it scale, where does it break?
 
     COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is
@@ -69,31 +58,8 @@ def command(
     pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'
     pgle scale --devices 64 --vary mesh=fsdp64,fsdp8tp8 -- python train.py --mesh {mesh}
     """
-    from pgle.report.page.terminal import show
-    from pgle.report.schedules import scale as report
-    from pgle.run.compiler.folder import opened
-    from pgle.run.scale.record import begun
-    from pgle.run.scale.scale import ScaleRequest, scale
-
-    with opened(None if output is None else str(output), begun) as out:
-        request = ScaleRequest(
-            words=words,
-            devices=_sizes(sizes),
-            out=out,
-            vary=dict(map(_varied, vary)),
-            profile=None if profile is None else Path(profile),
-            measured_on=None if measured_on is None else Path(measured_on).resolve(),
-            measured={} if measured is None else dict([_measured(measured)]),
-            **options,
-        )
-        with report.making(len(request.devices)) as on_row:
-            found = scale(request, on_row)
-        page = report.write_page(found)
-    if as_json:
-        report.show_json(found, page)
-    else:
-        show(report.scale_page(found, page), sections=sections)
-    ctx.exit(0 if found.answer.good else 1)
+    measured_us = None if measured is None else dict([_measured(measured)])
+    return api.scale(words, _sizes(sizes), vary=dict(map(_varied, vary)), measured_us=measured_us, **options)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

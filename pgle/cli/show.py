@@ -1,12 +1,13 @@
-"""Commands that look at what there is: a profile or a trace, a measured or a scheduled step, a run as a page, XProf."""
+"""Commands that look at what there is: a profile or a trace, a measured or a scheduled step, a run as a page."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import (
     _together,
@@ -15,16 +16,13 @@ from pgle.cli.options import (
     json_option,
     module_option,
     network_option,
-    one_blas_thread,
     page_options,
+    targets,
 )
-from pgle.cli.paths import HLO, LOCAL, PAGE_OUT, PATH, TARGET
+from pgle.cli.paths import HLO, PAGE_OUT, PATH
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
-
-
-ALL = "*"  # as `pgle.report.page.terminal` has it
 expected_on = click.option(
     "--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]"
 )
@@ -54,7 +52,8 @@ against_options = _together(
     help="Costliest, alphabetical, most dispersed or least sampled first.",
 )
 @page_options
-def show_command(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
+@click.pass_context
+def show_command(ctx: click.Context, /, path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
     """Show a profile as XLA would take it, or what a trace holds.
 
     PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has kinds, shapes and
@@ -71,46 +70,39 @@ def show_command(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tup
     """
     from pgle.run.inputs.traces import is_trace
 
-    (_trace if is_trace(path) else _profile)(path, kinds, sort, sections, as_json)
+    if is_trace(path):
+        return _trace(path, kinds, sort)
+    return _profile(path, kinds, sort, all_rows=ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"])
 
 
-def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
+def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, *, all_rows: bool) -> Answer[Any]:
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind, module_records
     from pgle.report.costs import show as report
-
-    listed = 0 if as_json or ALL in sections else report.ROWS
-    summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
-    if as_json:
-        report.show_json(str(path), summary)
-        return
     from pgle.report.next_steps import after_summary
-    from pgle.report.page.terminal import show
 
-    known = module_records(summary.provenance)
+    listed = 0 if all_rows else report.ROWS
+    found = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
+    known = module_records(found.provenance)
     modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
-    show(report.show_page(str(path), summary, after_summary(path, modules)), sections=sections)
+    page = report.show_page(str(path), found, after_summary(path, modules))
+    return api.answer("show", found, page, report.document(str(path), found))
 
 
-def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
+def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
     from pgle.report.costs import trace as report
-    from pgle.report.page.terminal import show
     from pgle.report.progress import progress
     from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 
     with progress("reading traces") as advance:
-        summary = summarise_trace(read_traces([path], progress=advance))
-    instructions = listed(summary, kinds, sort)
-    following = convert_command(path)
-    if as_json:
-        report.show_json(str(path), summary, instructions, following)
-    else:
-        show(report.trace_page(str(path), summary, instructions, following), sections=sections)
+        found = summarise_trace(read_traces([path], progress=advance))
+    about = str(path), found, listed(found, kinds, sort), convert_command(path)
+    return api.answer("show", found, report.trace_page(*about), report.document(*about))
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, computes=True)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @hlo_option(" of the traced run")
 @expected_on
@@ -120,15 +112,9 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str
 @against_options
 @page_options
 def analyze_command(
-    inputs: tuple[AnyPath, ...],
-    hlo: tuple[AnyPath, ...],
-    target: str | None,
-    profile: AnyPath | None,
-    against: tuple[AnyPath, ...],
-    against_hlo: tuple[AnyPath, ...],
-    sections: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    inputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...], target: str | None, profile: AnyPath | None,
+    against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...],
+) -> Answer[Any]:  # fmt: skip
     """Where the time of a step goes, and what could be saved.
 
     INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
@@ -141,34 +127,32 @@ def analyze_command(
     pgle analyze rank*.sqlite --hlo dump/ --json
     pgle analyze runs/b/perf --against runs/a/perf
     """
-    with one_blas_thread():
-        from pgle.report import analyze as report
-        from pgle.report.page.terminal import show
-        from pgle.report.progress import progress
-        from pgle.run.analyze import analyze
-        from pgle.run.inputs.measured_step import Side
+    from pgle.report import analyze as report
+    from pgle.report.progress import progress
+    from pgle.run.analyze import analyze
+    from pgle.run.inputs.measured_step import Side
 
     side = Side(inputs, hlo, target, profile)
     other = Side(against, against_hlo, target) if against else None
     with progress("reading traces") as advance:
         found = analyze(side, other, progress=advance)
-    if as_json:
-        report.show_json(found)
-    else:
-        show(report.analyze_page(found), sections=sections)
+    return api.answer("analyze", found, report.analyze_page(found), report.document(found))
 
 
 @click.command(cls=Command)
 @click.argument("hlo", type=HLO, metavar="HLO")
 @click.option("--profile", type=PATH, metavar="PROFILE", help="Measured costs; without, all are estimated.")
 @click.option(
-    "--target", type=TARGET, metavar="NAME|FILE", help="GPU, as for 'pgle rehearse'; default: as the dump says."
+    "--target",
+    shell_complete=targets,
+    metavar="NAME|FILE",
+    help="GPU, as for 'pgle rehearse'; default: as the dump says.",
 )
 @module_option("Which module of a dump directory; else the one with the longest step.")
 @click.option("--devices-per-host", type=click.IntRange(1), metavar="N", help="GPUs that share NVLink; else 8, or 72.")
 @network_option
 @page_options
-def predict_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def predict_command(**options: Any) -> Answer[Any]:
     """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
 
     HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
@@ -180,19 +164,10 @@ def predict_command(sections: tuple[str, ...], as_json: bool, **options: Any) ->
     pgle predict dump/ --target a100-80 --json
     cat step.txt | pgle predict - --target h100
     """
-    from pgle.report.schedules import predict as report
-    from pgle.run.predict import PredictRequest, predict_file
-
-    found = predict_file(PredictRequest(**options))
-    if as_json:
-        report.show_json(found)
-    else:
-        from pgle.report.page.terminal import show
-
-        show(report.predict_page(found), sections=sections)
+    return api.predict(**options)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, computes=True)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="RUN...")
 @click.option("-o", "--output", "outputs", type=PAGE_OUT, multiple=True, metavar="FILE",
               help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
@@ -201,16 +176,11 @@ def predict_command(sections: tuple[str, ...], as_json: bool, **options: Any) ->
 @against_options
 @force_option
 @json_option
+@click.pass_context
 def report_command(
-    inputs: tuple[AnyPath, ...],
-    outputs: tuple[AnyPath, ...],
-    hlo: tuple[AnyPath, ...],
-    target: str | None,
-    against: tuple[AnyPath, ...],
-    against_hlo: tuple[AnyPath, ...],
-    force: bool,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, /, inputs: tuple[AnyPath, ...], outputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...],
+    target: str | None, against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...], force: bool,
+) -> None:  # fmt: skip
     """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
 
     RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
@@ -222,12 +192,13 @@ def report_command(
     pgle report rank*.sqlite --hlo dump/ -o report.html -o report.trace.json
     pgle report runs/b/perf --against runs/a/perf -o diff.html
     """
-    with one_blas_thread():
-        from pgle.report import report
-        from pgle.report.page import stored
-        from pgle.report.page.terminal import show
-        from pgle.report.progress import progress
-        from pgle.run.inputs.measured_step import Side
+    from pgle.report import report
+    from pgle.report.page import stored
+    from pgle.report.page.terminal import show
+    from pgle.report.progress import progress
+    from pgle.run.inputs.measured_step import Side
+
+    as_json = ctx.meta["pgle.as_json"]
 
     outputs = outputs or (() if as_json else (report.default_output(inputs),))
     report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
@@ -237,26 +208,5 @@ def report_command(
     lines = report.write(page, panels, outputs, force=force)
     if as_json:
         click.echo(stored.as_json(page), nl=False)
-    elif not click.get_current_context().meta.get("pgle.stdout"):
+    elif not ctx.meta.get("pgle.stdout"):
         show(report.short(page, lines))
-
-
-@click.command(cls=Command)
-@click.argument("path", type=LOCAL, metavar="RUN")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=8791, show_default=True, metavar="N", help="Of the page."
-)
-def view_command(path: Path, port: int) -> None:
-    """Open XProf on a run: its trace viewer, operation and memory profiles (extra 'xprof').
-
-    RUN: a run directory or a stage of it, a log directory of the JAX profiler, or an .xplane.pb. XProf runs on this
-    machine until Ctrl-C. 'pgle report' needs no extra, and also shows traces of nsys.
-
-    \b
-    pgle view runs/a
-    pgle view logdir --port 6006
-    """
-    from pgle.report.text import say
-    from pgle.run.xprof import view
-
-    view(path, port, say)

@@ -1,4 +1,4 @@
-"""Commands that run your program: all stages, one of them, or JAX's AutoPGLE."""
+"""Commands that run your program: all stages, one of them, or JAX's AutoPGLE; and what its log says afterwards."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import (
     bounds_options,
     flag_option,
     mode_option,
+    module_option,
     page_options,
     run_dir_option,
     stage_options,
     window_option,
 )
-from pgle.cli.paths import FOLDER, PATH
+from pgle.cli.paths import FOLDER, PATH, leave_stdout
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
+    from pgle.run.stages.pipeline import PipelineRequest
+    from pgle.run.stages.stage import StageRequest
 
 
 @click.command(cls=Command)
@@ -34,14 +39,14 @@ if TYPE_CHECKING:
 @click.pass_context
 def run_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, sections: tuple[str, ...],
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, **options: Any,
+) -> Answer[Any] | None:  # fmt: skip
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
     After a failure or a change the same command goes on where it must: a stage is skipped while its command, flags and
     input files are the same and its outputs are still there. Exit code 1 where no trace came of the profile run, or the
-    profile covers too little, was not used, or made the step slower.
+    profile covers too little, was not used, or made the step slower. With a --flags-file of 'pgle tune' the baseline
+    runs without the flags that it found: the answer is what they and the profile bring.
 
     \b
     pgle run -- python train.py --config x
@@ -52,8 +57,7 @@ def run_command(
     from pgle.report.experiment import pipeline as report
     from pgle.report.text import say
     from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.stages.running import choose_back_end
+    from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
     from pgle.run.stages.simulated import SimulatedBackEnd
     from pgle.run.stages.stage import StageRequest
     from pgle.steps.gate import parse_share
@@ -61,18 +65,40 @@ def run_command(
 
     bounds = Bounds(min_time_coverage, min_collectives)
     stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2, bounds=bounds)
-    request = PipelineRequest(stage, choose_back_end(**options), parse_share(fail_slower, "--fail-slower"), force)
+    share, judged = parse_share(fail_slower, "--fail-slower"), ctx.meta.get("pgle.judged", ())
+    request = PipelineRequest(stage, choose_back_end(**options), share, force, judged)
     if tunes:
-        from pgle.cli.tune import run_tuned
-
-        ctx.exit(run_tuned(request, as_json))
-    if as_json:
-        report.show_json(result := run_pipeline(request, say))
+        ctx.exit(_run_tuned(request, ctx.meta["pgle.as_json"]))
+    if ctx.meta["pgle.as_json"]:
+        result = run_pipeline(request, say)
+        warnings: tuple[str, ...] = ()
     else:
         with report.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
             result = run_pipeline(request, stages.announce, stages.show)
-        report.show_end(result, stages, sections=sections)
-    ctx.exit(0 if result.good else 1)
+        stages.show_end(result)
+        warnings = stages.warnings
+    return api.answer("run", result, report.run_page(result, warnings), report.document(result), result.good)
+
+
+def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
+    """`--tune`: the experiment, the search, the experiment under what it found; the exit code."""
+    from functools import partial
+
+    from pgle.report import tuned_run as report
+    from pgle.report.experiment.pipeline import Stages
+    from pgle.report.schedules.tune import searching
+    from pgle.report.text import say
+    from pgle.run.stages.simulated import SimulatedBackEnd
+    from pgle.run.tuned_run import BUDGET, run_and_tune
+
+    run, search = request.stage.run.path, partial(searching, BUDGET)
+    if as_json:
+        report.show_tuned_run_json(found := run_and_tune(request, say, search), run)
+        return 0 if found.good else 1
+    with Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
+        found = run_and_tune(request, stages.announce, search, lambda part: report.show_part(part, run, stages))
+    report.show_tuned_run(found, run)
+    return 0 if found.good else 1
 
 
 @click.command(cls=Command)
@@ -83,17 +109,14 @@ def run_command(
 @click.pass_context
 def profile_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    sections: tuple[str, ...], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    **options: Any,
+) -> Answer[Any] | None:  # fmt: skip
     """Run a program with the flags of a profile run and capture a trace.
 
     --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured without overlap, and
     scheduling names lead back to the names that PGLE needs.
 
     --mode async: as the program will run, overlap on, so costs include contention.
-
-    --mode sync-legacy: scheduler off as well (older guides); newer XLA then loses the names of collectives, so only for
-    jaxlib older than 0.11.
 
     --window auto: 5 steps after 3 without compilation; where steps are not marked, 5 s or longer, once a module has
     been executed 3 times since the last compilation.
@@ -111,19 +134,33 @@ def profile_command(
     pgle profile -- python train.py --config x
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
-    from pgle.report.experiment import stage as report
     from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.running import choose_back_end, run_stage
     from pgle.run.stages.stage import StageRequest
 
-    run = RunDirectory(run_dir)
-    request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
+    request = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=_stdout(ctx))
+    return _run(ctx, request, options, force=force)
+
+
+def _stdout(ctx: click.Context) -> Literal[1, 2]:
+    """Where the program's stdout goes: with ``--json`` ours is for results."""
+    return 2 if ctx.meta["pgle.as_json"] else 1
+
+
+def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
+    """Run a stage; its page goes to stderr if stdout is the program's own, and of several ranks the first prints it."""
+    from pgle.report.experiment import stage as report
+    from pgle.report.text import warn
+    from pgle.run.stages.pipeline import choose_back_end, run_stage
+
     result = run_stage(request, choose_back_end(**options), force=force)
-    if as_json:
-        report.show_json(result)
-    else:
-        report.show(result, sections=sections)
-    ctx.exit(0 if result.good else 1)
+    if ctx.meta["pgle.as_json"]:
+        warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
+    elif result.rank:
+        warn(f"rank {result.rank}: {line}" for line in report.troubles(result))
+        ctx.exit(not result.good)
+    elif not result.simulated:
+        leave_stdout(ctx)
+    return api.answer(request.stage, result, report.stage_page(result), report.document(result), result.good)
 
 
 @click.command(cls=Command)
@@ -135,9 +172,8 @@ def profile_command(
 @click.pass_context
 def perf_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: AnyPath | None, baseline: bool,
-    flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float,
-    sections: tuple[str, ...], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float, **options: Any,
+) -> Answer[Any] | None:  # fmt: skip
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
     The profile is given under a name that carries its hash, and the compilation cache is left aside, so that what runs
@@ -148,9 +184,7 @@ def perf_command(
     pgle perf --run-dir runs/a -- python train.py --config x
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
-    from pgle.report.experiment import stage as report
     from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.running import choose_back_end, run_stage
     from pgle.run.stages.stage import StageRequest
     from pgle.xla.log.module_verdict import Bounds
 
@@ -158,13 +192,8 @@ def perf_command(
     used = None if baseline else profile or run.profile_to_use()
     name: Literal["baseline", "perf"] = "baseline" if baseline else "perf"
     bounds = Bounds(min_time_coverage, min_collectives)
-    request = StageRequest(name, words, run, name, used, flags, 2 if as_json else 1, bounds)
-    result = run_stage(request, choose_back_end(**options), force=force)
-    if as_json:
-        report.show_json(result)
-    else:
-        report.show(result, sections=sections)
-    ctx.exit(0 if result.good else 1)
+    request = StageRequest(name, words, run, name, used, flags, _stdout(ctx), bounds)
+    return _run(ctx, request, options, force=force)
 
 
 @click.command(cls=Command)
@@ -184,13 +213,11 @@ def perf_command(
 @click.option("--force", is_flag=True, help="Run again; old folders are kept under other names.")
 @page_options
 @click.pass_context
-def auto_command(
-    ctx: click.Context, /, words: tuple[str, ...], sections: tuple[str, ...], as_json: bool, **options: Any
-) -> None:
+def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
 
     AutoPGLE traces the first executions of every jitted function, then compiles it again with the measured costs, all
-    in one run. It does not reach functions compiled ahead of time, and holds CUPTI, so that nsys sees nothing beside
+    in one run. It does not reach functions compiled ahead of time, and holds CUPTI, so that nsys sees nothing next to
     it. --then-nsys starts the command a second time: the optimised programs come from JAX's compilation cache
     (JAX_COMPILATION_CACHE_EXPECT_PGLE), and nsys traces them.
 
@@ -201,12 +228,48 @@ def auto_command(
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
     from pgle.report.experiment import stage as report
+    from pgle.report.text import warn
     from pgle.run.stages.auto import AutoRequest, run_auto
 
-    request = AutoRequest(words, stdout=2 if as_json else 1, **options)
-    result = run_auto(request)
-    if as_json:
-        report.show_auto_json(result)
-    else:
-        report.show_auto(result, sections=sections)
-    ctx.exit(0 if result.good else 1)
+    result = run_auto(AutoRequest(words, stdout=_stdout(ctx), **options))
+    if not ctx.meta["pgle.as_json"]:
+        if result.stage.rank:
+            warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
+            ctx.exit(not result.good)
+        leave_stdout(ctx)
+    return api.answer("auto", result, report.auto_page(result), report.auto_document(result), result.good)
+
+
+@click.command(cls=Command)
+@click.argument("log", metavar="LOG")
+@module_option("The main module; default: the one that weighs most in the log.", default=None)
+@click.option(
+    "--schedule",
+    type=PATH,
+    metavar="PATH",
+    help="Schedule dump of the same run (file or directory): what the scheduler believed.",
+)
+@click.option(
+    "--profile", type=PATH, metavar="PROFILE", help="The profile of the run; default: the one that the log names."
+)
+@click.option("--jax", metavar="VERSION", help="The jax that wrote the log; default: guessed from its wordings.")
+@bounds_options
+@page_options
+def confirm_command(log: str, **options: Any) -> Answer[Any]:
+    """Read an XLA log: was the profile used, by which module, and what proves it.
+
+    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
+    perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
+    and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python
+    starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
+
+    Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
+    module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
+    schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
+
+    \b
+    pgle confirm run.log
+    python train.py 2>&1 | tee run.log | pgle confirm -
+    pgle confirm run.log --schedule dump/ --profile profile.pbtxt
+    """
+    return api.confirm(log, **options)  # no spooled stdin: a program that still runs may be at the other end

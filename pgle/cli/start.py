@@ -1,12 +1,14 @@
-"""Commands to begin with: is this machine ready, and files to start from."""
+"""Commands to begin with: is this machine ready, files to start from, help for people, shells and agents."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import (
     capture_option,
@@ -17,38 +19,22 @@ from pgle.cli.options import (
     run_dir_option,
     target_option,
 )
-from pgle.cli.paths import FOLDER, Out
-
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
+from pgle.cli.paths import FOLDER
 
 
 @click.command(cls=Command)
 @click.option("--fix", is_flag=True, help="Show the command that mends jax's CUDA plugin: missing, double or old.")
 @click.option("--yes", is_flag=True, help="With --fix: run it. jax itself is never moved.")
 @click.option("--prove", is_flag=True, help="Run the whole chain on a small program, and say what each link proves.")
-@click.option("--bundle", type=Out("", ".tar.gz", ".tgz"), metavar="FILE.tar.gz",
-              help="With --prove: pack its small files to attach to a report.")  # fmt: skip
 @run_dir_option(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]")
 @capture_option
 @target_option
 @python_option
 @page_options
-@click.pass_context
 def doctor_command(
-    ctx: click.Context,
-    /,
-    fix: bool,
-    yes: bool,
-    prove: bool,
-    bundle: AnyPath | None,
-    run_dir: Path | None,
-    capture: Any,
-    target: str,
+    fix: bool, yes: bool, prove: bool, run_dir: Path | None, capture: Any, target: str,
     python: str | None,
-    sections: tuple[str, ...],
-    as_json: bool,
-) -> None:
+) -> Answer[Any]:  # fmt: skip
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
 
     Exit code 1 where something fails; warnings are allowed. With --prove what counts is not what is installed but what
@@ -58,39 +44,28 @@ def doctor_command(
     \b
     pgle doctor
     pgle doctor --fix --yes
-    pgle doctor --prove --bundle proof.tar.gz
+    pgle doctor --prove
     pgle doctor --python /path/to/env/bin/python
     """
     from pgle.report import text
     from pgle.report.experiment import doctor as report
-    from pgle.report.page.terminal import show
     from pgle.report.text import say
     from pgle.run.ask.machine import this_machine
     from pgle.run.doctor import doctor
     from pgle.run.doctor.prove import prove as prove_chain
 
     if prove:
-        proof = prove_chain(run_dir or Path("runs/proof"), capture, target, say, bundle)
-        if as_json:
-            text.show("pgle.proof/1", {"ok": proof.ok, **text.plain(proof)})
-        else:
-            show(report.proof_page(proof), sections=sections)
-        ctx.exit(0 if proof.ok else 1)
+        proof = prove_chain(run_dir or Path("runs/proof"), capture, target, say)
+        return api.answer("proof", proof, report.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
     machine = this_machine(python)
     if fix:
         mended = doctor.mend(machine, yes=yes)
-        if as_json:
-            line = mended.repair.line if mended.repair else ""
-            text.show("pgle.fix/1", {"ok": mended.ok, "command": line, **text.plain(mended)})
-        else:
-            show(report.mended_page(mended), sections=sections)
-        ctx.exit(0 if mended.ok else 1)
+        line = mended.repair.line if mended.repair else ""
+        document = {"ok": mended.ok, "command": line, **text.plain(mended)}
+        return api.answer("fix", mended, report.mended_page(mended), document, mended.ok)
     diagnosis = doctor.diagnose(machine, str(run_dir or "."))
-    if as_json:
-        text.show("pgle.doctor/1", report.doctor_json(diagnosis))
-    else:
-        show(report.doctor_page(diagnosis), sections=sections)
-    ctx.exit(0 if diagnosis.ok else 1)
+    page = report.doctor_page(diagnosis)
+    return api.answer("doctor", diagnosis, page, report.document(diagnosis), diagnosis.ok)
 
 
 @click.command(cls=Command)
@@ -99,7 +74,7 @@ def doctor_command(
               help="Folder to write into.  [default: this one]")  # fmt: skip
 @force_option
 @json_option
-def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
+def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list them.
 
     They are plain files of yours from then on; nothing that exists is overwritten.
@@ -110,20 +85,14 @@ def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
     pgle init github -o ~/my-project
     """
     from pgle.report.experiment import begin as report
-    from pgle.report.page.terminal import show
     from pgle.run.init import STARTERS, init
 
     if not name:
-        if as_json:
-            report.list_starters_json(STARTERS)
-        else:
-            show(report.starters_page(STARTERS))
-        return
+        purposes = {name: item.purpose for name, item in STARTERS.items()}
+        return api.answer("init", STARTERS, report.starters_page(STARTERS), {"starters": purposes})
     written = init(name, folder, force=force)
-    if as_json:
-        report.show_json(written, STARTERS[name], folder)
-    else:
-        show(report.written_page(written, STARTERS[name], folder))
+    document = {"written": written, "folder": folder, "next": STARTERS[name].following}
+    return api.answer("init", written, report.written_page(written, STARTERS[name], folder), document)
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
@@ -156,3 +125,20 @@ def completion_command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(group, {}, "pgle", "_PGLE_COMPLETE").source())
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=FOLDER, default=".", metavar="[FOLDER]")
+def mcp_command(folder: Path) -> None:
+    """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout (extra 'mcp').
+
+    FOLDER: all that the tools read lies in it. They write nothing there. The tools are folder, analyze, verify,
+    confirm, compare, predict, rehearse and flags_explain. Long calls report what they do, and can be cancelled.
+
+    \b
+    pgle mcp
+    pgle mcp runs/
+    """
+    from pgle.mcp import serve
+
+    serve(folder.resolve())

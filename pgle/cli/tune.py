@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from pgle import api
+from pgle.api import Answer
 from pgle.cli.help import Command
 from pgle.cli.options import asked_of, choose_option, module_options, page_options, quiet_option
 from pgle.cli.paths import FOLDER
 from pgle.errors import UserError
-
-if TYPE_CHECKING:
-    from pgle.run.stages.pipeline import PipelineRequest
 
 
 @click.command(cls=Command)
@@ -27,14 +26,10 @@ if TYPE_CHECKING:
     "--time-limit", metavar="TIME", help="Begin no trial after so long, and prove the best so far: 90s, 30m, 2h."
 )
 @click.option("--memory-limit", metavar="SIZE", help="Temporary device memory at most: 70GiB, 8e10.")
-@click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
-@click.option("--seed", default=0, show_default=True, help="Of the worlds.")
 @click.option(
-    "--executor",
-    default="",
-    metavar="processes|dask://HOST:PORT",
-    help="Where trials run: processes of their own, or a Dask cluster that sees the module (pip install 'pgle[dask]').",
+    "--worlds", default=20, show_default=True, type=click.IntRange(1), help="Variations of the costs to judge by."
 )
+@click.option("--seed", default=0, show_default=True, help="Of the variations.")
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
 @click.option(
     "-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder for flags, profile, trials and page."
@@ -42,16 +37,9 @@ if TYPE_CHECKING:
 @page_options
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    words: tuple[str, ...],
-    output: Path,
-    memory_limit: str | None,
-    time_limit: str | None,
-    sections: tuple[str, ...],
-    as_json: bool,
+    ctx: click.Context, /, words: tuple[str, ...], output: Path, memory_limit: str | None, time_limit: str | None,
     **options: Any,
-) -> None:
+) -> Answer[Any]:  # fmt: skip
     """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no GPU.
 
     MODULE: as for 'pgle rehearse'. RUN: a run directory, with its module, measured profile and flags. The search tries
@@ -66,40 +54,10 @@ def command(
     pgle tune runs/mine -o tuned
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
-    from dataclasses import replace
-
-    from pgle.report.page.terminal import show
-    from pgle.report.schedules import tune as report
-    from pgle.run.rehearse_program import by_file, launch, of_run, prepared
-    from pgle.run.trials import TuneRequest, begun
-    from pgle.run.tune import tune
-    from pgle.xla.targets import load_target
-
     most_bytes = _size_bytes(memory_limit) if memory_limit else None
     most_s = _seconds(time_limit) if time_limit else None
-    asked = of_run(asked_of(ctx, words, output, options))
-    with prepared(asked, resumes=begun) as (out, setting):
-        request = TuneRequest(
-            setting=setting,
-            target=load_target(asked.target),
-            out=out,
-            profile=Path(asked.profile) if asked.profile else None,
-            topology=asked.topology,
-            network_gb_s=asked.network_gb_s,
-            memory_limit=most_bytes,
-            time_limit_s=most_s,
-            **options,
-        )
-
-        with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
-            found = tune(request, on_trial=on_trial, on_phase=on_phase)
-        found = replace(found, launch=launch(by_file(asked, setting)))
-        page = report.write_pages(found, out)
-    if as_json:
-        report.show_json(found, out, page)
-    else:
-        show(report.tune_page(found, out, page), sections=sections)
-    ctx.exit(0 if found.good else 1)
+    asked = asked_of(ctx, words, output, options)
+    return api.tuned(asked, memory_limit=most_bytes, time_limit_s=most_s, **options)
 
 
 def _size_bytes(text: str) -> int:
@@ -119,23 +77,3 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e9:
         raise UserError("is no time", where=f"--time-limit {text}", remedy="say 90s, 30m or 2h")
     return seconds
-
-
-def run_tuned(request: PipelineRequest, as_json: bool) -> int:
-    """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from functools import partial
-
-    from pgle.report.experiment.pipeline import Stages
-    from pgle.report.schedules import tune
-    from pgle.report.text import say
-    from pgle.run.stages.simulated import SimulatedBackEnd
-    from pgle.run.tune import BUDGET, run_and_tune
-
-    run, searching = request.stage.run.path, partial(tune.searching, BUDGET)
-    if as_json:
-        tune.show_tuned_run_json(found := run_and_tune(request, say, searching), run)
-        return 0 if found.good else 1
-    with Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
-        found = run_and_tune(request, stages.announce, searching, lambda part: tune.show_part(part, run, stages))
-    tune.show_tuned_run(found, run)
-    return 0 if found.good else 1

@@ -46,10 +46,9 @@ class Statistic:
             means: npt.NDArray[np.float64] = np.full(count, np.nan)
             np.divide(sums, sizes, out=means, where=sizes > 0)
             return means
-        if weights is not None:
-            return _weighted_percentile(values, groups, weights, sizes, self.percentile)
-        ordered, first = sorted_groups(values, groups, sizes)
-        return percentile_of_sorted(ordered, first, sizes, self.percentile)
+        order = by_group(values, groups, count)
+        reached = None if weights is None else np.cumsum(weights[order])
+        return percentile_of_sorted(values[order], sizes, self.percentile, reached)
 
 
 def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -66,47 +65,37 @@ def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
-def sorted_groups(
-    values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Values ordered by (group, value), and where each group starts."""
+def by_group(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """The order of (group, value), of groups 0 … count-1."""
     by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
     groups = groups[by_value]
-    narrow = groups.astype(np.int16) if len(sizes) < 2**15 else groups  # two bytes are sorted by counting
-    return values[by_value][np.argsort(narrow, kind="stable")], np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    narrow = groups.astype(np.int16) if count < 2**15 else groups  # two bytes are sorted by counting
+    return by_value[np.argsort(narrow, kind="stable")]
 
 
 def percentile_of_sorted(
-    ordered: npt.NDArray[np.float64], first: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], percentile: float
-) -> npt.NDArray[np.float64]:
-    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty."""
-    result = np.full(len(sizes), np.nan)
-    filled = sizes > 0
-    position = (sizes[filled] - 1) * (percentile / 100)
-    low = np.floor(position).astype(np.int64)
-    high = np.ceil(position).astype(np.int64)
-    start = first[filled]
-    below, above = ordered[start + low], ordered[start + high]
-    result[filled] = below + (above - below) * (position - low)
-    return result
-
-
-def _weighted_percentile(
-    values: npt.NDArray[np.float64],
-    groups: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.int64],
+    ordered: npt.NDArray[np.float64],
     sizes: npt.NDArray[np.int64],
     percentile: float,
+    reached: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """As `percentile_of_sorted` of every value `weights` times, without making them."""
+    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty.
+
+    Args:
+        ordered: values as `by_group` puts them.
+        sizes: of the groups, each value as often as it counts.
+        percentile: 0 to 100.
+        reached: how many there are up to each of `ordered`, where one counts several times.
+    """
     result = np.full(len(sizes), np.nan)
     filled = sizes > 0
-    order = np.lexsort((values, groups))
-    values, reached = values[order], np.cumsum(weights[order])
-    before = (np.cumsum(sizes) - sizes)[filled]
+    start = (np.cumsum(sizes) - sizes)[filled]
     position = (sizes[filled] - 1) * (percentile / 100)
     low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
-    below, above = (values[np.searchsorted(reached, before + at, side="right")] for at in (low, high))
+    places = start + low, start + high
+    if reached is not None:
+        places = np.searchsorted(reached, places[0], side="right"), np.searchsorted(reached, places[1], side="right")
+    below, above = ordered[places[0]], ordered[places[1]]
     result[filled] = below + (above - below) * (position - low)
     return result
 

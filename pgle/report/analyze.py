@@ -1,51 +1,33 @@
-"""What changed between two measured steps: as a page."""
+"""A measured step, and what changed since another, as a page and as ``pgle.analyze/1``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.collectives import MeasuredCollective, Overlap
+from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import LAUNCHES_DIFFER, Change, Differences, Verdict
-from pgle.analyze.findings import LEAST_SAVED, THRESHOLDS, Finding
+from pgle.analyze.findings import LEAST_SAVED, Finding
 from pgle.analyze.layers import folded, short_source
+from pgle.analyze.rules import RULES
 from pgle.analyze.window import Group
 from pgle.errors import cut, many, printable
 from pgle.report import text
+from pgle.report.measured import LEAST, ROWS, SCOPE_WIDTH, exposed_groups, group_label, idle_words, step_sections, tones
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.measured import LEAST, ROWS, SCOPE_WIDTH, first_groups, idle_words, step_sections, tones
-from pgle.report.page.value import Action, Cell, Column, Page, Part, Prose, Section, Table, Tone, Value
+from pgle.report.page.value import Action, Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.parts import most_exposed, parts_of
 from pgle.report.text import bar
-from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
 from pgle.run.inputs.measured_step import on_host
 
 FIRST = 5  # changes on the first screen
 NOTE = 40  # characters of a note on the first screen
 LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
-COLUMNS = (Column("change"), Column("what"), Column("before", Unit.TIME), Column("after", Unit.TIME),
-           Column("change", Unit.CHANGE_TIME), Column("of the step", Unit.CHANGE))  # fmt: skip
-
-
-def against_page(found: Analysis, changed: Differences, identity: tuple[str, ...]) -> Page:
-    """Whether the step got longer, by which test, and the rows that add up to the difference."""
-    step = found.step
-    answer, tone = verdict_of_change(changed)
-    times = [figures.time(parts.step_us) for parts in (changed.before, changed.after)]
-    return Page(
-        title=f"pgle analyze: {printable(step.costs.program.key.name)}, two steps",
-        identity=(*identity[:2], f"{' → '.join(times)} a step", *identity[3:]),
-        verdict=answer,
-        tone=tone,
-        table=first_changes(changed),
-        notes=tuple(difference_notes(changed)),
-        sections=(*difference_sections(changed), *step_sections(found)),
-        next=found.next,
-        warnings=found.shown_warnings,
-    )  # fmt: skip
+TIMES = "before (time) | after (time) | change (change-time) | of the step (change)"
 
 
 def verdict_of_change(found: Differences) -> tuple[str, Tone]:
@@ -82,7 +64,7 @@ def first_changes(found: Differences) -> Table:
     rows = [_row(change, short=True) for change in first]
     rows.append(("", "all other changes", None, None, other_us, other_us / whole))
     rows.append((Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share))
-    return Table(COLUMNS, tuple(rows))
+    return table(f"change | what | {TIMES}", rows)
 
 
 def _row(change: Change, *, short: bool = False) -> tuple[Value, ...]:
@@ -97,28 +79,26 @@ def _row(change: Change, *, short: bool = False) -> tuple[Value, ...]:
 
 def difference_sections(found: Differences) -> tuple[Section, ...]:
     """Every change, the parts of both steps, and layers."""
+    whole_us = found.before.step_us
     rows = [_row(change) for change in found.changes]
-    rows.append(("", "smaller changes together", None, None, found.other_us, found.other_us / found.before.step_us))
-    names = (*(change.name for change in found.changes), "")
+    rows.append(("", "smaller changes together", None, None, found.other_us, found.other_us / whole_us))
+    names = [*(change.name for change in found.changes), ""]
     same = f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
-    changes: tuple[Part, ...] = (Table(COLUMNS, tuple(rows[:ROWS]), names[:ROWS]), Prose(same, tone="soft"))
+    changes = table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
+
+    def times(one: float, two: float) -> tuple[Value, ...]:
+        return one or None, two or None, two - one, (two - one) / whole_us
+
     sides = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
-    columns = (Column("part"), *COLUMNS[2:])
-    parts = tuple(
-        (name, one or None, two or None, two - one, (two - one) / found.before.step_us)
-        for (name, one), (_, two) in zip(*sides, strict=True)
-    )
+    parts = [(name, *times(one, two)) for (name, one), (_, two) in zip(*sides, strict=True)]
     sections = [
-        Section("changes", "What changed", changes),
-        Section("before", "The parts of both steps", (Table(columns, parts),)),
+        Section("changes", "What changed", (changes, Prose(same, tone="soft"))),
+        Section("before", "The parts of both steps", (table(f"part | {TIMES}", parts),)),
     ]
     if found.layers:
-        heads = (Column("layer"), Column("phase"), *COLUMNS[2:])
-        layers = tuple(
-            (name or "(no scope)", phase, one or None, two or None, two - one, (two - one) / found.before.step_us)
-            for name, phase, one, two in found.layers
-        )
-        sections.append(Section("changed-layers", "Layers that changed", (Table(heads, layers[:ROWS]),)))
+        layers = ((name or "(no scope)", phase, *times(one, two)) for name, phase, one, two in found.layers[:ROWS])
+        heading = "Layers that changed"
+        sections.append(Section("changed-layers", heading, (table(f"layer | phase | {TIMES}", layers),)))
     return tuple(sections)
 
 
@@ -126,7 +106,7 @@ WORTH = 0.05  # of the step; from here on a possible saving is a warning
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 SpanOf = Callable[[str], "tuple[float, float] | None"]
-"""Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None where nowhere."""
+"""Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None if it does not."""
 BETWEEN = str(Group.BETWEEN)
 
 TITLES = {
@@ -144,7 +124,6 @@ TITLES = {
     "gaps-before-custom-calls": "Shorten the gaps before custom calls",
     "slow-collective": "Check slow transfers",
     "small-collectives": "Combine small collectives",
-    "gradient-reduction": "Reduce gradients once",
     "exposed-copies": "Hide or avoid exposed copies",
     "excessive-copies": "Avoid kernels that only copy",
     "short-kernels": "Launch short kernels with CUDA graphs",
@@ -160,23 +139,43 @@ def nowhere(name: str) -> None:
     """No place in a timeline: there is none."""
 
 
-def analyze_page(found: Analysis) -> Page:
-    """Where the time of a step goes, and what could be saved; with another step, what changed since."""
-    if found.against is not None:
-        return against_page(found, found.against, identity(found.step))
-    step, todo = found.step, actions(found)
+def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False) -> Page:
+    """Where the time of a step goes, and what could be saved; with another step, what changed since.
+
+    Args:
+        found: the step.
+        span_of: where in the timeline an instruction lies.
+        is_page: there are pictures: step times are a chart, and shares of the step need no bars.
+    """
+    step, changed, todo = found.step, found.against, actions(found, span_of)
     answer, tone = verdict(found, todo)
-    return Page(
-        title=f"pgle analyze: {printable(step.costs.program.key.name)}",
+    name, sections = printable(step.costs.program.key.name), step_sections(found, is_page)
+    page = Page(
+        title=f"pgle analyze: {name}",
         identity=identity(step),
         verdict=answer,
         tone=tone,
-        table=breakdown_table(step, bars=True),
+        table=breakdown_table(step, bars=not is_page),
         notes=notes(step),
         actions=todo,
-        sections=step_sections(found),
+        sections=sections,
         next=found.next,
         warnings=found.shown_warnings,
+    )
+    if changed is None:
+        return page
+    answer, tone = verdict_of_change(changed)
+    times = [figures.time(parts.step_us) for parts in (changed.before, changed.after)]
+    return replace(
+        page,
+        title=f"pgle analyze: {name}, two steps",
+        identity=(*page.identity[:2], f"{' → '.join(times)} a step", *page.identity[3:]),
+        verdict=answer,
+        tone=tone,
+        table=first_changes(changed),
+        notes=tuple(difference_notes(changed)),
+        actions=(),
+        sections=(*difference_sections(changed), *sections),
     )
 
 
@@ -222,11 +221,11 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
             continue
         tone: Tone = "exposed" if name.startswith("exposed") and us else ""
         rows.append((Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else ""))
-        for group in first_groups(step) if name == "exposed communication" else ():
-            share = group.exposed_us / step.step_us
-            rows.append((f"  {printable(group.label)}", group.exposed_us, share, group.why))
-    columns = (Column("part of the step"), Column("time", Unit.TIME), Column("share", Unit.SHARE), Column(""))
-    return Table(columns, tuple(rows))
+        groups = exposed_groups(step) if name == "exposed communication" else []
+        for group in most_exposed(groups, LEAST * step.step_us):
+            label, share = f"  {printable(group_label(group))}", group.after_us / step.step_us
+            rows.append((label, group.after_us, share, group.why))
+    return table("part of the step | time (time) | share (share) | ", rows)
 
 
 def notes(step: MeasuredStep) -> tuple[str, ...]:
@@ -244,11 +243,12 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
         named = [(name.rpartition("/")[2], us) for name, us in groups if name and us >= LEAST_HEAVY * step.step_us][:3]
         heavy = [f"{cut(name, SCOPE_WIDTH)} {figures.share(us / step.step_us, 0)}" for name, us in named]
         lines = [item for item in step.layers.lines if item.name][:1]
-        heavy += [f"{short_source(item.name)} {figures.share(item.us / step.step_us, 0)}" for item in lines]
-        found += [f"Heaviest: {printable(' · '.join(heavy))}"] if heavy else []
+        line = [f"line {short_source(item.name)} {figures.share(item.us / step.step_us, 0)}" for item in lines]
+        heaviest = [*([f"layers {' · '.join(heavy)}"] if heavy else []), *line]
+        found += [f"Heaviest: {printable('; '.join(heaviest))}"] if heaviest else []
         if step.layers.mfu is not None:
             found.append(f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}")
-    if len(step.windows) < step.costs.ranks:
+    if len(step.windows) < step.costs.ranks and not step.trace.simulated:  # one simulated rank represents all
         given = f"{len(step.windows)} of {step.costs.ranks} ranks"
         found.append(f"{given} are given: waiting for the others counts as transfer.")
     if step.measures_alone:
@@ -287,91 +287,57 @@ def _action(finding: Finding, span_of: SpanOf) -> Action:
     most = (
         ""
         if first is None or not first.us or len(finding.evidence) == 1
-        else f", most in {first.name} ({figures.time(first.us)})"
+        else f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
     )
     name = "" if first is None else first.name.removeprefix("before ")
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
     return Action(TITLES[finding.id], finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
 
 
-def show_json(found: Analysis) -> None:
-    """``pgle.analyze/1`` on stdout."""
-    text.show("pgle.analyze/1", document(found))
-
-
 def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
-    step = found.step
+    step, overlap = found.step, found.step.overlap
+    reasons = {} if overlap is None else {room.name: room.why for room in overlap.rooms}
+    ranks = [(step.trace.devices[window.device], window) for window in step.windows]
+    late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
     return {
-        "module": step.costs.program.key.name,
-        "step_us": step.step_us,
-        "steps": step.steps,
-        "hardware": None if step.hardware is None else step.hardware.name,
-        "breakdown": step.breakdown,
+        **text.picked(step, "module=costs.program.key.name step_us steps hardware=hardware.name breakdown"),
         "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
-        "waiting_us": step.waiting_us,
-        "skew_us": step.costs.skew_us,
+        **text.picked(step, "waiting_us skew_us=costs.skew_us"),
         "late": {
-            "us": step.late.us,
-            "steps": step.late.steps,
-            "ranks": [
-                {"device": step.trace.devices[device], "us": us, "last_in_steps": count}
-                for device, us, count in step.late.devices
-            ],
+            **text.picked(step.late, "us steps"),
+            "ranks": [dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late],
         },
         "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
-        "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
+        "collectives": [_collective_json(item, reasons.get(item.name, "")) for item in step.collectives],
         "findings": [
             {
                 **text.picked(finding, "id title share number evidence remedy unclaimed"),
-                **text.picked(THRESHOLDS[finding.id], "rule source"),
+                **text.picked(RULES[finding.id], "rule source"),
             }
             for finding in found.findings
         ],
-        "ranks": [
-            {"device": step.trace.devices[window.device], "steps": window.steps, **text.plain(window.parts)}
-            for window in step.windows
-        ],
+        "ranks": [{"device": device, "steps": window.steps, **text.plain(window.parts)} for device, window in ranks],
         "layers": None if step.layers is None else {**text.plain(step.layers), "products": step.products},
-        "products": step.products,
-        "memory": step.memory,
-        "overlap": None if step.overlap is None else _overlap_json(step.overlap),
-        "against": None if found.against is None else _against_json(found.against),
+        **text.picked(step, "products memory"),
+        "overlap": overlap and {
+            **text.picked(overlap, "hideable_us stuck_us collectives=rooms predicted_step_us=predicted.step_us"),
+            "profile": overlap.use and {
+                **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
+            },
+        },
+        "against": found.against and {
+            **text.whole(found.against, "delta_us share"),
+            "layers": [
+                dict(zip(("name", "phase", "before_us", "after_us"), row, strict=True)) for row in found.against.layers
+            ],
+        },
         "next": "\n".join(found.next),
         "warnings": found.warnings,
-    }
+    }  # fmt: skip
 
 
-def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[str, Any]:
-    found: dict[str, Any] = text.plain(item)
+def _collective_json(item: MeasuredCollective, why: str) -> dict[str, Any]:
+    found: dict[str, Any] = text.whole(item, "op_name transfer_exposed_us algorithm_gb_s bus_gb_s")
     known = found.pop("instruction") or {}
-    reasons = {} if overlap is None else {room.name: room.why for room in overlap.rooms}
-    return {
-        **found,
-        "op_name": item.op_name,
-        "source": known.get("source", ""),
-        "transfer_exposed_us": item.transfer_exposed_us,
-        "algorithm_gb_s": item.algorithm_gb_s,
-        "bus_gb_s": item.bus_gb_s,
-        "why_exposed": reasons.get(item.name, ""),
-    }
-
-
-def _overlap_json(overlap: Overlap) -> dict[str, Any]:
-    use = overlap.use
-    return {
-        "hideable_us": overlap.hideable_us,
-        "stuck_us": overlap.stuck_us,
-        "collectives": overlap.rooms,
-        "predicted_step_us": overlap.predicted.step_us,
-        "critical_path_us": overlap.predicted.timeline.path_us,
-        "profile": use and {**text.plain(use), "rows": [text.whole(row, "error_us") for row in use.rows]},
-    }
-
-
-def _against_json(found: Differences) -> dict[str, Any]:
-    names = ("name", "phase", "before_us", "after_us")
-    return {
-        **text.whole(found, "delta_us share"),
-        "layers": [dict(zip(names, row, strict=True)) for row in found.layers],
-    }
+    return {**found, "source": known.get("source", ""), "why_exposed": why}

@@ -9,19 +9,16 @@ from typing import Any
 from pgle.errors import many
 from pgle.next import quoted, typed
 from pgle.report import text
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.xla.flags.catalogue import Effect, Setting, catalogue, effects_of, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset
-from pgle.xla.flags.text import Finding, format_flags
-from pgle.xla.flags.thresholds import Thresholds
+from pgle.xla.flags.text import Finding
 
 TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 RECORD = "record"  # the section of `setting_page` that the first screen has too
 HEADING = "Step time as others measured it (− is shorter; notes: --section reports)"
 LISTED = 30  # settings on the first screen
-REMARKS = 2  # of thresholds on the first screen
 REPORTS = 3  # published measurements on the first screen
 USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags already set behind ours, where they win
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
@@ -35,15 +32,12 @@ def setting_json(setting: Setting) -> dict[str, Any]:
 
 def list_page(settings: Sequence[Setting], jaxlib: str, pattern: str) -> Page:
     """Settings with their meaning, and whether a release of jaxlib has them."""
+    rows = [_listed(item, jaxlib) for item in settings]
     return Page(
         title="pgle flags list",
         identity=(f"jaxlib {jaxlib}", *([f"name or meaning holds '{pattern}'"] if pattern else [])),
         verdict=many(len(settings), "setting"),
-        table=Table(
-            (Column("setting"), Column("meaning")), tuple(_listed(item, jaxlib) for item in settings), shown=LISTED
-        )
-        if settings
-        else None,
+        table=table("setting | meaning", rows, shown=LISTED) if rows else None,
         next=(typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),),
     )
 
@@ -58,12 +52,11 @@ def _listed(item: Setting, jaxlib: str) -> tuple[Value, ...]:
 def setting_page(setting: Setting) -> Page:
     """Everything about one setting: facts in the table, published measurements in the section `RECORD`."""
     effects = effects_of(setting.name)
-    headless = (Column(""), Column(""))
     return Page(
         title=f"{setting.name} · pgle flags explain",
         identity=(setting.name, setting.kind, *([] if setting.is_flag else [f"read by {setting.reader}"])),
         verdict=setting.meaning,
-        table=Table(headless, tuple(_facts(setting)), shown=99),
+        table=table(" | ", _facts(setting), shown=99),
         sections=(
             Section(RECORD, HEADING, (_record(effects),)),
             Section("reports", "The reports", tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects)),
@@ -93,18 +86,11 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
 
 
 def _record(effects: Sequence[Effect]) -> Table:
-    columns = (Column("change"), Column("program"), Column("GPUs"), Column("more flags", Unit.COUNT), Column("source"))
     rows = (
-        (
-            effect.readings,
-            effect.program,
-            effect.gpus,
-            len(effect.set) - 1 or None,
-            _THREAD.sub(r"\1#\2", effect.source),
-        )
-        for effect in effects
+        (item.readings, item.program, item.gpus, len(item.set) - 1 or None, _THREAD.sub(r"\1#\2", item.source))
+        for item in effects
     )
-    return Table(columns, tuple(rows), shown=REPORTS)
+    return table("change | program | GPUs | more flags (count) | source", rows, shown=REPORTS)
 
 
 def _next(setting: Setting) -> str:
@@ -122,13 +108,12 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
     warnings = sum(finding.level == "warning" for finding in result.findings)
     named = next((item.flag for item in result.findings if item.flag in catalogue()), "")
     other = typed("pgle", "flags", "explain", named) if named else typed("pgle", "flags", "list")
-    columns = (Column("level"), Column("finding"), Column("what to do"))
     return Page(
         title="pgle flags lint",
         identity=(many(result.flags, "flag"), f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}"),
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
         tone="bad" if errors else "warn" if warnings else "good",
-        table=Table(columns, tuple(map(_found, result.findings))) if result.findings else None,
+        table=table("level | finding | what to do", map(_found, result.findings)) if result.findings else None,
         next=tuple(following) or (other,),
     )
 
@@ -165,35 +150,6 @@ def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
         title="pgle flags preset",
         identity=(many(len(rows), "preset"),),
         verdict="Named sets of settings",
-        table=Table((Column("preset"), Column("for")), rows, shown=99),
+        table=table("preset | for", rows, shown=99),
         next=(typed("pgle", "flags", "preset", "recommended"),),
-    )
-
-
-def thresholds_json(result: Thresholds) -> dict[str, Any]:
-    """Thresholds as JSON types."""
-    return {**text.plain(result), "xla_flags": format_flags(item.flag for item in result.thresholds)}
-
-
-def thresholds_page(result: Thresholds) -> Page:
-    """Thresholds with how they were found, and the flags."""
-    flags = f"export XLA_FLAGS={quoted(format_flags(item.flag for item in result.thresholds))}{USERS_OWN}"
-    columns = (
-        Column("collective"), Column("bytes a layer", Unit.COUNT), Column("threshold", Unit.COUNT),
-        Column("layers", Unit.COUNT), Column("now", Unit.COUNT), Column("bytes in all", Unit.COUNT),
-    )  # fmt: skip
-    rows = tuple(
-        (item.kind, item.layer_bytes, item.threshold_bytes, item.layers or None, item.collectives, item.total_bytes)
-        for item in result.thresholds
-    )
-    lines = (*(f"{item.kind}: {item.how}" for item in result.thresholds), *result.remarks[REMARKS:])
-    return Page(
-        title=f"{result.module} · pgle flags thresholds",
-        identity=(f"module {result.module}", "result bytes of a layer's collectives"),
-        verdict=many(len(result.thresholds), "combine threshold"),
-        table=Table(columns, rows) if rows else None,
-        sections=(Section("how", "How the layer was found, and more remarks", tuple(map(Prose, lines))),),
-        notes=result.remarks[:REMARKS],
-        paste=flags if rows else "",
-        next=(typed("pgle", "rehearse", *(f"--flag={item.flag.text}" for item in result.thresholds), "--", "COMMAND"),),
     )

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pgle.steps.gate import Check
     from pgle.xla.log.verdict import LogVerdict
 
-DUMP = "DUMP"  # stands for the HLO dump of a job, where none was named
+DUMP = "DUMP"  # the HLO dump of a job, if none was named
 _STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory
 
 Commands = tuple[str, ...]
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
-    """Check the profile against the module; where no HLO is known, look at the costs."""
+    """Check the profile against the module; if no HLO is known, look at the costs."""
     if not hlo:
         return (typed("pgle", "show", profile),)
     return (typed("pgle", "verify", profile, *(word for path in hlo for word in ("--hlo", path))),)
@@ -75,12 +75,12 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
 
 
 def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequence[object] = ()) -> Commands:
-    """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown.
+    """By the verdict: keep what is faster, look closer at what is slower, run more if nothing is shown.
 
     Args:
         found: the comparison.
         checks: of it; one that cannot tell asks for more runs.
-        more: the words after ``pgle compare`` that run more of both sides, where they are known.
+        more: the words after ``pgle compare`` that run more of both sides, if they are known.
     """
     from pgle.steps.gate import explanation
 
@@ -124,15 +124,14 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
 
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    flags = next_command.against_other_flags(run)
     if found.verdict == "faster" and found.simulated:
         there = run.path.with_name(f"{run.path.name}-gpu")
         return next_command.look_closer(run), next_command.launch_of(run).on_gpus().line("run", there)
     if found.verdict == "faster":
         keep = typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile)
-        return (keep, typed("pgle", "init", "github"), *filter(None, (flags,)))
+        return (keep, typed("pgle", "init", "github"))
     if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
-        return (flags or next_command.tune(run),)
+        return (next_command.tune(run) or next_command.look_closer(run),)
     if found.verdict == "slower":
         return (typed("pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path),)
     return (typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),)

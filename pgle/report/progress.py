@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pgle.run.compiler.request import OnPhase, Phase
 
 FIRST_S, TURN_S, LOG_S = 0.3, 0.1, 10.0
+is_shown = False
+"""Whether it is said at all: commands do, and the library does not."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SCHEDULES = {
     "default": "XLA's default schedule", "baseline": "the schedule without a profile",
@@ -51,8 +53,11 @@ class Line:
 
 @contextmanager
 def live(what: str) -> Iterator[Line]:
-    """A line that is shown while the context lasts; the work changes what it says."""
+    """A line that is shown while the context lasts, if `is_shown`; the work changes what it says."""
     line, ended = Line(what), threading.Event()
+    if not is_shown:
+        yield line
+        return
     thread = threading.Thread(target=_drawn if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True)
     thread.start()
     try:
@@ -78,26 +83,19 @@ def progress(what: str) -> Iterator[Progress]:
 @contextmanager
 def phases(line: Line | None = None) -> Iterator[OnPhase]:
     """A function that takes the phases of compilations, and has a line show them."""
-    if line is not None:
-        yield _noted(line)
-        return
-    with live("starting XLA's compiler") as line:
-        yield _noted(line)
-
-
-def _noted(line: Line) -> OnPhase:
     running: dict[str, Phase] = {}
+    with live("starting XLA's compiler") if line is None else nullcontext(line) as shown:
 
-    def note(phase: Phase) -> None:
-        name = phase.request.dump_dir.name
-        if phase.name == "done":
-            running.pop(name, None)
-        else:
-            running[name] = phase
-        if running:
-            line.what = _words(*list(running.items())[-1], others=len(running) - 1)
+        def note(phase: Phase) -> None:
+            name = phase.request.dump_dir.name
+            if phase.name == "done":
+                running.pop(name, None)
+            else:
+                running[name] = phase
+            if running:
+                shown.what = _words(*list(running.items())[-1], others=len(running) - 1)
 
-    return note
+        yield note
 
 
 def _words(folder: str, phase: Phase, others: int) -> str:

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.errors import UserError
+import numpy as np
+
+from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.profile.value import CostKind, Profile
+from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.report.page import stored
+from pgle.next import Next
+from pgle.report import analyze as analyze_report
+from pgle.report.measured import ROWS
+from pgle.report.page import figures, stored
 from pgle.report.page.html import render
 from pgle.report.page.markdown import markdown
-from pgle.report.page.run_page import run_page
-from pgle.report.page.value import Page
+from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
+from pgle.report.parts import tiles
+from pgle.report.steps import compare as compare_report
+from pgle.report.steps.compare_page import charts
 from pgle.report.text import near
+from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.perfetto import render_trace
-from pgle.report.timeline.picture import render_svg
-from pgle.report.timeline.scene import Panel
-from pgle.run.inputs.folder import STORED
+from pgle.report.timeline.picture import render_svg, timeline
+from pgle.report.timeline.scene import Panel, panel_of
+from pgle.run.directory.directory import STORED
+from pgle.run.directory.manifest import Manifest
 from pgle.run.inputs.measured_step import Side
 from pgle.run.inputs.traces import is_run_dir
-from pgle.run.report import gather
+from pgle.run.report import Gathered, gather
 
 PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"
+FAR = 0.2  # of the step time; a prediction that is further off gets a warning
 
 
 def page_of(
@@ -98,3 +110,228 @@ def write(page: Page, panels: Sequence[Panel], paths: Sequence[AnyPath], *, forc
 def short(page: Page, lines: Sequence[str]) -> Page:
     """Identity and verdict of a page that was written, and where it is."""
     return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())
+
+
+def run_page(found: Gathered) -> tuple[Page, tuple[Panel, ...]]:
+    """The page of what is known of a run, and what its timeline shows.
+
+    It is the page of the analysis, with the comparison of step times first, and what the run directory has.
+    """
+    analysis, compared = found.analysis, found.comparison
+    panels, lost = _panels(found)
+    page = Page("", (), "A profile, and nothing measured with it yet")
+    if analysis is not None:
+        mine = panels[len(found.schedules)] if len(panels) > len(found.schedules) else None
+        page = analyze_report.analyze_page(analysis, analyze_report.nowhere if mine is None else _place(mine), True)
+    if compared is not None:
+        tone = compare_report.TONES.get(compared.verdict, "")
+        page = replace(page, verdict=compare_report.headline(compared), tone=tone)
+    own = f"{Next.of('report', *found.inputs)} "
+    page = replace(
+        page,
+        title=f"pgle report: {_name(found)}",
+        identity=(*page.identity, *_recorded(found.manifest)),
+        actions=() if analysis is not None and analysis.step.measures_alone else page.actions,
+        sections=(*_above(found, panels), *page.sections, *_below(found)),
+        next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
+        about=tuple(_about(found)),
+        warnings=tuple(dict.fromkeys((*found.missing, *lost, *_far_off(found), *page.warnings))),
+        tiles=_tiles(found),
+    )
+    return page, panels
+
+
+def _above(found: Gathered, panels: tuple[Panel, ...]) -> Iterator[Section]:
+    """The timeline, and the comparison of step times."""
+    if panels:
+        both = found.analysis is not None and found.analysis.before
+        yield Section("timeline", "Timeline of both steps" if both else "Timeline", _timeline(found, panels))
+    if found.comparison is not None:
+        limits = (Prose(str(line.value), tone=line.tone) for line in compare_report.check_lines(found.checks))
+        parts: tuple[Part, ...] = (compare_report.sides_table(found.comparison), *limits, *charts(found.comparison))
+        yield Section("comparison", "Before and after: step times", parts, open=True)
+
+
+def _below(found: Gathered) -> Iterator[Section]:
+    """The profile, its coverage, and the stages of the run."""
+    if found.profile is not None:
+        yield _costs(found.profile)
+    if found.coverage is not None:
+        yield _coverage(found.coverage)
+    if found.manifest.stages:
+        yield _stages(found.manifest)
+
+
+def _name(found: Gathered) -> str:
+    if found.run is not None:
+        return str(found.run.path)
+    program = "" if found.analysis is None else f"{found.analysis.step.costs.program.key.name}, "
+    return printable(f"{program}{some([path.name for path in found.inputs], 1)}")
+
+
+def _recorded(manifest: Manifest) -> tuple[str, ...]:
+    """What the run's manifest knows of the GPUs, the host, the day and the versions."""
+    stages = manifest.stages
+    if not stages:
+        return ()
+    gpus = dict.fromkeys(gpu.name for record in stages for gpu in record.gpus)
+    host = next((record.host for record in stages if record.host), "")
+    versions = next((record.versions for record in reversed(stages) if record.versions), {})
+    jax = f"jax {versions['jax']}" if "jax" in versions else ""
+    return *gpus, host, stages[0].started[:10], jax
+
+
+def _place(panel: Panel) -> Callable[[str], tuple[float, float] | None]:
+    """Where an instruction's longest bar lies in the first step, or the pause after that step."""
+    codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
+    until = panel.spans[0].end_us if panel.spans else panel.length_us
+
+    def place(name: str) -> tuple[float, float] | None:
+        if name == analyze_report.BETWEEN:
+            return (until, panel.spans[1].start_us) if len(panel.spans) > 1 else None
+        best: tuple[float, float] | None = None
+        for lane in panel.lanes:
+            rows = np.flatnonzero((lane.named == codes.get(name, -1)) & (lane.start_us < until))
+            if len(rows):
+                row = rows[np.argmax(lane.duration_us[rows])]
+                span = float(lane.start_us[row]), float(lane.end_us[row])
+                best = span if best is None or span[1] - span[0] > best[1] - best[0] else best
+        return best
+
+    return place
+
+
+def _tiles(found: Gathered) -> tuple[Tile, ...]:
+    """Step, exposed and idle time; of two runs or steps before and after."""
+    analysis, compared = found.analysis, found.comparison
+    shown: tuple[Tile, ...] = ()
+    if compared is not None and len(found.schedules) > 1:
+        sides = zip(("before", "after"), (item.prediction.timeline.breakdown for item in found.schedules), strict=False)
+        shown = tiles(tuple(sides), "predicted from both schedules")
+    elif analysis is not None and analysis.against is not None:
+        shown = tiles((("before", analysis.against.before), ("after", analysis.against.after)))
+    elif analysis is not None:
+        step = analysis.step
+        note = "simulated" if step.trace.simulated else f"of the {step.mode} profile run" if step.mode else ""
+        shown = tiles((("", step.breakdown),), note)
+    if compared is not None:
+        timed = (figures.time(side.median_s * 1e6) for side in (compared.base, compared.new))
+        note = f"{figures.change(compared.change)}, medians of timed steps"
+        shown = (Tile("step", " → ".join(timed), shown[0].bars if shown else (), note), *shown[1:])
+    return shown
+
+
+def _far_off(found: Gathered) -> list[str]:
+    """If the performance run was timed at another step time than predicted."""
+    if found.comparison is None or not found.schedules:
+        return []
+    predicted, timed = found.schedules[-1].prediction.step_us, found.comparison.new.median_s * 1e6
+    if abs(predicted / timed - 1) <= FAR:
+        return []
+    return [
+        f"the performance run was timed at {figures.time(timed)} a step, predicted were {figures.time(predicted)}: "
+        "trust the timed steps, and only the order of the predicted schedules"
+    ]
+
+
+def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """The schedules of both runs, then every rank that was traced; of two steps the first rank of each."""
+    analysis = found.analysis
+    if analysis is None:
+        return (), ()
+    simulated = analysis.step.trace.simulated
+    if analysis.before is not None:
+        sides = [
+            measured_panels(side, label) for side, label in ((analysis.before, "before"), (analysis.step, "after"))
+        ]
+        return tuple(panels[0] for panels, _ in sides if panels), (*sides[0][1], *sides[1][1])
+    panels, notes = measured_panels(analysis.step)
+    before = tuple(
+        panel_of(
+            item.label, item.prediction.timeline, "simulated" if simulated else item.prediction.costs_are, item.module
+        )
+        for item in found.schedules
+    )
+    return (*before, *panels), notes
+
+
+def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:
+    drawn = timeline(panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0)
+    if not found.schedules:
+        return (drawn,)
+    note = "The schedules of both runs are predicted with the costs of the profile."
+    if found.analysis is not None:
+        note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
+    return drawn, Prose(note, tone="soft")
+
+
+def _costs(profile: Profile) -> Section:
+    """What instructions cost, the costliest first."""
+    costs = sorted(profile.costs, key=lambda cost: -cost.cost_us)
+    rows = (
+        (printable(cost.name), cost.kind.value, cost.cost_us, cost.samples or None, cost.origin.value, cost.shape)
+        for cost in costs
+    )
+    collectives = sum(cost.kind is CostKind.COLLECTIVE for cost in costs)
+    counted = f"{many(len(costs), 'instruction')} have a cost, {collectives:,} of them are collectives."
+    heads = "instruction | kind | one execution (time) | samples (count) | cost is | shape"
+    return Section("costs", "Costs in the profile", (Prose(counted), table(heads, rows, finds=True, most=ROWS)))
+
+
+def _coverage(found: Coverage) -> Section:
+    """What of each compilation of the main module the profile covers."""
+    rows = (
+        (item.module, item.fingerprint[:12], item.count.value, item.time.value, item.collectives.value, len(item.gaps))
+        for item in found.main
+    )
+    heads = "module | fingerprint | instructions (share) | time (share) | collectives (share) | without a cost (count)"
+    hints = dict.fromkeys(hint for module in found.main for hint in module.hints)
+    return Section("coverage", "Coverage of the profile", (table(heads, rows), *map(Prose, hints)))
+
+
+def _stages(manifest: Manifest) -> Section:
+    """Each stage: when, how it ended."""
+    rows = []
+    for record in manifest.stages:
+        ended = {None: "runs", 0: "ended well"}.get(record.exit_code, f"exit code {record.exit_code}")
+        result = Cell(record.failed or ended, "bad" if record.failed or record.exit_code else "")
+        rows.append((record.stage, str(record.rank), record.started[:19].replace("T", " "), result, record.mode))
+    return Section("stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),))
+
+
+def _about(found: Gathered) -> Iterator[tuple[str, str]]:
+    """Program, hardware, versions, date, what is simulated, and where a trace for other viewers comes from."""
+    record = next((item for item in reversed(found.manifest.stages) if item.argv), None)
+    if record is not None:
+        yield "program", str(Next(record.argv))
+        versions = next((item.versions for item in reversed(found.manifest.stages) if item.versions), {})
+        if commit := next((item.commit for item in reversed(found.manifest.stages) if item.commit), ""):
+            yield "commit", commit.replace("+", " with changes that are not committed")
+        yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"
+        gpus = [gpu for item in found.manifest.stages for gpu in item.gpus]
+        named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in gpus)
+        topology = ", ".join(f"{name} {value}" for name, value in record.topology.items())
+        host = record.host and f"host {record.host}"
+        yield "hardware", "; ".join(filter(None, (*named, topology, host))) or "not recorded"
+        yield "date", f"{found.manifest.stages[0].started[:19].replace('T', ' ')} UTC"
+        if (performance := found.performance) is not None and "verdict" in performance.facts:
+            yield (
+                "profile",
+                f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}",
+            )
+    if found.analysis is not None:
+        for name, step in (("trace", found.analysis.step), ("trace before", found.analysis.before)):
+            if step is not None:
+                sources = (f"{item.path} ({item.format} {item.version})" for item in step.trace.sources)
+                yield name, "; ".join(sources).replace(" )", ")")
+        step = found.analysis.step
+        each = step.steps / max(len(step.windows), 1)
+        on = f"{each:g} steady step{'s' * (each != 1)} on {many(len(step.windows), 'device')}"
+        yield "main module", f"{step.costs.program.key.name}, {on}"
+        yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
+        yield (
+            "figures",
+            "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates",
+        )
+    command = Next.of("report", *found.inputs, "-o", "report.trace.json")
+    yield "for Perfetto", f"this command writes a file for ui.perfetto.dev: {command}"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from os import PathLike
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich import table
 from rich.cells import cell_len
@@ -19,20 +24,11 @@ from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
 
-if TYPE_CHECKING:
-    pass
-import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from os import PathLike
-
 GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
-"""Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
+"""Characters of a cell that stays on one line, and of a row's name that does if that was asked for; the least width
 of a column of sentences."""
-_TIED = "\ue000"  # stands for the blank of "12.3 ms" until it is printed, so that no line ends there
+_TIED = "\ue000"  # is the blank of "12.3 ms" until it is printed, so that no line ends there
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _QUOTED = re.compile(r"'[^']*'")
@@ -61,12 +57,15 @@ class Screen(Console):
     """A console of rich that takes text as it is."""
 
     def __init__(self, stream: TextIO, width: int) -> None:
-        super().__init__(file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+        # in a notebook rich would show what it prints there, whatever the file
+        super().__init__(
+            file=stream, width=width, force_jupyter=False, highlight=False, soft_wrap=False, markup=False, emoji=False
+        )
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
 
-        Lines with ``soft_wrap`` stay whole where nothing says how wide the reader is; a command that does not fit goes
+        Lines with ``soft_wrap`` stay whole if nothing says how wide the reader is; a command that does not fit goes
         on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
@@ -174,18 +173,18 @@ class _Layout(table.Table):
 
 
 def _below(column: table.Column, cell: tuple[str, str]) -> str:
-    """Head and text of a cell that stands below its row; empty where it has no words, as a bar."""
+    """Head and text of a cell that is below its row; empty if it has no words, as a bar."""
     head, text = cell[0].strip(), cell[1]
     named = f"{head}{':' * (column.justify != 'right')} {text}" if head else text
     return named if re.search(r"\w", text) else ""
 
 
 def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], room: int) -> list[int]:
-    """The width of each column, so that they fit into `room` where `least` does.
+    """The width of each column, so that they fit into `room` if `least` does.
 
     Args:
         texts: of each column the head and the cells.
-        whole: the columns whose cells stay on one line where there is room.
+        whole: the columns whose cells stay on one line if there is room.
         least: the width of each column's longest word.
         room: for all columns together.
     """
@@ -209,23 +208,21 @@ def _least(head: str, *cells: str) -> int:
 
 
 def _unbroken(cell: str) -> list[str]:
-    """What of a cell stays on one line: it whole where it is short (``12.3 ms``), else its words."""
+    """What of a cell stays on one line: all of it if it is short (``12.3 ms``), else its words."""
     return [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
-"""Columns where nothing says how many there are, and limits: no table can be laid out in less."""
+"""Columns if nothing says how many there are, and limits: no table can be laid out in less."""
 
 
 quiet = False
 """Whether an answer is its verdict alone, as ``--quiet`` asks."""
 
 
-def console(*, stderr: bool = False) -> Screen:
+def console() -> Screen:
     """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected."""
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Screen(stream, _width(stream))
+    return Screen(sys.stdout, _width(sys.stdout))
 
 
 def _width(stream: TextIO) -> int:
@@ -237,27 +234,17 @@ def _width(stream: TextIO) -> int:
     return max(MIN_WIDTH, min(columns, MAX_WIDTH)) if columns else WIDTH
 
 
-def bar(fraction: float, width: int = 20) -> str:
-    """A bar of eighth blocks: ``fraction`` of ``width`` columns (0 to 1, clipped)."""
-    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+def bar(fraction: float) -> str:
+    """A bar of eighth blocks: ``fraction`` of 20 columns (0 to 1, clipped)."""
+    eighths = round(min(max(fraction, 0.0), 1.0) * 20 * 8)
     full, rest = divmod(eighths, 8)
-    return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(width)
+    return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(20)
 
 
 def near(path: Path) -> Path:
-    """A path as short as it can be typed here: relative where it lies below the working directory."""
+    """A path as short as it can be typed here: relative if it lies below the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def duration(microseconds: float) -> str:
-    """A duration in µs, ms or s with four significant digits."""
-    value = abs(microseconds)
-    if value < 1e3:
-        return f"{microseconds:.4g} µs"
-    if value < 1e6:
-        return f"{microseconds / 1e3:.4g} ms"
-    return f"{microseconds / 1e6:.4g} s"
 
 
 def warn(lines: Iterable[str]) -> None:
@@ -296,8 +283,18 @@ def plain(value: Any) -> Any:
 
 
 def picked(value: object, names: str) -> dict[str, Any]:
-    """The named attributes of a value, such as ``name cost_us`` of a cost."""
-    return {name: getattr(value, name) for name in names.split()}
+    """Attributes of a value by name: ``name median=times.median_us target.name``.
+
+    A path takes the name of its last part, or the one before ``=``. Behind None it is None.
+    """
+    found = {}
+    for word in names.split():
+        name, _, path = word.rpartition("=")
+        item = value
+        for part in path.split("."):
+            item = None if item is None else getattr(item, part)
+        found[name or part] = item
+    return found
 
 
 def whole(value: Any, names: str) -> dict[str, Any]:
@@ -318,11 +315,9 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
 
 
 def show(schema: str, value: Mapping[str, Any]) -> None:
-    """Print the object on stdout, and its ``warnings`` on stderr as well."""
+    """Print the object on stdout."""
     found = text(schema, value)
     if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
         found = _escaped(found, str.isascii)
     sys.stdout.write(found)
     sys.stdout.flush()
-    if value.get("warnings"):
-        warn(value["warnings"])

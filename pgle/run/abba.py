@@ -168,5 +168,7 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     if code:
         last = last_line(log)
         reason = f": {last[:200]}" if last else ""
-        what = f"{name} ended with code {code}{reason}; see {log}; the same command continues with this run"
+        what = (
+            f"{name} ended with code {code}{reason}; see {log}; mend it, then the same command continues with this run"
+        )
         raise WorkloadError(code, what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import Differences, find_differences
@@ -13,6 +14,7 @@ from pgle.analyze.rules.communication import LEAST_HIDDEN
 from pgle.files import Progress
 from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.inputs.folder import dump_near
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
 from pgle.run.inputs.next_command import UNKNOWN, following, launch_of, tune
 from pgle.run.inputs.traces import stage_of
@@ -78,19 +80,29 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
 
 def _next(step: MeasuredStep, side: Side) -> tuple[str, ...]:
     """Commands, the nearest first."""
-    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
+    target = [f"--target={side.target}"] if side.target else []
+    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
     runs = _runs(side)
     if runs and step.measures_alone:
         return tuple(_next_of_profile_run(step, side))
     if runs:
         line, own = following(runs[0]), {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))}
-        return (tune(runs[0]) if line in own else line,)
+        return tuple(filter(None, [tune(runs[0]) if line in own else line]))
     page = str(Next.of("report", *words))
     if step.module is None:
-        return str(Next.of("analyze", *side.inputs, "--hlo", "DUMP_DIR")), page
+        found = _dump(step, side)
+        return (str(Next.of("analyze", *words, f"--hlo={found}")), page) if found else (page,)
     if step.trace.simulated:
         return page, str(Next.of("profile", "--", *UNKNOWN))
     return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
+
+
+def _dump(step: MeasuredStep, side: Side) -> Path | None:
+    """The HLO dump of the step that lies in or next to its traces, if there is one."""
+    program = step.costs.program
+    modules = {program.key.name: program.fingerprints}
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in side.inputs if isinstance(path, Path))
+    return next(filter(None, (dump_near(folder, modules) for folder in folders)), None)
 
 
 def _next_of_profile_run(step: MeasuredStep, side: Side) -> Iterator[str]:
@@ -106,7 +118,7 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> Iterator[str]:
     plain = measured_step(Side((perf.path,), target=side.target))
     room = 0.0 if plain.overlap is None else plain.overlap.hideable_us + plain.overlap.stuck_us
     if room >= LEAST_HIDDEN * plain.step_us:
-        yield tune(run)
+        yield from filter(None, [tune(run)])
 
 
 def _runs(side: Side) -> list[RunDirectory]:

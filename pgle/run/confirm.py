@@ -16,9 +16,10 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
+from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory
 from pgle.run.hook.hook import read_facts
-from pgle.run.inputs.logs import HEAD_BYTES, is_text, utf8
+from pgle.run.inputs.logs import HEAD_BYTES, is_text
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.module import Module
@@ -165,6 +166,9 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     run = RunDirectory(Path(request.log))
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")
+    if stage.name == "baseline":
+        remedy = f"say `{Next.of('confirm', stage.run.stage('perf').path)}`"
+        raise UserError("the baseline runs without a profile: nothing to confirm", where=request.log, remedy=remedy)
     found = {str(rank): _of_rank(files, request) for rank, files in stage.ranks_with_log().items()}
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
@@ -190,7 +194,7 @@ def _check_schedule(schedule: AnyPath) -> None:
 
 def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
     with nullcontext(sys.stdin.buffer) if str(log) == STDIN else open_bytes(log, pipe=True) as stream:
-        yield from read_events(utf8(stream), rank=rank, progress=progress)
+        yield from read_events(stream, rank=rank, progress=progress)
 
 
 def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, ScheduleEvidence]:

@@ -9,7 +9,7 @@ from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.lookup.complete import Completion, complete_profile
 from pgle.costs.lookup.coverage import Coverage, cover
 from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.carry import Carried, carry, scale_by
+from pgle.costs.profile.carry import Carried, carry, check_source, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -174,6 +174,7 @@ def carry_file(
     found = (
         find_hardware(load_target(target), devices_per_host=devices_per_host) if target else hardware_of(target_module)
     )
+    check_source(given, one, profile)
     carried = carry(given, one, other, scale_by(one, other, found))
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"

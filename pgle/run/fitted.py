@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator
+from pgle.costs.lookup.complete import fill
 from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.carry import By, carry, scale_by
-from pgle.costs.profile.value import Profile
+from pgle.costs.profile.carry import LEAST_KNOWN, By, carry, known_share, scale_by
+from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.run.directory.directory import RunDirectory
@@ -40,6 +41,8 @@ def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
         return Fitted(given)
     for old in _measured_on(path, given):
         covered = _covered(given, table, hardware, old)
+        if known_share(given, old) < LEAST_KNOWN:
+            break
         if covered >= BOUNDS.time or _covered(given, old, hardware) < BOUNDS.time:
             break
         carried = carry(given, old, table, scale_by(old, table, hardware))
@@ -51,9 +54,33 @@ def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
                 f"Carried over from {old.module.name} of its run directory: {100 * now:.0f} % ({scaled} scaled by "
                 f"estimates, {left} without a cost)"
             )
-            profile = replace(carried.profile, warnings=(*given.warnings, note), ends={})
+            profile = replace(carried.profile, warnings=(*given.warnings, note))
             return Fitted(profile, note)
     return Fitted(given)
+
+
+def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware) -> tuple[Profile, int]:
+    """A program's costs under the names that other flags give its instructions; each gets a cost.
+
+    Args:
+        given: of `old`.
+        old: the program by the user's own flags.
+        new: the same under other flags.
+        hardware: for estimates.
+
+    Returns:
+        The profile, and how many collectives the program did not have before: their costs are scaled or estimated.
+    """
+    carried = carry(given, old, new, scale_by(old, new, hardware))
+    costs = {match.name: match.cost for match in carried.matches}
+    gaps = [row for name, row in new.rows.items() if name not in costs]
+    fills, _ = fill(new, costs, gaps, estimator(new.module, hardware))
+    measured = old.costs(given)
+    others = (item for item in carried.matches if item.by is By.SCALED)
+    scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}
+    modelled = {row.name for row in gaps} | scaled
+    profile = Profile((*costs.values(), *fills.values()), given.provenance)
+    return profile, sum(new.rows[name].kind is CostKind.COLLECTIVE for name in modelled)
 
 
 def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: LookupTable | None = None) -> float:

@@ -18,7 +18,6 @@ from pgle.costs.estimate.cluster_table import (
     probe_collectives,
     probe_matmuls,
 )
-from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import Matmul
 from pgle.costs.lookup.contention import as_if_alone
 from pgle.costs.lookup.table import LookupTable
@@ -30,9 +29,9 @@ from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.request import RehearsalRequest
 from pgle.run.convert import ConvertRequest
+from pgle.run.fitted import under_other_flags
 from pgle.run.inputs.traces import read_traces
 from pgle.schedule.predict import Gain, Prediction, gain, predict
-from pgle.tune.known_costs import costs_for, known_costs
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
@@ -218,14 +217,13 @@ def _steps(
     if source is None or program.hlo is None:
         return (), ("no before_optimizations dump of the program, so what the table gives was not predicted",)
     profile = as_if_alone(measured_profile(measured), program.hlo)
-    known = known_costs(LookupTable(program.hlo), profile, estimator(program.hlo, hardware))
+    measured_on = LookupTable(program.hlo)
 
     def scheduled(flags: Sequence[str], given: Path | None = None) -> tuple[Prediction, Profile]:
         schedule, after = trial.schedule(Path(str(source)), (*PROBE_FLAGS[:2], *flags), given)
         module = read_module(after)
         table = LookupTable(module, schedule.module)
-        costs, _ = costs_for(known, table, estimator(table.module, hardware))
-        costs = replace(costs, provenance=profile.provenance)
+        costs, _ = under_other_flags(profile, measured_on, table, hardware)
         return predict(module, costs, hardware), costs
 
     plain, costs = scheduled(())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
+from pgle.run.directory.directory import RunDirectory
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match
 from pgle.xla.hlo.module import Module
@@ -44,6 +46,7 @@ class Predicted:
     target_from: TargetFrom  # what says so
     prediction: Prediction  # one step
     warnings: tuple[str, ...]  # one line each
+    stage: str = ""  # of the run directory that was given, whose module it is
 
 
 def predict_file(request: PredictRequest) -> Predicted:
@@ -54,7 +57,8 @@ def predict_file(request: PredictRequest) -> Predicted:
     """
     profile = read_profile(request.profile) if request.profile is not None else None
     given = None if request.target is None else find_hardware(load_target(request.target))
-    scheduled = read_scheduled(request.hlo)
+    hlo, stage = _stage_of(request.hlo)
+    scheduled = read_scheduled(hlo)
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
     if not chosen:
         raise no_match(request.module, scheduled)
@@ -70,6 +74,7 @@ def predict_file(request: PredictRequest) -> Predicted:
     prediction, module, chosen_hardware, target_from = max(found, key=lambda item: item[0].step_us)
     return Predicted(
         asked=request,
+        stage=stage,
         module=module,
         target=chosen_hardware.name,
         target_from=target_from,
@@ -81,6 +86,15 @@ def predict_file(request: PredictRequest) -> Predicted:
             *prediction.timeline.warnings,
         ),
     )
+
+
+def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
+    """Of a run directory the dump of the stage that shows the program as it will run, and its name."""
+    run = RunDirectory(Path(str(path)))
+    for name in ("perf", "baseline", "profile") if run.is_recorded else ():
+        if (dump := run.stage(name).rank().hlo).is_dir():
+            return dump, name
+    return path, ""
 
 
 def _hardware(module: Module) -> tuple[Hardware, TargetFrom]:

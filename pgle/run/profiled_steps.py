@@ -5,42 +5,50 @@ from __future__ import annotations
 import re
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pgle.errors import UserError
 from pgle.run.convert import Conversion
 
-TRACE = "trace"
+T = TypeVar("T")
 
 
-class Window:
-    """Opens JAX's profiler for some of the steps that `pgle.step` marks.
+@dataclass(eq=False)
+class ProfiledSteps(Generic[T]):
+    """What `pgle.profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step` marks."""
 
-    Args:
-        folder: new or empty; the trace goes into one in it.
-        first: steps before the window, which compile and warm up.
-        count: steps in it.
+    folder: Path  # where everything is written, the trace into a folder in it
+    first: int  # steps before the window, which compile and warm up
+    count: int  # steps in it
+    answer: T | None = None
+    """The costs, after the end; None if there is no trace, or if several processes have one each."""
+    seen: int = 0  # steps that began
+    is_open: bool = False
 
-    Raises:
-        UserError: the folder holds something.
-    """
+    @property
+    def trace(self) -> Path:
+        """The folder of the trace."""
+        return self.folder / "trace"
 
-    def __init__(self, folder: Path, first: int, count: int) -> None:
-        if first < 0 or count < 1:
-            raise UserError(f"no window: {count} steps after {first}", remedy="say first=5, count=5")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError("is not an empty folder", where=folder, remedy="name a new one")
-        self.folder, self.first, self.last = folder, first, first + count
-        self.seen = 0
-        self.is_open = False
+    def check(self) -> None:
+        """Refuse a folder that holds something, and a window of nothing.
+
+        Raises:
+            UserError: as said.
+        """
+        if self.first < 0 or self.count < 1:
+            raise UserError(f"no window: {self.count} steps after {self.first}", remedy="say first=5, count=5")
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise UserError("is not an empty folder", where=self.folder, remedy="name a new one")
 
     def begin_step(self, number: int, source: str) -> None:
         """A step begins; as the hook of `pgle profile` takes it."""
         self.seen += 1
         if self.seen == self.first + 1:
             self._open()
-        elif self.seen > self.last:
+        elif self.seen > self.first + self.count:
             self.close()
 
     def leave_step(self) -> None:
@@ -55,7 +63,7 @@ class Window:
             options["profiler_options"] = make()
             options["profiler_options"].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
         try:
-            jax.profiler.start_trace(str(self.folder / TRACE), **options)
+            jax.profiler.start_trace(str(self.trace), **options)
             self.is_open = True
         except Exception as error:  # another session is open
             warnings.warn(f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4)

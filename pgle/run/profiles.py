@@ -8,15 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.files import check_suffix, profile_files, read_file, read_profile, sidecar_path
+from pgle.costs.profile.files import check_suffix, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.process.executor import PROCESSES, executor
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.cost_table import CostTable, Source
-    from pgle.costs.profile.merge import Merged, MergeOptions
+    from pgle.costs.profile.merge import Columns, Merged, MergeOptions, Source
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
 """Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
@@ -67,12 +66,12 @@ def write_profiles(
 def merge_files(
     paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
 ) -> tuple[Merged, Written]:
-    """Read, merge and write: the merged profile, with what is to be said about it, and its file.
+    """Read, merge and write: the merged profile, with remarks on it, and its file.
 
     Raises:
         UserError: an input is bad or given twice, nothing is left, or the output exists; nothing is then written.
     """
-    from pgle.costs.profile.merge import merge_collected
+    from pgle.costs.profile.merge import merge_columns
 
     check_output(out, force=force, inputs=paths)
     again = next((path for path, times in Counter(paths).items() if times > 1), None)
@@ -80,24 +79,18 @@ def merge_files(
         raise UserError("given twice", where=again, remedy="name each profile once")
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    table, sources = _collected(list(zip(labels, paths, strict=True)))
-    merged = merge_collected(table, sources, options)
+    labelled = list(zip(labels, paths, strict=True))
+    if len(paths) < MANY or os.cpu_count() == 1:
+        merged = merge_columns(map(_read, labelled), options)
+    else:
+        with executor(PROCESSES, READERS) as pool:
+            merged = merge_columns(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
     (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
     return merged, written
 
 
-def _collected(inputs: Sequence[tuple[str, AnyPath]]) -> tuple[CostTable, tuple[Source, ...]]:
-    """The costs of labelled files; of many, each process reads some at a time, and only its columns come back."""
-    if len(inputs) < MANY or os.cpu_count() == 1:
-        return _read(inputs)
-    from pgle.costs.profile.cost_table import joined
+def _read(labelled: tuple[str, AnyPath]) -> tuple[Source, Columns]:
+    from pgle.costs.profile.merge import merge_input
 
-    parts = [inputs[at : at + AT_A_TIME] for at in range(0, len(inputs), AT_A_TIME)]
-    with executor(PROCESSES, READERS) as pool:
-        return joined(pool.map(_read, parts))
-
-
-def _read(inputs: Sequence[tuple[str, AnyPath]]) -> tuple[CostTable, tuple[Source, ...]]:
-    from pgle.costs.profile.cost_table import collect
-
-    return collect((label, read_profile(path) if path.is_dir() else read_file(path)) for label, path in inputs)
+    label, path = labelled
+    return merge_input(label, read_profile(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,11 +26,10 @@ from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.capture.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step, partitioned
-from pgle.run.compiler.compile import matches_job
-from pgle.run.compiler.folder import claim
 from pgle.run.compiler.request import OnPhase, RehearsalRequest, RehearsalResult, devices_in
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
+from pgle.run.directory.out import claim
 from pgle.run.fitted import fitted
 from pgle.run.process.environment import (
     DEFAULT_FRACTION,
@@ -46,6 +46,7 @@ from pgle.schedule.predict import Prediction, predict
 from pgle.xla.flags.catalogue import known_in, release
 from pgle.xla.flags.presets import LHS, SOL
 from pgle.xla.flags.text import Finding, FlagList, typed_flag
+from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
@@ -325,7 +326,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         costs_are=costs_are,
         profile=profile,
         worth=_worth(request.setting, verdict, baseline, profiled, moves, costs_are),
-        matches_job=_matches(request, first),
+        matches_job=None if request.job is None else matches_job(first.fingerprint, request.job),
         warnings=(
             *request.setting.warnings,
             *given.warnings,
@@ -378,10 +379,20 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
     return path
 
 
-def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None:
-    if request.job is None:
-        return None
-    return matches_job(compiled, Path(request.job) if Path(request.job).exists() else request.job)
+def matches_job(fingerprint: str, job: str) -> bool:
+    """Whether a rehearsal with the job's target, topology and flags compiled to the fingerprint of that job.
+
+    Args:
+        fingerprint: of the rehearsal (`RehearsalRequest.as_job`).
+        job: the job's fingerprint (32 hexadecimal digits), or its ``*_gpu_after_optimizations.hlo.pb`` dump.
+
+    Raises:
+        UserError: the dump has no fingerprint.
+    """
+    wanted = job if re.fullmatch(r"[0-9a-f]{32}", job) else fingerprint_of(Path(job))
+    if not wanted:
+        raise UserError("holds no fingerprint", where=job, remedy="give the *_gpu_after_optimizations.hlo.pb dump")
+    return fingerprint == wanted
 
 
 def _of_both(baseline: Side, profiled: Side) -> tuple[str, ...]:
@@ -422,7 +433,7 @@ class Setting:
     memory_fraction: float = DEFAULT_FRACTION
     topology: str | None = None  # of a captured step that is for other devices than were asked for
     no_step: str = ""  # why the module is no step of its captured program
-    assumed: bool = False  # nobody said how many devices the captured program has
+    assumed: bool = False  # nobody names how many devices the captured program has
 
     def request(
         self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = (), as_job: bool = False
@@ -454,14 +465,14 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
     """
     module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     python, warnings = _compiling_python(program)
-    kept, more = _flags(flags, python, program.flags_of(module))
+    kept, more = checked_flags(flags, python, program.flags_of(module))
     doubt = repair(installed(python).versions, python)
     if doubt and doubt.fails:
         warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
     others = candidates([path for path in modules if path != module])
-    said = (*capture_warnings(module), *warnings, *more)
+    remarks = (*capture_warnings(module), *warnings, *more)
     unsure = "" if choose else no_step(module)
-    return Setting(module, tuple(others), python, kept, said, memory_fraction(os.environ), no_step=unsure)
+    return Setting(module, tuple(others), python, kept, remarks, memory_fraction(os.environ), no_step=unsure)
 
 
 def told_of_hosts(setting: Setting, target: Target, topology: str | None, network_gb_s: float | None) -> Setting:
@@ -509,7 +520,7 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 
 
-def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
 
     A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import CapturedProgram, fitted, modules_in, read_captured
-from pgle.run.compiler.folder import opened
 from pgle.run.compiler.request import OnPhase, devices_in
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.directory.out import opened
 from pgle.run.inputs.logs import STDIN, keep_module
-from pgle.run.inputs.next_command import UNKNOWN, Launch, following, launch_of
-from pgle.run.process.environment import check_compiler
+from pgle.run.inputs.next_command import UNKNOWN, Launch, following, launch_of, tune
+from pgle.run.process.environment import check_compiler, compiler_of
 from pgle.run.process.process import check_program
-from pgle.run.rehearse import Rehearsal, RehearseRequest, Setting, rehearse, settle, told_of_hosts
+from pgle.run.rehearse import Rehearsal, RehearseRequest, Setting, checked_flags, rehearse, settle, told_of_hosts
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
@@ -157,8 +159,10 @@ def measure(command: RehearseCommand) -> str:
 
 
 def tune_line(command: RehearseCommand) -> str:
-    """The command line of `pgle tune` for the same words."""
+    """The command line of `pgle tune` for the same words; empty if it was searched for in their run directory."""
     given = command.typed or command
+    if command.typed and not given.flags and not tune(RunDirectory(Path(given.words[0]))):
+        return ""
     options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
     folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
@@ -209,6 +213,10 @@ def prepared(
     load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
+    if command.profile:
+        read_profile(Path(command.profile))
+    if command.flags and _is_program(command):
+        checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
         try:
@@ -227,8 +235,8 @@ def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
         return setting
     devices = _devices(command)
     setting = replace(setting, assumed=devices.assumed and not command.typed)
-    topology, said = fitted(setting.module, command.topology or f"1x1x{devices.count}")
-    return replace(setting, topology=topology, warnings=(*said, *setting.warnings)) if said else setting
+    topology, remarks = fitted(setting.module, command.topology or f"1x1x{devices.count}")
+    return replace(setting, topology=topology, warnings=(*remarks, *setting.warnings)) if remarks else setting
 
 
 def _devices(command: RehearseCommand) -> Devices:

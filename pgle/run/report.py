@@ -52,7 +52,7 @@ class Gathered:
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()
     schedules: tuple[Scheduled, ...] = ()  # of these two, predicted with the profile
-    missing: tuple[str, ...] = ()  # what cannot be said, and why, a line each
+    missing: tuple[str, ...] = ()  # what is not known, and why, a line each
 
     @property
     def performance(self) -> StageRecord | None:

@@ -6,74 +6,53 @@ those on record are answered at once.
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import os
-import pickle
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from pgle import __version__
-from pgle.costs.estimate.estimate import estimate_profile, estimator
+from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.lookup.contention import as_if_alone
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
-from pgle.run.compiler.dumps import BEFORE, is_full
+from pgle.run.compiler.dumps import UNSCHEDULED, is_full
 from pgle.run.compiler.request import SCHEDULER_FLAGS, OnPhase, RehearsalResult
 from pgle.run.compiler.session import Session, open_session
-from pgle.run.fitted import fitted
+from pgle.run.directory.out import check_ours, emptied
+from pgle.run.fitted import fitted, under_other_flags
 from pgle.run.inputs.folder import PAGE_FILES
-from pgle.run.process.executor import executor
-from pgle.run.rehearse import LHS_ON, Setting
+from pgle.run.rehearse import LHS_ON, RehearseRequest
 from pgle.schedule.predict import Prediction, predict
-from pgle.tune.known_costs import KnownCosts, costs_for, known_costs
 from pgle.tune.moves import Axis, axes
-from pgle.tune.trial import Flags, Trial, decoded, encoded, exposed_by_kind, key_of
+from pgle.tune.trial import Flags, Trial, decoded, exposed_by_kind, key_of
 from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Hardware, Target, find_hardware
 
 FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 """Files of what a search found, in its folder."""
 
 
 @dataclass(frozen=True)
-class TuneRequest:
-    """What to tune."""
+class TuneRequest(RehearseRequest):
+    """What to tune; `out` is new or empty, or has the record of the same search, which then continues."""
 
-    setting: Setting  # the module, the jaxlib that compiles it, and the user's flags, which stay
-    target: Target  # the GPU
-    out: Path  # folder, new or empty, or with the record of the same search, which then continues
-    profile: Path | None = None  # measured costs; None: estimates
-    topology: str | None = None  # ``SxHxD``; None: one host
     budget: int = 20  # trials at most
     time_limit_s: float | None = None  # begin no trial after so long, and end those at work; None: none
     memory_limit: int | None = None  # of temporary device memory, bytes; None: none
     worlds: int = 20  # how many
     seed: int = 0  # of the worlds
-    executor: str = (
-        ""  # where trials run (`pgle.run.process.executor`); empty: this process, which forks a compiler for each
-    )
-    cached: bool = True  # take compilations from the user's cache, and keep them there
-    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network: one value for the whole answer."""
-        topology = self.setting.topology or self.topology
-        return find_hardware(self.target, topology=topology, network_gb_s=self.network_gb_s)
 
 
 @dataclass(frozen=True)
@@ -87,7 +66,32 @@ class Scheduled:
 
 
 NAME = "trials.jsonl"
-SCHEMA = "pgle.trials/2"
+
+
+class Head(msgspec.Struct, frozen=True, tag_field="schema", tag="pgle.trials/2"):
+    """The first line of a record: all that a trial depends on, but its flags."""
+
+    module: str  # SHA-256 of the file, as of the next
+    profile: str  # empty: estimates
+    flags: tuple[str, ...]  # of the user
+    target: str  # SHA-256 of its description
+    topology: str | None
+    network_gb_s: float | None
+    memory_fraction: float
+    worlds: int
+    seed: int
+    jaxlib: str = ""  # that compiles; empty: not known yet
+    pgle: str = __version__
+
+    @staticmethod
+    def of(request: TuneRequest, jaxlib: str = "") -> Head:
+        """That of a search."""
+        setting = request.setting
+        return Head(
+            sha256(read_bytes(setting.module)), "" if request.profile is None else sha256(read_bytes(request.profile)),
+            setting.flags, sha256(request.target.text.encode()), request.topology, request.network_gb_s,
+            setting.memory_fraction, request.worlds, request.seed, jaxlib,
+        )  # fmt: skip
 
 
 class Record:
@@ -95,18 +99,20 @@ class Record:
 
     Args:
         request: what is tuned.
-        jaxlib: that compiles.
+        jaxlib: that compiles; empty: not known yet.
 
     Raises:
         UserError: the file is of another search, or none of ours.
     """
 
-    def __init__(self, request: TuneRequest, jaxlib: str) -> None:
+    def __init__(self, request: TuneRequest, jaxlib: str = "") -> None:
         self.path = request.out / NAME
-        self._head = _head(request, jaxlib)
-        self._known = _read(self.path, self._head)
-        if not self.path.exists():
-            write_files({self.path: json.dumps(self._head) + "\n"})
+        self._known: dict[str, Trial] = {}
+        head = Head.of(request, jaxlib)
+        if self.path.exists():
+            self._read(head)
+        elif jaxlib:
+            write_files({self.path: msgspec.json.encode(head) + b"\n"})
         self.resumed = len(self._known)
 
     def known(self, flags: Flags) -> Trial | None:
@@ -117,25 +123,52 @@ class Record:
         """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
         self._known[key_of(trial.flags)] = trial
         with self.path.open("ab") as file:
-            file.write(encoded(trial) + b"\n")
+            file.write(msgspec.json.encode(trial) + b"\n")
 
     def forget(self) -> None:
         """Answer nothing from the record any more."""
         self._known.clear()
 
+    def _read(self, expected: Head) -> None:
+        remedy = "choose a new folder with -o DIR"
+        if (head := _head(self.path)) is None:
+            raise UserError("is not a record of trials", where=self.path, remedy=remedy)
+        head = head if expected.jaxlib else msgspec.structs.replace(head, jaxlib="")
+        other = [name for name in head.__struct_fields__ if getattr(head, name) != getattr(expected, name)]
+        if other:
+            what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+            raise UserError(what, where=self.path, remedy=remedy)
+        data = read_bytes(self.path)
+        *lines, rest = data.split(b"\n")
+        if rest:  # cut short: what follows must begin on a line of its own
+            os.truncate(self.path, len(data) - len(rest))
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                trial = decoded(line, expected.worlds) if line else None
+            except (ValueError, RecursionError):
+                what = f"line {number} is not a trial"
+                raise UserError(what, where=self.path, remedy=f"delete that line, or {remedy}") from None
+            # What did not compile is tried again: the reason may have been this machine's memory or disk.
+            if trial is not None and not trial.failure:
+                self._known[key_of(trial.flags)] = trial
+
+
+def _head(path: Path) -> Head | None:
+    """The first line of a record, if it is whole and ours."""
+    try:
+        line, newline, _ = read_head(path, 1 << 20).partition(b"\n")
+        return msgspec.json.decode(line, type=Head) if newline else None
+    except (UserError, ValueError, RecursionError):
+        return None
+
 
 def begun(folder: Path) -> bool:
-    """Whether a search has begun in a folder: the first line of its record is whole, and ours."""
-    try:
-        line, newline, _ = read_head(folder / NAME, 1 << 20).partition(b"\n")
-        head = json.loads(line)
-    except (UserError, ValueError, RecursionError):
-        return False
-    return bool(newline) and isinstance(head, dict) and head.get("schema") == SCHEMA
+    """Whether a search has begun in a folder."""
+    return _head(folder / NAME) is not None
 
 
 def check(request: TuneRequest) -> None:
-    """What needs no compiler to be refused; which jaxlib compiles is not known.
+    """What needs no compiler to be refused.
 
     Raises:
         UserError: as of `Record`; or something else has the place of what the search writes.
@@ -143,62 +176,12 @@ def check(request: TuneRequest) -> None:
     for name in (*FOUND, *PAGE_FILES, NAME):
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
-        folder = request.out / name
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            what = "is a link or a file, a folder is to be written"
-            raise UserError(what, where=folder, remedy="move it away")
-    _read(request.out / NAME, {name: value for name, value in _head(request, "").items() if name != "jaxlib"})
-
-
-def _read(path: Path, expected: Mapping[str, Any]) -> dict[str, Trial]:
-    """Trials on record, by setting, of a search whose first line holds these; none where there is no file."""
-    if not path.exists():
-        return {}
-    if not begun(path.parent):
-        raise UserError("is not a record of trials", where=path, remedy="choose a new folder with -o DIR")
-    data = read_bytes(path)
-    lines = data.decode(errors="replace").split("\n")
-    head = json.loads(lines[0])
-    other = [name for name, value in expected.items() if head.get(name) != value]
-    if other:
-        what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
-        raise UserError(what, where=path, remedy="choose a new folder with -o DIR")
-    if lines[-1]:  # cut short: what follows must begin on a line of its own
-        os.truncate(path, data.rindex(b"\n") + 1)
-    trials = [_trial(path, number, line, expected["worlds"]) for number, line in enumerate(lines[1:-1], 2) if line]
-    # What did not compile is tried again: the reason may have been this machine's memory or disk.
-    return {key_of(trial.flags): trial for trial in trials if not trial.failure}
-
-
-def _trial(path: Path, number: int, line: str, worlds: int) -> Trial:
-    try:
-        return decoded(line, worlds)
-    except (ValueError, RecursionError):
-        what = f"line {number} is not a trial"
-        raise UserError(what, where=path, remedy="delete that line, or choose a new folder with -o DIR") from None
-
-
-def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
-    """All that a trial depends on, but its flags."""
-    return {
-        "schema": SCHEMA,
-        "pgle": __version__,
-        "module": sha256(read_bytes(request.setting.module)),
-        "profile": "" if request.profile is None else sha256(read_bytes(request.profile)),
-        "flags": list(request.setting.flags),
-        "target": sha256(request.target.text.encode()),
-        "topology": request.topology,
-        "network_gb_s": request.network_gb_s,
-        "memory_fraction": request.setting.memory_fraction,
-        "jaxlib": jaxlib,
-        "worlds": request.worlds,
-        "seed": request.seed,
-    }
+        check_ours(request.out / name)
+    Record(request)
 
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
-Submit = Callable[[Flags, str], "Future[Trial]"]  # begins a trial
 NO_PROFILE = "no-profile"
 SCHEDULES = ("profile", "again")
 """Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
@@ -216,17 +199,12 @@ class Bench:
     carried: str = ""  # what of the profile had to be carried over to this module, in one line
     memory_share: float = 0.0  # part of the GPU's memory that the program needs
     until: float = math.inf  # by when (`time.monotonic`) compilations end, whatever they are at
-    _known: KnownCosts = field(init=False)
+    _first: LookupTable = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
     _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
     _costs: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
     _complete: set[Path] = field(default_factory=set)
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU."""
-        return self.request.hardware
 
     def start(self) -> None:
         """Compile by the user's own flags; again, by all passes, where the session does not trust fewer any more."""
@@ -240,15 +218,14 @@ class Bench:
         self.jaxlib, module = result.jaxlib, result.scheduled
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         table = _table(result)
-        estimate = estimator(table.module, self.hardware)
         if given is not None and request.profile is not None:
-            fit = fitted(request.profile, given, table, self.hardware)
+            fit = fitted(request.profile, given, table, request.hardware)
             given, self.carried = fit.profile, fit.note
-        self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, self.hardware)
+        self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, request.hardware)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
-        self._known = known_costs(table, self._given, estimate)
+        self._first = table
         self.baseline = self.judged({}, "no profile", result, module, *self._estimated(table))
         try:
             self.pgle = self.schedule({}, "the profile")
@@ -261,12 +238,10 @@ class Bench:
         folder = self.folder_of(flags)
         self._hurry()
         try:
-            named = self._named(flags)
-            same = self._program(named, flags)
+            same = self._program(self._named(flags), flags)
             known = self._programs.get(same)
             if known is not None:
-                cpu_s = 0.0 if named.kept else named.cpu_s
-                return replace(known, flags=flags, label=label, same_as=known.label, cpu_s=cpu_s)
+                return replace(known, flags=flags, label=label, same_as=known.label)
             trial = self.schedule(flags, label).trial
             self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
             return trial
@@ -295,18 +270,25 @@ class Bench:
     def schedule(self, flags: Flags, label: str) -> Scheduled:
         """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
         folder, named = self.folder_of(flags), self._named(flags)
-        path, cpu_s = folder / "profile.pbtxt", named.cpu_s * (not named.kept)
+        path = folder / "profile.pbtxt"
         for name in SCHEDULES:
             profile, modelled = self._costs_by_name(named)
             write_files(profile_files(path, profile), force=True)
             shutil.rmtree(folder / name, ignore_errors=True)
             result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
-            cpu_s += result.cpu_s * (not result.kept)
             module = result.scheduled
             if not self._has_new_names(named, result, module):
                 break
-        found = self.judged(flags, label, result, module, profile, modelled)
-        return replace(found, trial=replace(found.trial, cpu_s=cpu_s))
+        return self.judged(flags, label, result, module, profile, modelled)
+
+    def in_less_memory(self, trial: Trial, part: float) -> tuple[Trial, Trial]:
+        """A setting, and the profile alone, if the job's allocator has so much less: only scheduling sees that."""
+        base = self.session.base
+        self.session.base = replace(base, allocator_bytes=int(base.allocator_bytes * (1 - part)))
+        try:
+            return self.schedule(trial.flags, trial.label).trial, self.schedule({}, self.pgle.trial.label).trial
+        finally:
+            self.session.base = base
 
     def _costs_by_name(self, named: RehearsalResult) -> tuple[Profile, int]:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
@@ -321,7 +303,7 @@ class Bench:
         Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each without a cost.
         """
         program, final = named.after_optimizations, LookupTable(module)
-        if program.name != BEFORE["scheduling"] or program in self._complete:
+        if program.name != UNSCHEDULED or program in self._complete:
             return False
         self._complete.add(program)
         known = final.costs(self._costs[program][0])
@@ -331,7 +313,7 @@ class Bench:
         return True
 
     def _estimated(self, table: LookupTable) -> tuple[Profile, int]:
-        return costs_for(self._known, table, estimator(table.module, self.hardware))
+        return under_other_flags(self._given, self._first, table, self.request.hardware)
 
     def _named(self, flags: Flags) -> RehearsalResult:
         return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
@@ -346,8 +328,7 @@ class Bench:
         self, flags: Flags, label: str, result: RehearsalResult, module: Module, profile: Profile, modelled: int
     ) -> Scheduled:
         """A compilation simulated with its costs, as they are and in all worlds."""
-        profile = replace(profile, provenance=self._given.provenance)
-        prediction = predict(module, profile, self.hardware)
+        prediction = predict(module, profile, self.request.hardware)
         trial = Trial(
             flags,
             label,
@@ -383,7 +364,7 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     flags = (LHS_ON, *request.setting.flags)
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
-    shutil.rmtree(folder, ignore_errors=True)
+    emptied(folder)
     with open_session(
         base, folder, request.hardware, python=request.setting.python, cached=request.cached, on_phase=on_phase
     ) as session:
@@ -400,40 +381,8 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
-    """What begins a trial: in a thread of ours, or wherever `request.executor` says."""
-    if not request.executor:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            yield lambda flags, label: threads.submit(bench.trial, flags, label)
-        return
-    setting = replace(request.setting, module=request.setting.module.resolve())
-    profile = None if request.profile is None else request.profile.resolve()
-    there = replace(request, setting=setting, profile=profile)
-    with executor(request.executor, AT_ONCE) as pool:
-        yield lambda flags, label: pool.submit(trial_elsewhere, there, flags, label)
-
-
-_ELSEWHERE: dict[bytes, Bench] = {}
-
-
-def trial_elsewhere(request: TuneRequest, flags: Flags, label: str) -> Trial:
-    """`Bench.trial` in another process, maybe of another machine, by a compiler that lives as long as the process.
-
-    The first trial there takes what `Bench.start` takes more. The module, and `request.profile`, must be readable.
-    """
-    key = pickle.dumps(request)
-    if key not in _ELSEWHERE:
-        opened = ExitStack()
-        atexit.register(opened.close)
-        out = opened.enter_context(tempfile.TemporaryDirectory(prefix="pgle-tune-", ignore_cleanup_errors=True))
-        _ELSEWHERE[key] = bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
-        bench.start()
-    return _ELSEWHERE[key].trial(flags, label)
-
-
 def _table(result: RehearsalResult) -> LookupTable:
     module = result.scheduled
-    if result.after_optimizations.name == BEFORE["scheduling"]:
+    if result.after_optimizations.name == UNSCHEDULED:
         return LookupTable(module, module)  # nothing is renamed from there to LHS
     return LookupTable(module, None if result.lhs is None else result.lhs.module)

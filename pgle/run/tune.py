@@ -2,46 +2,36 @@
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`search.py`) asks for them one axis at a time. `_Search.attempt` here answers from the record, or from
-`Bench.trial` (`bench.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up`
+`Bench.trial` (`trials.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up`
 (`trial.py`) accepts it. `_Search.prove` compiles the best once more, whole.
 `pgle/report/schedules/tune.py` words the result.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from pgle.costs.estimate.ranges import assumed_warnings
-from pgle.costs.lookup.coverage import Coverage, cover
+from pgle.costs.lookup.coverage import cover
 from pgle.costs.profile.files import profile_files
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.compare import CompareRequest, run_compare
-from pgle.run.compiler.folder import check_folder
 from pgle.run.compiler.request import OnPhase
 from pgle.run.confirm import confirm_compiled
-from pgle.run.convert import Conversion
-from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.out import emptied
 from pgle.run.inputs.next_command import Launch
-from pgle.run.process.environment import check_compiler
 from pgle.run.rehearse import near_limit
-from pgle.run.rehearse_program import RehearseCommand, launch, of_run, prepared
-from pgle.run.stages.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
-from pgle.run.stages.stage import StageResult
-from pgle.run.trials import FOUND, Bench, Record, Scheduled, Submit, TuneRequest, begun, check, open_bench, submitting
+from pgle.run.trials import AT_ONCE, FOUND, Bench, Record, Scheduled, TuneRequest, check, open_bench
 from pgle.schedule.compare import Placement, placements
-from pgle.steps.compare import Comparison
-from pgle.steps.gate import Check, Limits
+from pgle.steps.gate import change
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
 from pgle.tune.trial import Flags, Judged, Trial, holds_up, judge
+from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.log.module_verdict import ProfileUse
-from pgle.xla.targets import load_target
 
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
 """Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
@@ -143,12 +133,11 @@ def tune(
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not no_room(bench.pgle.prediction)
-        with submitting(request, bench) as submit:
-            found = _Search(request, bench, submit, Record(request, bench.jaxlib), on_trial)
-            proof = found.run() if room else None
-            if proof is None:
-                found.forget()
-            without = found.without(proof) if proof is not None and found.complete else {}
+        found = _Search(request, bench, Record(request, bench.jaxlib), on_trial)
+        proof = found.run() if room else None
+        if proof is None:
+            found.forget()
+        without = found.without(proof) if proof is not None and found.complete else {}
     pgle = bench.pgle
     return Tuning(
         request=request,
@@ -178,9 +167,8 @@ def tune(
 class _Search:
     """The trials of one search, from the record where they are on it."""
 
-    def __init__(self, request: TuneRequest, bench: Bench, submit: Submit, record: Record, on_trial: OnTrial) -> None:
+    def __init__(self, request: TuneRequest, bench: Bench, record: Record, on_trial: OnTrial) -> None:
         self.request = request
-        self.submit = submit
         self.bench = bench
         self.record = record
         self.on_trial = on_trial
@@ -239,25 +227,32 @@ class _Search:
 
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials of these flags, several at once; without those that the time limit ended or left out."""
-        pending = []
-        for flags, label in settings:
-            known = self.record.known(flags)
-            if known is None and self.bench.is_late:
-                self.complete = False
-                continue
-            pending.append(self.submit(flags, label) if known is None else replace(known, label=label))
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            made = [trial for trial in threads.map(self._tried, settings) if trial is not None]
         done = []
-        for item in pending:
-            trial = item if isinstance(item, Trial) else self._told_apart(item.result())
+        for trial in made:
+            is_new = self.record.known(trial.flags) is None
             if trial.failure and self.bench.is_late:  # it was ended, and is tried when the search continues
                 self.complete = False
                 continue
-            if not isinstance(item, Trial):
+            if is_new:
+                trial = self._told_apart(trial)
                 self.record.add(trial)
             done.append(trial)
             self.trials.append(trial)
             self.on_trial(trial, self.pgle)
         return done
+
+    def _tried(self, setting: tuple[Flags, str]) -> Trial | None:
+        """From the record, or made; None where it is too late for that."""
+        flags, label = setting
+        known = self.record.known(flags)
+        if known is not None:
+            return replace(known, label=label)
+        if self.bench.is_late:
+            self.complete = False
+            return None
+        return self.bench.trial(flags, label)
 
     def _told_apart(self, trial: Trial) -> Trial:
         """A trial, or what it says that it is the same as: compiled at the same time, or elsewhere."""
@@ -269,12 +264,9 @@ class _Search:
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench = self.bench
-        bench.session.begun(
-            f"{bench.folder_of(trial.flags).name}/names", bench.options(trial.flags), named_as_job=True
-        ).result()
         tried = bench.schedule(trial.flags, trial.label)
         folder = self.request.out / "proof"
-        shutil.rmtree(folder, ignore_errors=True)
+        emptied(folder)
         path = bench.folder_of(trial.flags) / "profile.pbtxt"
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.session.compiler.compile(wanted)
@@ -312,13 +304,8 @@ class _Search:
         have = self.bench.session.base.allocator_bytes
         if not have or max(trial.memory_bytes or 0, self.pgle.memory_bytes or 0) < (1 - CLOSE) * have:
             return None
-        fraction = self.request.setting.memory_fraction * (1 - LESS)
-        setting = replace(self.request.setting, memory_fraction=fraction)
-        with open_bench(replace(self.request, setting=setting, out=self.request.out / "less-memory")) as bench:
-            bench.start()
-            tried = bench.schedule(trial.flags, trial.label).trial
-        shutil.rmtree(bench.request.out, ignore_errors=True)
-        return judge(tried.worlds_us, bench.pgle.trial.worlds_us)
+        after, before = self.bench.in_less_memory(trial, LESS)
+        return judge(after.worlds_us, before.worlds_us)
 
     def _is_better(self, trial: Trial) -> bool:
         return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
@@ -331,8 +318,9 @@ class _Search:
     def write(self, proof: Proof) -> tuple[Path, ...]:
         """``flags.txt`` and the profile that goes with it."""
         out = self.request.out
+        own, all_ = self.bench.options({}), self.bench.options(proof.scheduled.trial.flags)
         files: dict[Path, bytes | str] = {
-            out / "flags.txt": "\n".join(self.bench.options(proof.scheduled.trial.flags)) + "\n"
+            out / "flags.txt": "\n".join((*own, FOUND_BY_SEARCH, *all_[len(own) :])) + "\n"
         }
         again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
         files |= {Path(str(name)): data for name, data in again.items()}
@@ -362,7 +350,7 @@ def _refusal(proof: Proof) -> str:
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
         return f"{label}: if the job has {LESS:.0%} less memory, the step changes by {proof.in_less.mean:+.1%}"
-    won = f"{proof.judged.won} of {proof.judged.of} worlds"
+    won = f"{proof.judged.won} of {proof.judged.of} variations of the costs"
     return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 
 
@@ -377,84 +365,7 @@ def _warnings(request: TuneRequest, pgle: Scheduled, proof: Proof | None) -> lis
         lines.append(f"temporary memory grows by {after / before - 1:.0%}; --memory-limit bounds it")
     if not proof.agrees:
         lines.append(
-            f"compiled whole, the step is {proof.change:+.2%} of what the trial said, and temporary memory "
-            f"{proof.memory_change:+.1%}; all figures of the verdict are of whole compilations"
+            f"trials end at the schedule; compiled to the end, the step differs by {change(proof.change)} and "
+            f"temporary memory by {change(proof.memory_change)}; the verdict has those figures"
         )
     return lines
-
-
-BUDGET = 20  # trials at most
-TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
-UNDER_NEW_FLAGS = "under the new flags: "  # begins what is announced of that
-
-Searching: TypeAlias = Callable[[], AbstractContextManager[tuple[OnTrial, OnPhase]]]
-"""What hears of trials and compilations while a search runs."""
-OnPart: TypeAlias = Callable[[StageResult | Conversion | Coverage | Pipeline | Tuning], None]
-
-
-@dataclass(frozen=True)
-class TunedRun:
-    """An experiment, its program tuned, and the experiment again under the flags that were found."""
-
-    first: Pipeline  # by the user's own flags
-    tuning: Tuning  # of its program, with the measured profile
-    second: Pipeline | None = None  # under the new flags, profiled again; None where nothing better was found
-    # performance run of the second against the first's; None if there is none
-    comparison: Comparison | None = None
-    checks: tuple[Check, ...] = ()  # what it had to keep
-    warnings: tuple[str, ...] = ()  # one line each
-
-    @property
-    def good(self) -> bool:
-        """Whether every check passed."""
-        return (
-            self.first.good
-            and self.tuning.good
-            and (self.second is None or self.second.good)
-            and not any(check.failed for check in self.checks)
-        )
-
-
-def run_and_tune(
-    request: PipelineRequest, announce: Announce, searching: Searching, on_result: OnPart = lambda part: None
-) -> TunedRun:
-    """All stages, the search with the measured profile, all stages again under what it found, and the comparison.
-
-    Args:
-        request: the experiment.
-        announce: as in `run_pipeline`.
-        searching: entered for the search; gives what `tune` calls.
-        on_result: called with each part as it ends: what `run_pipeline` calls it with, both experiments, the search.
-
-    Raises:
-        as `run_pipeline` and `tune`.
-    """
-    run = request.stage.run
-    check_folder(run.path / TUNED, begun)
-    check_compiler(request.stage.command, by_name=True)
-    first = run_pipeline(request, announce, on_result)
-    on_result(first)
-    announce("tune")
-    blank = RehearseCommand((str(run.path),), None, "", None, None, (), None, str(run.path / TUNED), None, 0.0)
-    command = of_run(blank)
-    with prepared(command, resumes=begun) as (out, setting):
-        target, profile = load_target(command.target), Path(command.profile) if command.profile else None
-        asked = TuneRequest(setting, target, out, profile, command.topology, BUDGET)
-        with searching() as (on_trial, on_phase):
-            found = tune(asked, on_trial=on_trial, on_phase=on_phase)
-    found = replace(found, launch=launch(command))
-    on_result(found)
-    if found.proof is None:
-        return TunedRun(first, found)
-    flags = tuple(f"--{name}={value}" for name, value in found.tuned.trial.flags.items())
-    again = RunDirectory(run.path / TUNED / "run")
-    stage = replace(request.stage, run=again, flags=(*request.stage.flags, *flags))
-    second = run_pipeline(replace(request, stage=stage), lambda line: announce(f"{UNDER_NEW_FLAGS}{line}"), on_result)
-    on_result(second)
-    sides = (str(run.stage("perf").path), str(again.stage("perf").path))
-    try:
-        limits = Limits(fail_slower=request.fail_slower)
-        comparison, checks = run_compare(CompareRequest(sides, labels=("before", "tuned"), limits=limits))
-    except UserError as error:
-        return TunedRun(first, found, second, warnings=(f"step times were not compared: {error}",))
-    return TunedRun(first, found, second, comparison, checks)

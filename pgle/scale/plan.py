@@ -27,6 +27,8 @@ class Trial:
     per_host: int  # GPUs that share NVLink
     values: tuple[tuple[str, str], ...] = ()  # of each varied name, as the user wrote them
     file: str = ""  # a module in place of the command
+    digest: str = ""  # of that file's content
+    unfit: str = ""  # why this size cannot be, where that is known beforehand
 
     @property
     def hosts(self) -> int:
@@ -61,9 +63,9 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """A file name: ``64`` or ``64-mesh=fsdp8``."""
-        words = [str(self.devices), *(f"{name}={value}" for name, value in self.values)]
-        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:120]
+        """A file name: ``64`` or ``64-mesh=fsdp8``; of a file also its digest."""
+        words = [str(self.devices), self.digest, *(f"{name}={value}" for name, value in self.values)]
+        return re.sub(r"[^\w.=-]+", "_", "-".join(filter(None, words)))[:120]
 
 
 def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[Trial, ...]:
@@ -101,7 +103,7 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
     """Refuse a varied name that the command does not hold, and a placeholder that nothing varies.
 
     Raises:
-        UserError: as said.
+        UserError: if there is none.
     """
     found = (match[1] for word in words for match in _PLACE.finditer(word) if match[1])
     used = {name for text in found for name in re.split(r"[*/]", text) if not name.isdigit()}

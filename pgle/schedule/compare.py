@@ -45,6 +45,11 @@ class Placement:
     unread: bool = False  # no instruction on the way to the computation's result needs it
 
     @property
+    def hideable_us(self) -> float:
+        """As much of its exposed time as there is independent compute that does not run next to it already."""
+        return min(self.exposed_us, max(self.independent_us - self.cover_us, 0.0) * self.count)
+
+    @property
     def reason(self) -> str:
         """Why it is exposed, in words; empty where less than a twentieth of it is."""
         if self.exposed_us <= EXPOSED_SHARE * max(self.cost_us * self.count, 1e-9):

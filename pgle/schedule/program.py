@@ -283,17 +283,6 @@ class Ceiling:
     copy_us: float  # the copy queue
     dependencies_us: float  # the longest chain of instructions that need each other's results
 
-    @property
-    def bound(self) -> str:
-        """Which of the four it is."""
-        parts = {
-            "compute": self.compute_us,
-            "communication": self.communication_us,
-            "copy": self.copy_us,
-            "dependencies": self.dependencies_us,
-        }
-        return max(parts, key=lambda key: parts[key])
-
 
 def ceiling(
     module: Module,

@@ -113,20 +113,18 @@ class _Rows:
     start: list[float] = field(default_factory=list)
     duration: list[float] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
-    cause: list[int] = field(default_factory=list)
     ops: dict[str, tuple[int, Op]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def add(self, op: Op, start: float, duration: float, cause: int) -> int:
+    def add(self, op: Op, start: float, duration: float) -> int:
         """One execution of an op; the number of its row."""
         code, _ = self.ops.setdefault(op.name, (len(self.ops), op))
         self.code.append(code)
         self.start.append(start)
         self.duration.append(duration)
         self.count.append(1)
-        self.cause.append(cause)
         return len(self.start) - 1
 
     def stretch(self, first: int, clock: float, times: int) -> None:
@@ -141,11 +139,6 @@ class _Rows:
         more = len(self) - first
         self.start += [
             self.start[row] + again * period for again in range(1, times) for row in range(first, first + more)
-        ]
-        # What released a row is in the same iteration or in the one before; anything older stays what it is.
-        causes = self.cause[first:]
-        self.cause += [
-            cause + again * more if cause >= first - more else cause for again in range(1, times) for cause in causes
         ]
         for column in (self.code, self.duration, self.count):
             column += column[first:] * (times - 1)
@@ -165,7 +158,6 @@ class _Rows:
             start_us=start - first,
             duration_us=duration,
             count=np.array(self.count, dtype=np.int64),
-            cause=np.array(self.cause, dtype=np.int32),
             origin=np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)[code],
             step_us=float((start + duration).max()) - first if len(start) else 0.0,
             module=module,
@@ -192,7 +184,6 @@ class _Device:
         self.host = 0.0
         self.free = 0.0  # end of the last activity of the compute stream, or of what it waited for
         self.ready = 0.0  # when the next kernel can start there
-        self.last = -1  # its row
         self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
         self.ends: dict[str, tuple[float, int]] = {}  # and of each async op that nothing has waited for yet
@@ -217,24 +208,21 @@ class _Device:
     def _launch(self, op: Op) -> None:
         self.host += self.launch.host_us * op.kernels
         start = max(self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us)
-        cost_us, sync, cause = self.costs.get(op.name, op.cost_us), op.is_sync, self.last
+        cost_us, sync = self.costs.get(op.name, op.cost_us), op.is_sync
         if sync:  # it shares the links with asynchronous ones, so it runs after them
-            queue_free, queue_row = self.lanes.get(COLLECTIVES, _NEVER)
-            if queue_free + self.launch.gap_us > start:
-                start, cause = queue_free + self.launch.gap_us, queue_row
+            start = max(start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us)
         self.free = start + cost_us if sync else self._end(op, start, cost_us)
-        self.last = self.rows.add(op, start, self.free - start, cause)
+        row = self.rows.add(op, start, self.free - start)
         if sync:
-            self.lanes[COLLECTIVES] = (self.free, self.last)
+            self.lanes[COLLECTIVES] = (self.free, row)
         self.ready = self.free + self.launch.gap_us
 
     def _start(self, op: Op) -> None:
         self.host += self.launch.host_us
         cost_us = self.costs.get(op.name, op.cost_us)
-        queue_free, queue_row = self.lanes.get(op.lane, _NEVER)
-        reached, queued = self.free + self.launch.switch_us, queue_free + self.launch.gap_us
+        reached, queued = self.free + self.launch.switch_us, self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us
         start = max(reached, queued, self.host - self.launch.host_us)
-        row = self.rows.add(op, start, cost_us, self.last if reached >= queued else queue_row)
+        row = self.rows.add(op, start, cost_us)
         self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
         if op.stream is Stream.COMMUNICATION:
             self.begins[op.name] = start
@@ -256,10 +244,9 @@ class _Device:
         return clock + left
 
     def _done(self, op: Op) -> None:
-        end, row = self.ends.pop(op.start, (self.free, self.last))
+        end, _ = self.ends.pop(op.start, (self.free, -1))
         self.begins.pop(op.start, None)
-        if end + self.launch.switch_us > self.ready:
-            self.ready, self.last = end + self.launch.switch_us, row
+        self.ready = max(self.ready, end + self.launch.switch_us)
         self.free = max(self.free, end)
 
     def _wait_for_device(self) -> None:
@@ -345,7 +332,6 @@ class _Device:
         self.host += (self.host - host) * (times - 1)
         self.free += extra
         self.ready += extra
-        self.last += moved if self.last >= rows else 0
         for table in (self.lanes, self.ends):
             for key, (end, row) in table.items():
                 if row >= rows:

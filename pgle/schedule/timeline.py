@@ -85,15 +85,6 @@ class Exposure:
         return self.lhs_name or self.name
 
 
-@dataclass(frozen=True, slots=True)
-class PathStep:
-    """One activity of the critical path, in time order."""
-
-    row: int  # of the timeline
-    gap_us: float  # between the end of what it waited for and its start
-    on_path_us: float  # how long the step waited for it: its end minus the end of its predecessor on the path
-
-
 @dataclass(frozen=True)
 class Timeline:
     """One step of one module, n activities in the order in which they were issued.
@@ -109,7 +100,6 @@ class Timeline:
     start_us: npt.NDArray[np.float64]  # float64[n], from the start of the step
     duration_us: npt.NDArray[np.float64]  # float64[n], of all `count` executions
     count: npt.NDArray[np.int64]  # int64[n], executions that the row represents
-    cause: npt.NDArray[np.int32]  # int32[n], the row whose end released this one; -1: none
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
     step_us: float  # length of the step, from the start of the first activity to the end of the last
     module: str = ""  # name of the module
@@ -159,37 +149,6 @@ class Timeline:
             lhs_name = self.lhs_names[code] if self.lhs_names else name
             found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin, lhs_name))
         return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
-
-    @cached_property
-    def critical_path(self) -> tuple[PathStep, ...]:
-        """The chain of activities, each released by the end of the one before, that ends with the step."""
-        if len(self) == 0:
-            return ()
-        ends, cause = self.end_us.tolist(), self.cause.tolist()
-        starts = self.start_us.tolist()
-        path: list[PathStep] = []
-        row = int(np.argmax(self.end_us))
-        while row >= 0:
-            before = cause[row]
-            reached = ends[before] if before >= 0 else 0.0
-            path.append(PathStep(row, max(starts[row] - reached, 0.0), max(ends[row] - reached, 0.0)))
-            row = before
-        return tuple(reversed(path))
-
-    @cached_property
-    def path_us(self) -> dict[str, float]:
-        """Time on the critical path: ``compute``, ``communication``, ``copy``, ``launch gaps``."""
-        totals = {stream.name.lower(): 0.0 for stream in Stream}
-        gaps = 0.0
-        for step in self.critical_path:
-            totals[Stream(int(self.stream[step.row])).name.lower()] += step.on_path_us - step.gap_us
-            gaps += step.gap_us
-        return {**totals, "launch gaps": gaps}
-
-    @property
-    def bound(self) -> str:
-        """What bounds the step: the largest share of the critical path."""
-        return max(self.path_us, key=lambda key: self.path_us[key]) if len(self) else "nothing"
 
     @property
     def estimated_share(self) -> float:

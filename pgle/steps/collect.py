@@ -2,9 +2,8 @@
 
 Known lines, as the programs print them:
     MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
-    Pax      ``step_i: 700, training loss: 3.64`` and ``steps/sec: 0.485`` (a mean over the steps since the last one)
-    Keras    ``10/100 ━━━━ 12s 123ms/step - loss: 1.23`` (a mean over the epoch so far: the last of each epoch counts)
     plain    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7 step_time_s=0.2``
+What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step times.
 Other lines between them tell what happened meanwhile: profiler, checkpoints, compilation.
 """
 
@@ -17,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Literal
+from typing import Any
 
 from pgle.errors import UserError
 from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
@@ -46,7 +45,7 @@ def read_json_lines(lines: Iterable[str], source: str) -> Series:
     """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
 
     Optional keys: ``loss``, ``peak_memory_bytes``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened
-    in this step), ``simulated``. A line with ``compile_time_s`` and no step time gives the compile time.
+    in this step), ``simulated``.
 
     Raises:
         UserError: more steps than `MOST_STEPS`.
@@ -72,11 +71,7 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
         what = f"no column with step times among: {', '.join(names) or 'none'}"
         raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
     reader.fieldnames = names
-    plain = _decimal_comma if delimiter == ";" else _thousands
-    rows = (
-        (reader.line_num, delimiter.join(map(str, row.values())), {key: plain(value) for key, value in row.items()})
-        for row in reader
-    )
+    rows = ((reader.line_num, delimiter.join(map(str, row.values())), row) for row in reader)
     try:
         return _series(source, "csv", rows)
     except csv.Error as error:
@@ -85,26 +80,6 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
 
 def _no_table(source: str, error: csv.Error) -> UserError:
     return UserError(f"not a table of step times ({error})", where=source, remedy="check the file")
-
-
-_GROUPED_NUMBER = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
-
-
-def _thousands(value: Any) -> Any:
-    """``1,234.5`` as ``1234.5``; anything else as it is."""
-    return (
-        value.replace(",", "")
-        if isinstance(value, str) and "," in value and _GROUPED_NUMBER.fullmatch(value)
-        else value
-    )
-
-
-def _decimal_comma(value: Any) -> Any:
-    """``1.234,5`` as ``1234.5``: where semicolons divide the columns, a comma divides the number."""
-    if not isinstance(value, str) or value.count(",") != 1:
-        return value
-    whole, _, part = value.partition(",")
-    return f"{whole.replace('.', '')}.{part}" if "." not in part else _thousands(value)
 
 
 def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
@@ -122,21 +97,19 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, An
 def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str, Any] | str]]) -> Series:
     steps: list[Step] = []
     malformed: list[Malformed] = []
-    compile_time: float | None = None
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
         if isinstance(row, str):
             malformed.append(Malformed(number, line[:80], row))
             continue
-        found, seconds = _step(row, len(steps)), _number(row.get("compile_time_s"))
+        found = _step(row, len(steps))
         if isinstance(found, Step):
             steps.append(found)
-        elif seconds is None:
+        else:
             malformed.append(Malformed(number, line[:80], found))
         simulated = simulated or _truth(row.get("simulated"))
-        compile_time = compile_time if seconds is None else max(seconds, compile_time or 0.0)
-    return make_series(source, format, steps, malformed=malformed, compile_time_s=compile_time, simulated=simulated)
+    return make_series(source, format, steps, malformed=malformed, simulated=simulated)
 
 
 def _step(row: Mapping[str, Any], count: int) -> Step | str:
@@ -204,9 +177,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 _MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
 _MAXTEXT_LIKE = "completed step:"
-_PAX_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b")
-_PAX_RATE = re.compile(rf"\bsteps/sec: (?P<rate>{NUMBER})")
-_KERAS = re.compile(rf"\b(?P<step>\d+)/(?P<all>\d+)\b.*?(?P<t>{NUMBER})(?P<unit>ms|us|µs|s)/(?:step|batch|epoch)\b")
 _PLAIN_STEP = re.compile(
     r"(?:^|[^\w/])(?:step|iteration|iter)(?:\s*[:=#|]\s*|\s+|\[)"
     r"(?P<step>\d{1,3}(?:,\d{3})+(?![\d.]|\s*(?:ms|us|µs|s|sec)\b)|\d+)\b",
@@ -248,7 +218,6 @@ _EVENT_LIKE = re.compile(
 )
 """In every line that tells of an event; most lines tell of none, and one search is quicker than five."""
 
-CLEAR_LEAD = 1000  # lines by which one dialect leads from which no more are counted
 EVENT_REACH = 2
 """Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
 
@@ -274,7 +243,11 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
     Raises:
         UserError: no line holds a step time, more do than `MOST_STEPS`, or the pattern is wrong.
     """
-    name, match = ("pattern", _custom(pattern, source)) if pattern is not None else _dialect(lines, source)
+    if pattern is not None:
+        name, match = "pattern", _custom(pattern, source)
+    else:
+        is_maxtext = any(_MAXTEXT_LIKE in line for line in lines)
+        name, match = ("maxtext", _maxtext) if is_maxtext else ("plain", _plain)
     steps: list[Step] = []
     malformed: list[Malformed] = []
     events = _Events()
@@ -288,16 +261,12 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         else:
             count = steps[-1].step + 1 if steps else 0
             step = Step(count if found.step is None else found.step, found.seconds, found.loss, mark=events.step())
-            if name == "keras" and steps and step.step > steps[-1].step:
-                steps.pop()
             steps.append(step)
-    if name == "keras":
-        steps = [step._replace(step=number) for number, step in enumerate(steps)]
     if not steps:
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     if _only_grows([step.step_time_s for step in steps]):
         raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
-    return make_series(source, name, steps, malformed=malformed, warnings=_notes(name))
+    return make_series(source, name, steps, malformed=malformed)
 
 
 def _only_grows(seconds: list[float]) -> bool:
@@ -308,6 +277,8 @@ def _only_grows(seconds: list[float]) -> bool:
 _REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
 
 
+_OTHER_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b|\b(?P<of_epoch>\d+)/\d+\b.*?(?:ms|us|µs|s)/(?:step|batch|epoch)\b")
+"""Pax's and Keras' lines, which name a step and no time of it."""
 _XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
 
 
@@ -316,16 +287,9 @@ def step_number(line: str) -> int | None:
     if _XLA_LINE.match(line):
         return None
     line = _uncoloured(line)
-    found = _PAX_STEP.search(line) or _PLAIN_STEP.search(line) or _KERAS.search(line)
-    return _integer(found["step"]) if found is not None and len(found["step"]) < 12 else None
-
-
-def _notes(name: str) -> list[str]:
-    if name == "pax":
-        return ["Pax prints steps/sec as a mean over the steps since the line before: each is taken as one step time"]
-    if name == "keras":
-        return ["Keras prints a mean over the epoch so far: each epoch counts as one step time"]
-    return []
+    found = _PLAIN_STEP.search(line) or _OTHER_STEP.search(line)
+    number = "" if found is None else found["step"] or found["of_epoch"]
+    return _integer(number) if 0 < len(number) < 12 else None
 
 
 class _Events:
@@ -367,55 +331,11 @@ def _uncoloured(line: str) -> str:
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
-def _dialect(lines: Iterable[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
-    """The dialect whose lines occur most often; MaxText and Pax before looser ones."""
-    pax = False
-    keras = plain = 0
-    for line in map(_uncoloured, lines):
-        if _MAXTEXT_LIKE in line:
-            return "maxtext", _maxtext
-        pax = pax or ("steps/sec: " in line and _PAX_RATE.search(line) is not None)
-        if not pax and abs(keras - plain) <= CLEAR_LEAD:
-            keras += _keras(line) is not None
-            plain += isinstance(_plain(line), _Line)
-    if pax:
-        return "pax", _Pax()
-    if not keras and not plain:
-        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
-    return ("keras", _keras) if keras > plain else ("plain", _plain)
-
-
 def _maxtext(line: str) -> _Line | str | None:
     found = _MAXTEXT.search(line)
     if found is None:
         return "cut short" if _MAXTEXT_LIKE in line else None
     return _checked(_integer(found["step"]), float(found["s"]), line)
-
-
-class _Pax:
-    """Pax prints the step number and the rate on lines of their own."""
-
-    def __init__(self) -> None:
-        self._step: int | None = None
-        self._loss = ""
-
-    def __call__(self, line: str) -> _Line | str | None:
-        step = _PAX_STEP.search(line)
-        if step is not None:
-            self._step, self._loss = _integer(step["step"]), line
-        rate = _PAX_RATE.search(line)
-        if rate is None:
-            return None
-        per_second = float(rate["rate"])
-        number, self._step = self._step, None
-        return _checked(number, 1 / per_second if per_second else 0.0, self._loss)
-
-
-def _keras(line: str) -> _Line | str | None:
-    found = _KERAS.search(line) if "/step" in line or "/batch" in line or "/epoch" in line else None
-    if found is None:
-        return None
-    return _checked(_integer(found["step"]), float(found["t"]) * UNITS[found["unit"]], line)
 
 
 def _plain(line: str) -> _Line | str | None:
@@ -427,8 +347,8 @@ def _plain(line: str) -> _Line | str | None:
     named = next((found for form in _PLAIN_TIMES if (found := form.search(rest)) is not None), None)
     if named is None:
         return None
-    said = named.groupdict()
-    unit = (said["unit"] or said.get("paren") or (said.get("suffix") or "s").lstrip("_")).lower()
+    parts = named.groupdict()
+    unit = (parts["unit"] or parts.get("paren") or (parts.get("suffix") or "s").lstrip("_")).lower()
     return _checked(_integer(step["step"]), _float(named["t"]) * UNITS[unit], line)
 
 

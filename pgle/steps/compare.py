@@ -19,8 +19,12 @@ GRAIN_SHOWN = 0.001  # of a step: step times that are written more coarsely get 
 STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls that gets a warning
 
 
+UNLIKE = {"hardware": "other GPUs", "module": "another program"}
+"""What both sides of a comparison must have in common, by its name in `Series.about`."""
+
+
 class Verdict(StrEnum):
-    """What can be said of NEW."""
+    """The answer on NEW."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -32,13 +36,23 @@ class Verdict(StrEnum):
 class Comparison:
     """The result."""
 
-    verdict: Verdict  # what can be said
+    verdict: Verdict  # the answer
     estimate: Estimate  # the design, and what was found
     assumptions: Assumptions  # as given
     base: Side  # the one side
     new: Side  # the other
-    guards: tuple[Guard, ...]  # loss, memory, compile time
+    guards: tuple[Guard, ...]  # loss, memory
     warnings: tuple[str, ...]  # what the reader should know, one line each
+
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """What the records show to be other than on the other side, so that a change is of more than one thing."""
+        found = []
+        for name, what in UNLIKE.items():
+            one, two = ({run.series.about.get(name, "") for run in side.runs} for side in (self.base, self.new))
+            if "" not in one | two and one != two:
+                found.append(f"{what}: {', '.join(sorted(one))} and {', '.join(sorted(two))}")
+        return tuple(found)
 
     @property
     def ratio(self) -> float:
@@ -47,7 +61,7 @@ class Comparison:
 
     @property
     def ci(self) -> tuple[float, float]:
-        """Confidence interval of the ratio; (0, inf) where nothing can be said."""
+        """Confidence interval of the ratio; (0, inf) if nothing is known."""
         half = self.estimate.half_width
         return self.ratio * math.exp(-half), self.ratio * _exp(half)
 
@@ -110,7 +124,7 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     """Each median may be off by half of the last digit that was written."""
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
     notes = [
-        f"{side.label}: step times have steps of {grain * 100:.1f} %, which the interval includes; write more digits"
+        f"{side.label}: step times are rounded to {grain * 100:.1f} %, which the interval includes; write more digits"
         for side, grain in zip((base, new), grains, strict=True)
         if grain > GRAIN_SHOWN
     ]

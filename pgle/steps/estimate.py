@@ -189,7 +189,7 @@ class Estimate:
 
     design: Design
     difference: float  # the estimate
-    # of the two-sided interval at the confidence asked for; infinite where nothing can be said
+    # of the two-sided interval at the confidence asked for; infinite if nothing is known
     half_width: float = math.inf
     detectable: float = math.inf  # smallest true difference found with probability `POWER` at this noise
     p: float | None = None  # of the rank test, two-sided; None where there is none: the interval alone decides

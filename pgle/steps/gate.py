@@ -24,7 +24,6 @@ class Limits:
     require_faster: bool = False  # fail unless NEW is faster
     max_loss_change: float | None = None  # band of the relative difference of losses, both directions
     max_memory_growth: float | None = None  # of the peak memory, relative
-    max_compile_growth: float | None = None  # of the compile time, relative
 
 
 class Outcome(StrEnum):
@@ -39,7 +38,7 @@ class Outcome(StrEnum):
 class Check:
     """One limit and how it went."""
 
-    name: str  # ``step time``, ``loss``, ``peak memory`` or ``compile time``
+    name: str  # ``step time``, ``loss`` or ``peak memory``
     outcome: Outcome
     found: str = ""  # one clause; empty: nothing was limited
     figure: str = ""  # the step times in one clause
@@ -67,11 +66,7 @@ class Check:
 def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
     """Every limit that was asked for, and a loss that is no finite number, which always fails."""
     checks = [_step_time(comparison, limits)]
-    bounds = {
-        "loss": limits.max_loss_change,
-        "peak memory": limits.max_memory_growth,
-        "compile time": limits.max_compile_growth,
-    }
+    bounds = {"loss": limits.max_loss_change, "peak memory": limits.max_memory_growth}
     guards = {guard.name: guard for guard in comparison.guards}
     for name, bound in bounds.items():
         guard = guards.get(name)
@@ -100,12 +95,10 @@ def overall(checks: Iterable[Check]) -> Outcome:
 RECORD = {
     "loss": 'Record "loss" per step.',
     "peak memory": 'Record "peak_memory_bytes" per step.',
-    "compile time": 'Record a line {"compile_time_s": …}.',
 }
 ADVICE = {
     "loss": "Use the same seed and data on both sides; else the program changed, not only its schedule.",
     "peak memory": "LHS holds buffers longer: lower --xla_gpu_memory_limit_slop_factor or the overlap limit.",
-    "compile time": "Compare with a warm autotuning cache on both sides.",
 }
 
 
@@ -135,6 +128,9 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         return Check(name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change)))
     if bound is None:
         return Check(name, Outcome.OK, figure=text)
+    if found.unlike:
+        what = f"not the same thing on both sides: {'; '.join(found.unlike)}"
+        return Check(name, _undecided(limits), what, text, "Run the same program on the same GPUs on both sides.")
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
@@ -150,8 +146,12 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         least = (1 + bound) * found.ci[1] / found.ratio - 1
         more = f"These runs can show a slowdown from {least * 100:.1f} % on. {more}"
     what = f"a slowdown of {share(bound)} is neither shown nor ruled out"
-    outcome = Outcome.FAIL if limits.fail_undecided else Outcome.CANNOT_TELL
-    return Check(name, outcome, f"{what} (--fail-undecided)" if limits.fail_undecided else what, text, more)
+    what = f"{what} (--fail-undecided)" if limits.fail_undecided else what
+    return Check(name, _undecided(limits), what, text, more)
+
+
+def _undecided(limits: Limits) -> Outcome:
+    return Outcome.FAIL if limits.fail_undecided else Outcome.CANNOT_TELL
 
 
 def _rounds(found: Comparison, distance: float) -> str:

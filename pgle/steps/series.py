@@ -39,7 +39,8 @@ def execution_series(trace: Trace, source: str) -> Series:
         for number, span in zip(numbers.tolist(), spans.tolist(), strict=True)
         if span > 0
     ]
-    return make_series(source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings)
+    series = make_series(source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings)
+    return replace(series, about={"module": trace.modules[main].name})
 
 
 def _mark(reason: str) -> Mark:
@@ -95,14 +96,13 @@ class Series:
     """The steps of one run, n of them in the order recorded."""
 
     source: str  # where it was read
-    # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``, ``array``
+    # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``plain``, ``pattern``, ``trace``, ``array``
     format: str
     step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
     step_time_s: Floats  # float64[n], seconds, all positive and finite
     loss: Floats  # float64[n], NaN where not recorded, infinite where it was no finite number
     peak_memory_bytes: Floats  # float64[n], NaN where not recorded
     mark: npt.NDArray[np.uint8]  # uint8[n], `Mark` values
-    compile_time_s: float | None = None  # seconds the main compilation took, None where unknown
     malformed: tuple[Malformed, ...] = ()  # lines that could not be read
     simulated: bool = False  # True where the times come from the simulated GPU
     warnings: tuple[str, ...] = field(default=())  # what the user should know, one line each
@@ -122,7 +122,6 @@ def make_series(
     steps: Sequence[Step],
     *,
     malformed: Iterable[Malformed] = (),
-    compile_time_s: float | None = None,
     simulated: bool = False,
     warnings: Iterable[str] = (),
 ) -> Series:
@@ -135,7 +134,6 @@ def make_series(
         loss=np.array([item.loss for item in steps], np.float64),
         peak_memory_bytes=np.array([item.peak_memory_bytes for item in steps], np.float64),
         mark=np.array([int(item.mark) for item in steps], np.uint8),
-        compile_time_s=compile_time_s,
         malformed=tuple(malformed),
         simulated=simulated,
         warnings=tuple(warnings),
@@ -162,14 +160,12 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
     """
     if len(ranks) == 1:
         return ranks[0]
-    known = [rank.compile_time_s for rank in ranks if rank.compile_time_s is not None]
     lengths = sorted({len(rank) for rank in ranks})
     uneven = [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"] if len(lengths) > 1 else []
     columns: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in COLUMNS}
     whole = Series(
         source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
         format=ranks[0].format,
-        compile_time_s=max(known, default=None),
         malformed=tuple(item for rank in ranks for item in rank.malformed),
         simulated=any(rank.simulated for rank in ranks),
         warnings=(*(line for rank in ranks for line in rank.warnings), *uneven),

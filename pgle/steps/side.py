@@ -93,8 +93,8 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
 class Guard:
     """One figure of both sides."""
 
-    name: str  # ``loss``, ``peak memory`` or ``compile time``
-    unit: str  # ``""``, ``bytes`` or ``s``
+    name: str  # ``loss`` or ``peak memory``
+    unit: str  # ``""`` or ``bytes``
     base: float  # of BASE
     new: float  # of NEW; infinite where the loss is not a finite number
     basis: str  # what was compared
@@ -111,7 +111,7 @@ class Guard:
 
 def guards(base: Side, new: Side) -> tuple[Guard, ...]:
     """The guards for which both sides have data."""
-    found = (guard(base.runs, new.runs) for guard in (_loss, _memory, _compile_time))
+    found = (guard(base.runs, new.runs) for guard in (_loss, _memory))
     return tuple(item for item in found if item is not None)
 
 
@@ -157,12 +157,3 @@ def _largest(columns: Sequence[Floats]) -> float | None:
     values = np.concatenate(columns)
     known = values[~np.isnan(values)]
     return float(known.max()) if len(known) else None
-
-
-def _compile_time(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
-    one, two = (
-        [run.series.compile_time_s for run in side if run.series.compile_time_s is not None] for side in (base, new)
-    )
-    if not one or not two:
-        return None
-    return Guard("compile time", "s", float(np.median(one)), float(np.median(two)), "median of the runs")

@@ -64,10 +64,10 @@ class StepTimes:
 
     @property
     def grain(self) -> float:
-        """How finely the step times, of Pax their rates, were written: a power of ten, relative to the median."""
+        """How finely the step times were written: a power of ten, relative to the median."""
         if not len(self) or self.series.simulated:
             return 0.0
-        values = 1 / self.step_time_s if self.series.format == "pax" else self.step_time_s
+        values = self.step_time_s
         for digits in range(10):
             scaled = values * 10**digits
             if np.abs(scaled - np.rint(scaled)).max() < 1e-9 + 1e-12 * scaled.max():

@@ -275,11 +275,11 @@ def combine(traces: Sequence[Trace]) -> Trace:
 def _said_once(traces: Sequence[Trace]) -> list[str]:
     """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
     files = {f"{PurePath(source.path).name}: " for trace in traces for source in trace.sources}
-    said: dict[str, dict[str, None]] = {}
+    once: dict[str, dict[str, None]] = {}
     for line in (line for trace in traces for line in trace.warnings):
         file = next((file for file in files if line.startswith(file)), "")
-        said.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
-    return [f"{some(names, 1)}: {text}" if names else text for text, names in said.items()]
+        once.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
+    return [f"{some(names, 1)}: {text}" if names else text for text, names in once.items()]
 
 
 def _all_compiling(traces: Sequence[Trace]) -> dict[str, npt.NDArray[np.int64]]:

@@ -217,13 +217,3 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
         found,
         key=lambda axis: (axis.kind not in (ALL, LOOPS), axis.kind not in apart, -exposed.get(axis.kind, 0.0)),
     )
-
-
-def neighbours(value: int) -> tuple[int, int]:
-    """The values to try next to a number that helped."""
-    return value * 2, value // 2
-
-
-def between(value: int) -> int:
-    """The last value to try, once neither neighbour helps."""
-    return value * 3 // 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pgle.schedule.predict import Prediction
-from pgle.tune.moves import ALL, Axis, between, by_exposure, neighbours
+from pgle.tune.moves import ALL, Axis, by_exposure
 from pgle.tune.trial import LITTLE, Flags, Trial
 
 ROOM = 0.01  # within so much of the ceiling there is nothing left to look for
@@ -95,7 +95,7 @@ def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tu
         near = _beside(axis, before.flags)
         settings = [({**before.flags, **setting}, _label(axis, setting, before)) for setting in near]
         if tried(settings, axis.number) is before:
-            setting = {axis.number: str(between(int(before.flags[axis.number])))}
+            setting = {axis.number: str(int(before.flags[axis.number]) * 3 // 4)}
             tried([({**before.flags, **setting}, _label(axis, setting, before))], axis.number)
             return
 
@@ -104,7 +104,8 @@ def _beside(axis: Axis, flags: Flags) -> list[Flags]:
     """Half and twice the number of an axis; none where it has no number."""
     if not axis.number:
         return []
-    return [{axis.number: str(value)} for value in neighbours(int(flags[axis.number])) if value > 0]
+    value = int(flags[axis.number])
+    return [{axis.number: str(near)} for near in (value * 2, value // 2) if near > 0]
 
 
 def best(current: Trial, trials: Sequence[Trial], memory_limit: int | None) -> Trial:

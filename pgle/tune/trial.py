@@ -33,7 +33,6 @@ class Trial:
     memory_bytes: Count | None = None  # all device memory that XLA plans for; None if it left no report
     lower_bound: bool = False  # whether the step is one: a loop has an unknown length
     modelled: Count = 0  # collectives that the program did not have before, whose costs are modelled
-    cpu_s: Amount = 0.0  # processor seconds of its compilations; 0 where they were kept from before
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
     same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
     failure: str = ""  # why it did not compile; empty where it did
@@ -49,13 +48,8 @@ def key_of(flags: Flags) -> str:
     return json.dumps(sorted(flags.items()))
 
 
-def encoded(trial: Trial) -> bytes:
-    """A trial as a line of JSON."""
-    return msgspec.json.encode(trial)
-
-
-def decoded(line: str, worlds: int) -> Trial:
-    """The trial that `encoded` made this line of, judged in so many worlds.
+def decoded(line: bytes | str, worlds: int) -> Trial:
+    """The trial that a line of JSON holds, judged in so many worlds.
 
     Raises:
         ValueError: it is not one.

@@ -1,4 +1,4 @@
-"""Two gathers beside one chain of matmuls: the smallest program whose schedule true costs improve.
+"""Two gathers next to one chain of matmuls: the smallest program whose schedule true costs improve.
 
 The chain could hide both. To the scheduler's constants a gather takes longer than all of it: one gather gets the whole
 chain, and the other, the small one or the big one as the version of XLA has it, gets next to nothing.

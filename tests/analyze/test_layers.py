@@ -5,7 +5,6 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import (
     Layer,
-    Multiplying,
     Phase,
     Ran,
     Work,
@@ -46,7 +45,7 @@ ENTRY main {
 
 def ran(module: Module, **us: float) -> list[Ran]:
     items = [(module.instructions[name.replace("_", ".")], time) for name, time in us.items()]
-    return [Ran(item, time, 0.0, 1.0, work_of(module, item)) for item, time in items]
+    return [Ran(instruction=item, us=time, count=1.0, work=work_of(module, item)) for item, time in items]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,7 @@ def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
     each = 2 * 1024 * 512 * 256
     assert found.mfu == pytest.approx(2 * each / 989e12 / 100e-6)
     assert found.hfu == pytest.approx(3 * each / 989e12 / 100e-6)
-    rows = [Multiplying(item.us, item.count, item.work, None) for item in ran(module, dot_1=10, dot_2=20, dot_3=30)]
-    (products,) = find_products(rows, H100)
+    (products,) = find_products(ran(module, dot_1=10, dot_2=20, dot_3=30), H100)
     assert products.tflops == pytest.approx(3 * each / 60e-6 / 1e12)
 
 

@@ -46,7 +46,7 @@ def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytes
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
         (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
         (["compare", "--abba", "1", "--junit", "folder.xml", "--", "touch", "ran"], "folder.xml: is a directory"),
-        (["doctor", "--prove", "--bundle", "taken.html/x.tar.gz"], "is a file, not a directory"),
+        (["perf-table", "x.sqlite", "-o", "taken.html/x.pbtxt"], "is a file, not a directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

@@ -9,12 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.naming import find_programs, name_instructions, unite_programs
-from pgle.costs.measure.ranks import align_program
-from pgle.costs.profile.align import MAX_SPREAD_NS
-from pgle.costs.profile.merge import merge_profiles
-from pgle.costs.profile.value import CostKind, Profile
+from pgle.costs.measure.ranks import MAX_SPREAD_NS, align_program
 from pgle.trace.combine import combine
 from pgle.trace.xplane.read import find_xplanes, read_xplane
 
@@ -117,23 +113,3 @@ def test_the_windows_are_laid_on_each_other_as_they_were_recorded(traces):
 
 def test_without_any_clock_too(traces):
     assert shifts([replace(trace, recordings={}) for trace in traces]) == [0, 1, 2]
-
-
-def reduced(traces):
-    trace = combine(traces)
-    trace, programs = unite_programs(trace, find_programs(trace, []))
-    program = next(program for program in programs if program.key.name == "jit_step")
-    (step,) = aggregate(trace, [program], AggregateOptions(keep_all=True))  # alone, a rank may find other warm-up
-    return Profile(step.costs, {}, step.warnings, step.occurrences, {"": step.ends})
-
-
-def test_ranks_reduced_on_their_own_merge_to_what_they_cost_together(traces):
-    alone = [(f"rank{rank}", reduced([trace])) for rank, trace in enumerate(traces)]
-    merged, together = merge_profiles(alone).profile, reduced(traces)
-    costs = [
-        {cost.name: cost.cost_us for cost in one.costs if cost.kind == CostKind.COLLECTIVE}
-        for one in (merged, together)
-    ]
-    assert costs[0]
-    assert costs[0] == pytest.approx(costs[1], rel=1e-4)
-    assert any("ranks begin up to 2 apart" in line for line in merged.warnings)

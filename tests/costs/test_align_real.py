@@ -9,10 +9,7 @@ import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
 from pgle.costs.measure.naming import find_programs
-from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.merge import Merged, merge_profiles
-from pgle.costs.profile.value import CostKind, Profile
-from pgle.files import write_files
+from pgle.costs.profile.value import CostKind
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
@@ -53,18 +50,7 @@ def reduced(traces: list[Trace], *, keep_all: bool) -> ProgramCosts:
     return aggregate(trace, [program], AggregateOptions(keep_all=keep_all))[0]
 
 
-def merged(one: tuple[int, int], other: tuple[int, int], folder: Path, *, keep_all: bool) -> Merged:
-    """Each rank's window reduced by itself, written, read and merged."""
-    inputs = []
-    for rank, (first, last) in {"proc0": one, "proc3": other}.items():
-        result = reduced([window(rank, first, last)], keep_all=keep_all)
-        profile = Profile(result.costs, {}, (), result.occurrences, {"": result.ends})
-        write_files(profile_files(folder / f"{rank}.pb", profile))
-        inputs.append((rank, read_profile(folder / f"{rank}.pb")))
-    return merge_profiles(inputs)
-
-
-def by_name(result: ProgramCosts | Profile, kind: CostKind) -> dict[str, float]:
+def by_name(result: ProgramCosts, kind: CostKind) -> dict[str, float]:
     return {cost.name: cost.cost_us for cost in result.costs if cost.kind == kind}
 
 
@@ -83,29 +69,6 @@ def test_collectives_cost_what_they_cost_in_the_common_executions(one, other):
 def test_in_sum_costs_stay_what_they_are_in_the_whole_windows(one, other, kind, within):
     found, whole = by_name(costs_of(one, other), kind), by_name(costs_of((0, 5), (0, 5)), kind)
     assert sum(found.values()) == pytest.approx(sum(whole.values()), rel=within)
-
-
-@pytest.mark.parametrize("keep_all", [False, True])
-@pytest.mark.parametrize(("one", "other"), [((0, 5), (0, 5)), *SHIFTED[:5]])
-def test_windows_reduced_on_their_own_and_merged_cost_what_they_cost_together(one, other, keep_all, tmp_path):
-    found, together = merged(one, other, tmp_path, keep_all=keep_all), costs_of(one, other, keep_all=keep_all)
-    expected = by_name(together, CostKind.COLLECTIVE)
-    assert (found.exact, found.inexact) == (len(expected), 0)
-    assert by_name(found.profile, CostKind.COLLECTIVE) == pytest.approx(expected, rel=1e-6)
-    about_windows = [line for line in found.warnings if "trace the same steps" in line]
-    assert about_windows == [line for line in together.warnings if "trace the same steps" in line]
-
-
-def test_matched_by_order_single_costs_would_be_far_off(tmp_path):
-    found = merged((1, 5), (0, 4), tmp_path, keep_all=True)
-    assert found.profile.ends
-    without = {}
-    for rank in ("proc0", "proc3"):
-        without[rank] = replace(read_profile(tmp_path / f"{rank}.pb"), ends={})
-    by_order = merge_profiles(list(without.items()))
-    right, wrong = (by_name(item.profile, CostKind.COLLECTIVE) for item in (found, by_order))
-    assert max(abs(wrong[name] / cost - 1) for name, cost in right.items()) > 0.05
-    assert any("2 of 2 inputs do not say when their collectives ended" in line for line in by_order.warnings)
 
 
 @pytest.mark.parametrize(("one", "other"), [((0, 2), (3, 5)), ((0, 3), (2, 5))])

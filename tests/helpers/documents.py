@@ -109,7 +109,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
         ["flags", "preset"],
         ["flags", "preset", "fsdp", "--jaxlib", "0.10.2"],
-        ["flags", "thresholds", "--hlo", NEW],
         ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
     ],
     "history": [

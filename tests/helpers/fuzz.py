@@ -28,6 +28,7 @@ import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
+from pgle.run.compiler.cache import Answer
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.dumps import LOG
 from pgle.run.compiler.request import OnPhase, RehearsalRequest
@@ -87,15 +88,14 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
 
 
-def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Answer, bool]:
     """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
     if "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags:
         (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(stored(f"{SCHEDULE}.txt.xz"))
     (folder / LOG).write_bytes((TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes())
-    return {"module_name": "jit_collectives", "num_partitions": 4, "num_replicas": 1, "compile_s": 1.0, "read_s": 0.1,
-            "cpu_s": 1.0, "peak_bytes": 1 << 28, "jaxlib": "0.12.0.1"}  # fmt: skip
+    return Answer("jit_collectives", 4, 1.0, "0.12.0.1"), False
 
 
 def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
@@ -174,7 +174,6 @@ def hlo(case: Case) -> Words:
         ["complete", profile, "--hlo", path, "-o", case.out(".pbtxt", ".pb"), "--target", "a100"],
         ["predict", path, "--target", "h100"],
         ["predict", path, "--profile", profile, "--target", target(case)],
-        ["flags", "thresholds", "--hlo", path],
     ]
     return case.draw.choice(commands)
 
@@ -351,7 +350,7 @@ def asked(case: Case) -> Words:
     sides = [case.given(f"{side}.jsonl", data, damage.damage_bytes, 0) for side, data in (("a", times), ("b", slower))]
     profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
     module = case.given("m.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto, 0)
-    compared = ("same-within", "fail-slower", "fail-unless-ruled-out", "launch-spread", "confidence", "warmup")
+    compared = ("same-within", "fail-slower", "launch-spread", "confidence", "warmup")
     commands: list[Words] = [
         *(["compare", *case.draw.sample(sides, 2), f"--{option}={value}"] for option in compared),
         ["verify", profile, "--hlo", module, f"--min-time-coverage={value}"],

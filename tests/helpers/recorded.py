@@ -39,8 +39,8 @@ def answer(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPha
     after.with_name(f"{after.name.removesuffix('.hlo.pb')}-memory-usage-report.pb").write_bytes(MEMORY)
     log = TESTDATA / f"logs/jax_{JAXLIB}" / ("used.log" if is_profiled else "no_profile.log")
     (folder / LOG).write_text(log.read_text().replace("jit_train_step", "jit_step"))
-    said = {"module_name": "jit_step", "num_partitions": 4, "num_replicas": 1, "jaxlib": JAXLIB}
-    return said | {"compile_s": 1.5, "read_s": 0.1, "cpu_s": 1.5, "peak_bytes": 1 << 29}
+    said = {"module_name": "jit_step", "num_devices": 4, "jaxlib": JAXLIB}
+    return said | {"compile_s": 1.5}
 
 
 if __name__ == "__main__":

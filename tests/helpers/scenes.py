@@ -22,7 +22,6 @@ def timeline(*rows: Row, loops: tuple[Loop, ...] = (), counts: tuple[int, ...] =
         start_us=np.array([row[3] for row in rows]),
         duration_us=np.array([row[4] - row[3] for row in rows]),
         count=np.array(counts or (1,) * n, dtype=np.int64),
-        cause=np.arange(-1, n - 1, dtype=np.int32),
         origin=np.zeros(n, dtype=np.uint8),
         step_us=max(row[4] for row in rows),
         loops=loops,

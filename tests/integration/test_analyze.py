@@ -49,7 +49,11 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     last = next(line for line in reversed(lines) if line.startswith("Next: "))
-    assert "pgle report" in last if HLO[0] in inputs else "--hlo DUMP_DIR" in " ".join(lines[lines.index(last) :])
+    assert (
+        "pgle report" in last
+        if HLO[0] in inputs
+        else "--hlo=testdata/pax_fsdp4/proc0/dump" in " ".join(lines[lines.index(last) :])
+    )
 
 
 def test_a_recording_without_xla_ranges_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def test_a_console_log_is_not_offered_as_a_trace(tmp_path: Path, capsys: pytest.
     for name, level in (("a.log", 0.2), ("b.log", 0.3)):
         (tmp_path / name).write_text("".join(f"step {i}: {level + i % 3 / 1000} s\n" for i in range(40)))
     assert run(["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log"), "--fail-slower", "1%"]) == 1
-    assert "analyze NEW_TRACE --against BASE_TRACE" in " ".join(capsys.readouterr().out.split())
+    assert "Next: give the trace of each side: pgle analyze … --against …" in " ".join(capsys.readouterr().out.split())
 
 
 def test_one_launch_of_each_side_cannot_tell_a_third_of_a_percent_from_one(
@@ -64,16 +64,9 @@ def test_one_launch_of_each_side_cannot_tell_a_third_of_a_percent_from_one(
     assert run(["compare", base, str(tmp_path / "perf"), "--fail-slower", "1%", "--fail-undecided"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--fail-undecided"], "--fail-undecided: needs a bound; add --fail-slower 2%"),
-        (["--fail-slower", "1%", "--fail-unless-ruled-out", "2%"], "two bounds of the step time; give one"),
-    ],
-)
-def test_a_gate_has_one_bound(words: list[str], said: str, base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", base, base, *words]) == 2
-    assert said in capsys.readouterr().err
+def test_a_gate_has_a_bound(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", base, base, "--fail-undecided"]) == 2
+    assert "--fail-undecided: needs a bound; add --fail-slower 2%" in capsys.readouterr().err
 
 
 def test_everything_may_count_as_the_same(base: str) -> None:

@@ -91,11 +91,6 @@ def test_a_preset_can_be_evaluated_by_a_shell_and_the_users_flags_win(capsys):
     assert values["xla_gpu_enable_command_buffer"] == "FUSION"
 
 
-def test_a_preset_without_flags_gives_variables_only(capsys):
-    assert run(["flags", "preset", "nccl-single-host", "--shell"]) == 0
-    assert "XLA_FLAGS" not in capsys.readouterr().out
-
-
 def test_presets_are_listed(capsys):
     assert run(["flags", "preset", "--json"]) == 0
     assert "recommended" in json.loads(capsys.readouterr().out)["presets"]
@@ -107,24 +102,6 @@ def test_presets_are_accepted_by_the_installed_jaxlib(capsys):
         text = json.loads(capsys.readouterr().out)["preset"]["xla_flags"]
         run(["flags", "lint", "--json", *text.split()])
         assert json.loads(capsys.readouterr().out)["ok"], name
-
-
-def test_thresholds_of_a_real_module(capsys):
-    assert run(["flags", "thresholds", "--hlo", str(TESTDATA / STEP), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["xla_flags"] == (
-        "--xla_gpu_all_gather_combine_threshold_bytes=14680064 --xla_gpu_reduce_scatter_combine_threshold_bytes=4194304"
-    )
-
-
-def test_thresholds_of_a_missing_module_are_one_line(capsys):
-    assert run(["flags", "thresholds", "--hlo", "/no/such.hlo.pb"]) == 2
-    assert "/no/such.hlo.pb: no such file" in capsys.readouterr().err
-
-
-def test_thresholds_of_a_dump_directory(capsys, testdata):
-    assert run(["flags", "thresholds", "--hlo", str(testdata / "hlo/jax-0.12.0.1/async")]) == 0
-    assert "xla_gpu_all_gather_combine_threshold_bytes" in capsys.readouterr().out
 
 
 ESCAPE = "\x1b[31mX"

@@ -36,7 +36,7 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
     assert all(f"c{number}" in out for number in range(1, 12))
     assert "launches differ by 0.08 %" in out
     assert "Standard deviation of 5 entries since 2026-01-07T00:00, when the level changed." in " ".join(out.split())
-    assert f"Next: pgle compare BASE NEW --history {path}" in out
+    assert f"Next: give both runs: pgle compare … … --history {path}" in out
     assert max(map(len, out.splitlines()[1:-1])) <= 100  # the first line has the file's path
 
 

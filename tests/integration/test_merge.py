@@ -27,18 +27,17 @@ def converted(tmp_path_factory):
     return folder
 
 
-def test_merged_ranks_have_the_collectives_of_traces_converted_together(converted, tmp_path, capsys):
+def test_merged_ranks_cost_no_less_than_traces_converted_together(converted, tmp_path, capsys):
     out = tmp_path / "merged.pb"
     assert run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(out)]) == 0
-    assert "23 collectives merged by occurrence" in capsys.readouterr().out
-    merged, together = read_profile(out), read_profile(converted / "together.pbtxt")
-    collectives = [
-        {cost.name: (cost.cost_us, cost.samples, cost.spread) for cost in profile.costs if cost.kind == "collective"}
-        for profile in (merged, together)
-    ]
-    assert len(collectives[0]) == 23
-    for name, values in collectives[0].items():
-        assert values == pytest.approx(collectives[1][name], rel=1e-5)  # the sidecar rounds to ns
+    assert "23 collectives merged by the min of the inputs" in capsys.readouterr().out.replace("\n", " ")
+    merged, together = (
+        {cost.name: cost.cost_us for cost in read_profile(path).costs if cost.kind == "collective"}
+        for path in (out, converted / "together.pbtxt")
+    )
+    assert merged.keys() == together.keys()
+    assert all(merged[name] >= cost_us for name, cost_us in together.items())
+    assert sum(merged.values()) == pytest.approx(sum(together.values()), rel=0.02)
 
 
 def test_a_merged_profile_keeps_what_its_inputs_say(converted, tmp_path):
@@ -55,7 +54,7 @@ def test_published_profiles_merge_and_their_gaps_are_told(testdata, tmp_path, ca
     assert run(["merge", str(testdata / OLD), str(testdata / NEW), "-o", str(out), "--of", "runs", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert result["schema"] == "pgle.merge/1"
+    assert result["schema"] == "pgle.merge/2"
     assert result["written"]["names"] == len(read_profile(out)) == 809
     assert len(result["not_in_all_inputs"]) == 302
     assert "115 of 717 costs do not count, as in XLA" in captured.err
@@ -102,18 +101,3 @@ def test_an_existing_file_is_kept_without_force(testdata, tmp_path, capsys):
     assert run(["merge", str(testdata / OLD), "-o", str(out)]) == 2
     assert "already exists" in capsys.readouterr().err
     assert out.read_bytes() == b"mine"
-
-
-def test_ranks_that_no_input_holds_are_told(converted, tmp_path, capsys):
-    capsys.readouterr()
-    run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(tmp_path / "two.pbtxt")])
-    together = read_profile(converted / "together.pbtxt").warnings
-    assert capsys.readouterr().out.replace("\n", " ").count("2 of 4 ranks given") == 1
-    assert any("2 of 4 ranks given" in line for line in together)
-
-
-def test_merged_profiles_remember_their_ranks(converted, tmp_path, capsys):
-    run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(tmp_path / "two.pbtxt")])
-    capsys.readouterr()
-    run(["merge", str(tmp_path / "two.pbtxt"), "-o", str(tmp_path / "again.pb")])
-    assert "2 of 4 ranks given" in capsys.readouterr().out.replace("\n", " ")

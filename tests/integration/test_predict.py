@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.run.directory.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -80,7 +81,7 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "Next: pgle profile -- COMMAND"
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: give your program: pgle profile -- …"
     rehearse = f"pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
     assert predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["next"].splitlines()[-1].strip() == rehearse
 
@@ -107,3 +108,16 @@ def test_what_is_not_scheduled_yet_names_the_command_that_does_it(capsys: pytest
     module = ROOT / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mlir"
     assert run(["predict", str(module)]) == 2
     assert capsys.readouterr().err == f"pgle: {module}: StableHLO, not yet scheduled; pgle rehearse {module}\n"
+
+
+def test_of_a_run_directory_the_stage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_ = RunDirectory(tmp_path)
+    run_.manifest().write_text("{}")
+    given = ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"
+    for stage in ("profile", "baseline"):
+        dump = run_.stage(stage).rank().hlo  # type: ignore[arg-type]
+        dump.mkdir(parents=True)
+        (found,) = given.parent.glob("*optimizations.hlo.pb.xz")
+        (dump / found.name).write_bytes(found.read_bytes())
+    assert run(["predict", str(tmp_path)]) == 0
+    assert "as its baseline stage compiled it" in capsys.readouterr().out

@@ -30,7 +30,10 @@ def environ():
 
 def run_until_killed(run_dir, environ, announced: str) -> str:
     """Start `pgle run`; kill it and what it started, without a chance to tidy up, when it announces a stage."""
-    child = subprocess.Popen(words(run_dir), env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        words(run_dir, "--json"), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     assert child.stderr is not None
     seen = ""
     for line in child.stderr:

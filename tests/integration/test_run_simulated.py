@@ -193,6 +193,16 @@ def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(fini
     assert manifest.why_due("profile", Path(run_dir), back_end.asked(request), back_end.inputs(request))
 
 
+def test_a_program_that_fails_by_itself_after_its_step_fails_the_stage_again_and_again(capsys, tmp_path):
+    script = tmp_path / "train.py"
+    step = "import jax; f = jax.jit(lambda x: x @ x); x = jax.numpy.ones((64, 64))\nfor _ in range(3): x = f(x)\n"
+    script.write_text(f"{step}raise SystemExit(3)")
+    words = ["profile", "--run-dir", str(tmp_path / "run"), *SIMULATED, "--", sys.executable, str(script)]
+    for _ in range(2):
+        assert run(words) == 3
+        assert "ended with exit code 3 after its step was executed" in capsys.readouterr().err
+
+
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):
     assert run(["perf", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
     assert "pgle convert" in capsys.readouterr().err

@@ -23,7 +23,6 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"], 20, "Use the latency-hiding scheduler"),
     (["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"], 10, "1 error, "),
     (["flags", "preset"], 20, "presets"),
-    (["flags", "thresholds", *DUMP], 16, "2 combine thresholds"),
     (["analyze", *PAX, *DUMP], 26, "You could save up to 2.9 %: keep the GPU busy between steps"),
     (["analyze", PAX[0], "--against", PAX[1], *DUMP], 26, "Cannot tell whether steps changed: both sides are"),
     (["report", *PAX, *DUMP], 8, "You could save up to 2.9 %: keep the GPU busy between steps"),
@@ -32,7 +31,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["verify", "pax.pbtxt", *DUMP], 4, "✓ the profile covers 100.0 % of the step's time"),
     (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
     (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
-    (["confirm", LOG], 8, "✓ jit_train_step: profile used"),
+    (["confirm", LOG], 8, "! jit_train_step: profile used"),
     (["init"], 16, "6 starters"),
     ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),
@@ -70,7 +69,8 @@ def test_an_answer_fits_a_screen(
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     last = max(number for number, line in enumerate(lines) if line.startswith("Next: "))
-    assert all(line.endswith("\\") for line in lines[last:-1]), "more than a command follows Next"
+    is_command = not lines[last].startswith("Next: give ")
+    assert not is_command or all(line.endswith("\\") for line in lines[last:-1]), "more than a command follows Next"
     assert len(lines) <= most, printed.out
     assert verdict in "\n".join(lines[:3])
     assert printed.err == ""

@@ -66,7 +66,7 @@ def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, caps
 
 def test_the_next_command_is_named(testdata, capsys, monkeypatch):
     monkeypatch.chdir(testdata)
-    assert f"Next: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo DUMP_DIR" in shown(capsys, SYNTHETIC)
+    assert f"Next: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …" in shown(capsys, SYNTHETIC)
 
 
 def test_a_trace_has_no_spread_to_sort_by(testdata, capsys):

@@ -56,14 +56,6 @@ def test_the_same_input_gives_the_same_answer_from_a_pipe_too(
     assert kept.read_bytes() == PROGRAM.read_bytes()
 
 
-def test_trials_in_other_processes_come_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--budget", "2", "--worlds", "3")
-    here = tuned(capsys, tmp_path / "here", *options)
-    there = tuned(capsys, tmp_path / "there", *options, "--executor", "processes")
-    assert [trial["step_us"] for trial in there["trials"]] == [trial["step_us"] for trial in here["trials"]]
-    assert there["verdict"] == here["verdict"]
-
-
 def test_a_search_that_was_cut_short_goes_on_and_ends_as_one_that_was_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

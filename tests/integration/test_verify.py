@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.costs.estimate.estimate import estimate_profile
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 DUMP = TESTDATA / "pax_fsdp4/proc0/dump"
@@ -69,8 +72,23 @@ def test_a_profile_without_collectives_fails_however_much_time_it_covers(
     blind = without_collectives(profile, tmp_path / "blind.pbtxt")
     assert run(["verify", str(blind), "--hlo", str(DUMP), "--min-time-coverage", "0", "--section", "hints"]) == 1
     text = capsys.readouterr().out
-    assert "FAILED: 23 of 23 collectives lack a cost; XLA assumes 115.0 ms for them" in text
+    assert "FAILED: 23 of 23 collectives lack a cost: 115.0 ms (as XLA assumes) of" in text
     assert f"'pgle complete {blind} --hlo {DUMP} -o OUT.pbtxt'" in " ".join(text.split())
+
+
+def test_lost_collectives_whose_gaps_xla_models_weigh_what_is_estimated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = (TWELVE / "async").glob("*optimizations.hlo.pb.xz")
+    dump = tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb.xz"
+    dump.write_bytes(found.read_bytes())
+    costs = estimate_profile(read_module(dump), find_hardware("h100")).costs
+    lost = max((cost for cost in costs if cost.kind == "collective"), key=lambda cost: cost.cost_us)
+    text = "".join(f'costs {{ name: "{cost.name}" cost_us: {cost.cost_us} }}\n' for cost in costs if cost != lost)
+    (tmp_path / "p.pbtxt").write_text(text)
+    assert run(["verify", str(tmp_path / "p.pbtxt"), "--hlo", str(dump)]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"1 of 10 collectives lack a cost: \S+ µs \(estimated\) of", said)
 
 
 def test_json_has_the_cost_of_a_gap_and_what_xla_takes_it_for(
@@ -92,6 +110,16 @@ def test_a_cost_that_is_no_time_fails_and_is_named(
     bad.write_text(re.sub(r'("all-gather-start.7" cost_us: )\S+', rf"\g<1>{value}", profile.read_text()))
     assert run(["verify", str(bad), "--hlo", str(DUMP), "--min-time-coverage", "0", "--min-collectives", "0"]) == 1
     assert f"all-gather-start.7 ({value})" in capsys.readouterr().out
+
+
+def test_a_cost_far_off_its_estimate_is_a_warning(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.pbtxt").write_text(f'{profile.read_text()}\ncosts {{ name: "custom-call.219.0" cost_us: 2e5 }}\n')
+    assert run(["verify", str(tmp_path / "p.pbtxt"), "--hlo", str(DUMP)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("!")
+    assert any("custom-call.219.0 costs 200.0 ms, the estimate is" in line for line in lines)
 
 
 def test_one_module_can_be_chosen(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pgle.report.experiment.confirm import main_lines
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.report.experiment.confirm import confirm_page, main_lines
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse, Remedy
+from pgle.xla.log.verdict import LogVerdict
 
 
 @pytest.mark.parametrize(("use", "label"), [(ProfileUse.USED, "note"), (ProfileUse.NOT_USED, "to do")])
@@ -12,3 +13,9 @@ def test_a_used_profile_leaves_nothing_to_do(use: ProfileUse, label: str) -> Non
         "so",
         f"{label}: profile again",
     ]
+
+
+def test_a_profile_of_another_compilation_is_used_with_a_doubt() -> None:
+    main = ModuleVerdict("jit_step", ProfileUse.USED, "a name is missing", remedy=str(Remedy.STALE))
+    page = confirm_page("run.log", LogVerdict(main, (main,)))
+    assert (page.tone, page.verdict) == ("warn", "jit_step: profile used, but it was made for another compilation")

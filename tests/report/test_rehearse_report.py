@@ -7,24 +7,13 @@ from typing import Any
 
 import pytest
 
-from pgle.report.schedules.rehearse import advice
+from pgle.report.schedules import rehearse
+from pgle.report.schedules.rehearse import advice, verdict
 from pgle.schedule.compare import Move, Placement, judge_gain
 
 
-@pytest.mark.parametrize(
-    ("independent_us", "worth", "following"),
-    [
-        (
-            0.0,
-            "nothing independent to hide behind, so no profile hides it",
-            "No order of these instructions hides it",
-        ),
-        (90.0, "perfect overlap would save 39.0%", "Up to 39.0 % of the step could be hidden"),
-    ],
-)
-def test_where_nothing_is_independent_flags_that_make_other_instructions_are_named_and_else_room(
-    independent_us: float, worth: str, following: str
-) -> None:
+def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo") -> Any:
+    """A step of 100 µs, of which 40 µs are exposed, that a profile does not change."""
     parts = SimpleNamespace(
         step_us=100.0,
         idle_us=0.0,
@@ -38,18 +27,59 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
         contention=SimpleNamespace(samples=0), timeline=SimpleNamespace(breakdown=parts),
     )  # fmt: skip
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)
-    moves = [Move("all-gather", placed, placed)]
     side = SimpleNamespace(prediction=prediction)
-    result: Any = SimpleNamespace(
+    return SimpleNamespace(
         setting=SimpleNamespace(no_step=""),
         good=True,
+        default=None,
         baseline=side,
         profiled=side,
-        moves=moves,
-        tune="pgle tune step.hlo",
-        costs_are="measured",
+        moves=[Move("all-gather", placed, placed)],
+        tune=tune,
+        costs_are=costs_are,
     )
-    assert worth in judge_gain(prediction, prediction, moves, "measured")
+
+
+@pytest.mark.parametrize(
+    ("independent_us", "worth", "following"),
+    [
+        (
+            0.0,
+            "nothing independent to hide behind, so no profile hides it",
+            "No order of these instructions hides it",
+        ),
+        (90.0, "perfect overlap would save 39.0%", "Another order saves at most 39.0 %"),
+    ],
+)
+def test_where_nothing_is_independent_flags_that_make_other_instructions_are_named_and_else_room(
+    independent_us: float, worth: str, following: str
+) -> None:
+    result = rehearsed(independent_us)
+    prediction = result.profiled.prediction
+    assert worth in judge_gain(prediction, prediction, result.moves, "measured")
     why, command = advice(result)
     assert following in why
     assert command == "pgle tune step.hlo"
+
+
+@pytest.mark.parametrize(
+    ("independent_us", "costs_are", "said"),
+    [
+        (0.0, "measured", "40.0 % of the step is exposed, and no order hides it"),
+        (25.0, "measured", "The profile changes nothing; another order saves at most 25.0 %"),
+        (90.0, "estimated", "A profile would change nothing; another order saves at most 39.0 %"),
+    ],
+)
+def test_what_could_be_saved_is_bounded_by_what_is_independent(
+    independent_us: float, costs_are: str, said: str
+) -> None:
+    assert verdict(rehearsed(independent_us, costs_are=costs_are)) == (said, "warn")
+
+
+def test_a_search_that_was_made_is_not_proposed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearse, "_look", lambda result: "pgle analyze rehearsal")
+    why, command = advice(rehearsed(90.0, tune=""))
+    assert (why, command) == (
+        "The search for flags in this run directory found nothing better.",
+        "pgle analyze rehearsal",
+    )

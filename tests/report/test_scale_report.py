@@ -10,7 +10,8 @@ import pytest
 from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.schedules.scale import scale_page
-from pgle.run.scale.scale import ScaleRequest, Scaling
+from pgle.run.scale.row import ScaleRequest
+from pgle.run.scale.scale import Scaling
 from pgle.scale.answer import answer
 from pgle.scale.row import Exposed, Row
 from pgle.xla.targets import find_hardware
@@ -53,12 +54,38 @@ def test_what_scales_says_how_far() -> None:
     assert scale_page(found(*BROKEN[:2])).verdict == "Scales to 64 GPUs (efficiency 96 %)"
 
 
+@pytest.mark.parametrize(("word", "is_said"), [("32", True), ("{4*devices}", False)])
+def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) -> None:
+    refused = Row(48, failure="ValueError: the batch, 32, is not divisible by 48")
+    scaled = found(*BROKEN, refused)
+    scaled = replace(scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word)))
+    assert (
+        any("let it grow with them: --batch '{2*devices}'" in str(note) for note in scale_page(scaled).notes) == is_said
+    )
+
+
+def test_efficiency_above_the_first_size_is_explained() -> None:
+    page = scale_page(found(row(8, 1.2e5, 4e4), row(64, 1e5, 2e4)))
+    said = "Efficiency above 100 % at 64 GPUs: exposed communication takes 20.00 ms less than at 8 GPUs"
+    assert f"{said}, for the same work." in page.notes
+    gathers = Exposed("all-gather", 8, 1, "NVLink", 4e4, 4e4, 2)
+    page = scale_page(found(row(8, 1.2e5, 4e4, by_collective=(gathers,)), row(64, 1e5, 2e4)))
+    assert any("partitions the step otherwise (2 all-gathers → 1 all-reduce)" in str(note) for note in page.notes)
+
+
 def test_one_size_names_the_fastest_variant() -> None:
     rows = [row(64, us, values={"mesh": name}, shown={"mesh": name}) for name, us in (("a", 2e5), ("b", 1e5))]
     page = scale_page(found(*rows, vary="mesh"))
     assert page.verdict.startswith("mesh=b: 100.0 ms on 64 GPUs (")
     assert page.table is not None
     assert [line[1] for line in page.table.rows] == ["b", "a"]
+    assert "overlap" not in page.verdict
+
+
+def test_variants_whose_ranges_overlap_say_so() -> None:
+    rows = [row(64, us, values={"tp": name}, shown={"tp": name}) for name, us in (("1", 1e5), ("2", 1.1e5))]
+    verdict = scale_page(found(*rows, vary="tp")).verdict
+    assert verdict.endswith(", ahead of tp=2 by 9.1 %, but the ranges overlap")
 
 
 def test_a_network_that_nobody_named_is_assumed() -> None:
@@ -89,7 +116,33 @@ def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
     page = scale_page(found(row(8, 1e5, memory_bytes=60 * GIB)))
     assert (page.verdict, page.tone) == ("It fits at no size", "bad")
     assert page.actions[0].title == "Make it fit at 8 GPUs"
-    assert "--vary batch=1,2,4,8 --fit batch" in page.next[0]
+    assert page.next == ("write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",)
+
+
+def test_a_size_without_a_step_is_in_the_verdict() -> None:
+    page = scale_page(found(row(8, 1e5), Row(64, failure="ValueError: no"), row(512, 1e5, memory_bytes=60 * GIB)))
+    assert page.verdict == "Scales to 512 GPUs (efficiency 100 %); 64 GPUs: no step; 512 GPUs: does not fit"
+    assert page.tone == "warn"
+
+
+def test_all_that_have_a_step_fit_is_not_all_fit() -> None:
+    page = scale_page(found(row(8, 1e5), row(64, 1e5), Row(48, failure="ValueError: no")))
+    assert any(str(note).startswith("2 rows with a step fit: ") for note in page.notes)
+    assert any(str(note).startswith("All fit: ") for note in scale_page(found(*BROKEN)).notes)
+
+
+def test_a_program_that_fails_at_every_size_says_where() -> None:
+    page = scale_page(found(Row(8, failure="NameError: name 'T' is not defined (train.py, line 12)")))
+    assert page.verdict == "No size has a step: NameError: name 'T' is not defined (train.py, line 12)"
+    assert page.next == ("correct the program, then repeat the command",)
+
+
+def test_the_next_command_writes_into_a_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    page = scale_page(found(*BROKEN))
+    assert "-o tuned-2 " in page.next[0]
+    assert page.next[0] == next(action.command for action in page.actions if action.command)
 
 
 def test_a_measured_step_says_how_it_moves_the_others() -> None:

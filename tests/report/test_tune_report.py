@@ -11,6 +11,7 @@ import pytest
 from pgle.report.schedules.tune import exported, verdict
 from pgle.run.rehearse import LHS_ON
 from pgle.tune.trial import Trial, judge
+from pgle.xla.flags.catalogue import effects_of, is_slower
 
 BEFORE = (100.0,) * 20
 
@@ -20,7 +21,8 @@ def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True
     prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=90.0))
     return SimpleNamespace(
         verdict="better", complete=True, proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
-        pgle=SimpleNamespace(prediction=prediction), tuned=SimpleNamespace(trial=trial),
+        pgle=SimpleNamespace(prediction=prediction),
+        baseline=SimpleNamespace(trial=Trial({}, "", 110.0, worlds_us=BEFORE)), tuned=SimpleNamespace(trial=trial),
         request=SimpleNamespace(setting=SimpleNamespace(flags=own)),
     )  # fmt: skip
 
@@ -36,7 +38,19 @@ def test_the_line_to_paste_sets_the_flags_and_runs_nothing(value: str) -> None:
 
 def test_the_gain_has_its_range_over_the_worlds() -> None:
     found = tuning({"xla_a": "1"}, (90.0,) * 10 + (98.0,) * 10)
-    assert verdict(found) == ("These flags shorten the step by 6.0 % (2.0 … 10.0 %)", "good")
+    assert verdict(found) == (
+        "These flags shorten the step by 6.0 % on average (2.0 … 10.0 %); they and the profile by 18.2 %", "good",
+    )  # fmt: skip
+
+
+def test_a_flag_that_made_steps_longer_elsewhere_is_no_good_news() -> None:
+    name = "xla_gpu_enable_pipelined_all_gather"
+    assert is_slower(effects_of(name, "true")), "the public record"
+    words, tone = verdict(tuning({name: "true"}, (95.0,) * 20))
+    assert (words.rpartition("; ")[2], tone) == (
+        "others measured longer steps",
+        "warn",
+    )
 
 
 def test_what_xla_did_not_use_is_not_proven() -> None:

@@ -7,6 +7,7 @@ import pytest
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.value import Cost, Profile
 from pgle.files import write_files
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.fitted import fitted
@@ -45,6 +46,14 @@ def test_a_profile_of_another_release_is_carried_and_says_so(testdata: Path, tmp
     assert found.note in found.profile.warnings
     assert found.profile.provenance["carried"]["to"] == new.module.name  # type: ignore[index]
     assert len(new.costs(found.profile)) > len(new.costs(given))
+
+
+def test_a_profile_of_another_program_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    profile = in_run(tmp_path / "run", testdata, "profile.pbtxt")
+    given = Profile((*read_profile(profile).costs, Cost("fusion.of_another", 1e9)))
+    found = fitted(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)
+    assert (found.profile, found.note) == (given, "")
 
 
 def test_a_profile_that_fits_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:

@@ -90,10 +90,10 @@ def test_the_job_starts_ranks_as_asked_and_stages_in_order(tmp_path: Path) -> No
     code, calls = job(tmp_path)
     assert code == 0
     starts = [line for line in calls if line.startswith("srun")]
-    assert len(starts) == 4
+    assert len(starts) == 3
     assert all("--container-image=i" in line and "--wait=1800" in line and "cpus=8" in line for line in starts)
     stages = [line.split()[3] for line in calls if line.startswith("fake pgle")]
-    assert stages == ["profile", "convert", "merge", "perf", "verify", "perf", "compare"]
+    assert stages == ["profile", "convert", "perf", "verify", "perf", "compare"]
 
 
 def test_the_job_ends_before_the_performance_run_if_the_profile_does_not_fit(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.compiler.folder import claim, opened
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
+from pgle.run.directory.out import claim, emptied, opened
 from pgle.run.rehearse_program import RehearseCommand, of_run, prepared, run, tune_line
 from pgle.run.trials import begun
 from pgle.xla.flags.presets import flags_for
@@ -57,7 +57,7 @@ def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
 def killed(folder: Path) -> None:
     """Work in this folder that was killed."""
     code = f"""import os, pathlib
-from pgle.run.compiler.folder import claim, opened
+from pgle.run.directory.out import claim, opened
 with opened({str(folder)!r}, lambda out: False) as out:
     for name in ("trials/x/baseline/xla.log", "estimated.pbtxt"):
         claim(out / name if name.endswith("txt") else (out / name).parent)
@@ -73,6 +73,24 @@ def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> Non
     with opened(str(tmp_path), lambda out: False) as out:
         assert [path.name for path in out.iterdir()] == [".unfinished"]
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["trials", "proof"])
+def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(tmp_path: Path, name: str) -> None:
+    record, made = tmp_path / "trials.jsonl", tmp_path / name / "xla.log"
+    for _ in range(2):
+        with opened(str(tmp_path), lambda out: record.exists()):
+            record.touch()
+            emptied(made.parent)
+            claim(made.parent)
+            made.parent.mkdir()
+            made.touch()
+    assert made.exists()
+    (tmp_path / ".unfinished").unlink()  # as if somebody had put the folder next to a record
+    wrong = pytest.raises(UserError, match=f"{name}: was not made by pgle")
+    with opened(str(tmp_path), lambda out: record.exists()), wrong:
+        emptied(made.parent)
+    assert made.exists()
 
 
 @pytest.mark.parametrize("name", ["proof", "baseline", "manifest.json"])
@@ -203,3 +221,15 @@ def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_pat
     assert not (tmp_path / "baseline").exists()
     with opened(str(tmp_path), lambda out: False) as out:
         assert [path.name for path in out.iterdir()] == [".unfinished"]
+
+
+@pytest.mark.parametrize("wrong", [{"profile": "bad.pbtxt"}, {"flags": ("--xla_gpu_foo_bar=1",)}])
+def test_a_bad_profile_or_flag_is_refused_before_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.pbtxt").write_text("bad")
+    command = replace(rehearsal_of(sys.executable, "-c", "open('ran', 'w')"), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError), prepared(command):
+        pass
+    assert not Path("ran").exists()

@@ -12,12 +12,11 @@ from pgle.cli.tune import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.report.progress import Line
-from pgle.report.schedules.tune import announcer, promising, search_ended, why_next
+from pgle.report.schedules.tune import announced, promising, why_next
 from pgle.run import tune
 from pgle.run.compiler.request import RehearsalRequest
-from pgle.run.rehearse import Setting
 from pgle.run.trials import Bench as RealBench
-from pgle.run.trials import Scheduled, TuneRequest, check
+from pgle.run.trials import Scheduled, check
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -60,14 +59,10 @@ class Bench:
     def folder_of(self, *_: Any) -> Path:
         return Path()
 
-    def begun(self, *_: Any, **options: bool) -> Any:
-        assert options == {"named_as_job": True}
-        return SimpleNamespace(result=lambda: None)
-
 
 def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
     request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
-    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), record, lambda *_: None)  # type: ignore[arg-type]
     proof: Any = SimpleNamespace(scheduled=scheduled(95.0, 1))
     assert search.write(proof) == search.write(proof)
     assert (tmp_path / "flags.txt").exists()
@@ -82,7 +77,7 @@ def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: 
 
 def test_what_an_earlier_search_found_goes_where_this_one_finds_nothing(tmp_path: Path) -> None:
     request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
-    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), record, lambda *_: None)  # type: ignore[arg-type]
     search.write(SimpleNamespace(scheduled=scheduled(95.0, 1)))  # type: ignore[arg-type]
     (tmp_path / "mine.txt").touch()
     search.forget()
@@ -130,7 +125,7 @@ def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(tune, "confirm_compiled", lambda *_: used)
     monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
     request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
-    search = tune._Search(request, bench, None, record, lambda *_: None)  # type: ignore[arg-type]
+    search = tune._Search(request, bench, record, lambda *_: None)  # type: ignore[arg-type]
     return search.prove(scheduled(*bench.alone).trial)
 
 
@@ -155,19 +150,19 @@ def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, mon
 
 
 def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Path) -> None:
-    late = SimpleNamespace(is_late=False)
+    late: Any = SimpleNamespace(is_late=False)
     ended = Trial({"b": "on"}, "b", failure="not compiled after 1 s")
 
-    def submit(flags: Any, label: str) -> Any:
+    def trial(flags: Any, label: str) -> Any:
         late.is_late = True  # while it is compiled
-        return SimpleNamespace(result=lambda: ended)
+        return ended
 
-    known = {"c": scheduled(95.0, 1).trial}
+    known = {"c": replace(scheduled(95.0, 1).trial, flags={"c": "on"})}
     added: list[Trial] = []
     record: Any = SimpleNamespace(known=lambda flags: known.get(next(iter(flags))), add=added.append)
     request: Any = SimpleNamespace(out=tmp_path, budget=20)
-    late.pgle = scheduled(100.0, 1)
-    search = tune._Search(request, late, submit, record, lambda *_: None)  # type: ignore[arg-type]
+    late.pgle, late.trial = scheduled(100.0, 1), trial
+    search = tune._Search(request, late, record, lambda *_: None)  # type: ignore[arg-type]
     found = search.attempt([({"b": "on"}, "b"), ({"c": "on"}, "c"), ({"d": "on"}, "d")])
     assert [trial.label for trial in found] == ["c"]
     assert (added, search.complete) == ([], False)
@@ -190,10 +185,11 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> None:
     line = Line("compiling", since=0.0)
-    announce, pgle = announcer(line, 20), scheduled(100.0, 1).trial
+    pgle = scheduled(100.0, 1).trial
     better, worse = replace(scheduled(95.0, 1).trial, label="b"), scheduled(105.0, 1).trial
-    for done in (pgle, worse, replace(better, same_as="a"), better, replace(worse, label="without b")):
-        announce(done, pgle)
+    with announced(line, 20, None) as announce:
+        for done in (pgle, worse, replace(better, same_as="a"), better, replace(worse, label="without b")):
+            announce(done, pgle)
     assert line.text(30.0) == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
 
 
@@ -204,32 +200,27 @@ def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
     """Of 100 bytes, with 5 % less, where the profile alone takes 102 µs."""
 
     class Near(Bench):
-        def __init__(self, step_us: float, before_us: float, limit: int) -> None:
-            self.before_us = before_us
-            super().__init__((step_us, 1000), (step_us, 1000))
-            self.base = replace(self.base, allocator_bytes=limit)
-            self.request = SimpleNamespace(out=tmp_path / "none")
+        in_less_memory = RealBench.in_less_memory
 
-        def start(self) -> None:
-            self.baseline = self.pgle = scheduled(self.before_us, 1000)
+        def __init__(self) -> None:
+            super().__init__((90.0, 1000), (90.0, 1000))
+            self.base = replace(self.base, allocator_bytes=100)
+
+        def schedule(self, flags: Any, *_: Any) -> Any:
+            if self.base.allocator_bytes == 100:
+                return scheduled(90.0, 1000)
+            limits.append(self.base.allocator_bytes)
+            return scheduled((less_us or 0.0) if flags else 102.0, 1000)
 
         def judged(self, *_: Any) -> Any:
             found = scheduled(*self.whole)
             return replace(found, trial=replace(found.trial, memory_bytes=needs))
 
-    opened: list[float] = []
-
-    def open_bench(request: Any) -> Any:
-        opened.append(request.setting.memory_fraction)
-        return nullcontext(Near(less_us or 0.0, 102.0, 95))
-
-    monkeypatch.setattr(tune, "open_bench", open_bench)
-    monkeypatch.setattr(tune, "confirm_compiled", lambda *_: SimpleNamespace(verdict=ProfileUse.USED, why=""))
-    monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
-    request = TuneRequest(Setting(Path(), (), "", (), ()), None, tmp_path)  # type: ignore[arg-type]
-    search = tune._Search(request, Near(90.0, 100.0, 100), None, None, lambda *_: None)  # type: ignore[arg-type]
-    assert search.prove(scheduled(90.0, 1000).trial).accepted is accepted
-    assert opened == ([] if less_us is None else [pytest.approx(0.75 * 0.95)])
+    limits: list[int] = []
+    bench = Near()
+    assert prove(bench, tmp_path, monkeypatch).accepted is accepted
+    assert limits == ([] if less_us is None else [95, 95])
+    assert bench.base.allocator_bytes == 100
 
 
 @pytest.mark.parametrize("name", ["trials", "proof"])
@@ -238,7 +229,7 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None
     precious.mkdir()
     out.mkdir()
     (out / name).symlink_to(precious)
-    with pytest.raises(UserError, match=f"{name}: is a link or a file, a folder is to be written"):
+    with pytest.raises(UserError, match=f"{name}: was not made by pgle, which would replace it; move it away"):
         check(SimpleNamespace(out=out))  # type: ignore[arg-type]
 
 
@@ -247,8 +238,7 @@ def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
     error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pgle, trial = scheduled(100.0, 1).trial, replace(scheduled(90.0, 1).trial, flags={"xla_f": "7"})
-    with pytest.raises(type(error)), search_ended(None) as watched:
-        announce = watched(lambda trial, pgle: None)
+    with pytest.raises(type(error)), announced(Line("compiling"), 20, None) as announce:
         for done in (pgle, replace(trial, worlds_us=pgle.worlds_us), trial):
             announce(done, pgle)
         raise error

@@ -11,6 +11,7 @@ from pgle.run.compiler.dumps import memory_of
 from pgle.run.compiler.request import RehearsalResult
 from pgle.run.rehearse import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
 from pgle.xla.hlo.text import module_from_text
+from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
 
 GIB = 1 << 30
@@ -21,9 +22,7 @@ SCHEDULER = "latency_hiding_scheduler.cc:4325] LatencyHidingScheduler current me
 def compiled(tmp_path: Path) -> RehearsalResult:
     log = tmp_path / "xla.log"
     log.write_text(SCHEDULER.format(20 * GIB, 40 * GIB))
-    return RehearsalResult(
-        "jit_step", 8, 1, tmp_path, None, None, log, "", 1.0, 0.0, 1.0, 1.0, 0, {"total": 30 * GIB}, "0.10.2"
-    )
+    return RehearsalResult("jit_step", 8, tmp_path, None, log, "", 1.0, {"total": 30 * GIB}, "0.10.2")
 
 
 def test_enough_memory_is_nothing_to_say(compiled: RehearsalResult) -> None:
@@ -62,18 +61,14 @@ def test_a_step_near_the_memory_limit(compiled: RehearsalResult, need: float, sa
 
 
 def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
-    """XLA's report has an entry for each memory space; 5 is the host's."""
-
-    def field(number: int, value: int | bytes) -> bytes:
-        if isinstance(value, bytes):
-            return bytes([number << 3 | 2, len(value)]) + value
-        return bytes([number << 3, value])
-
-    spaces = (field(1, 100) + field(2, 0) + field(3, field(1, 2) + field(2, 90)), field(1, 60) + field(2, 5))
+    """Colours of allocations are memory spaces; 5 is the host's."""
+    proto = hlo_pb2.HloBuffersProto()
+    for size, colour, is_argument in ((10, 0, True), (90, 0, False), (60, 5, False)):
+        allocation = proto.buffer_assignment.buffer_allocations.add(size=size, color=colour)
+        allocation.is_entry_computation_parameter = is_argument
     dump = tmp_path / "m.hlo.pb"
-    dump.write_bytes(field(1, field(1, b"m")))
-    (tmp_path / "m-memory-usage-report.pb").write_bytes(b"".join(field(1, space) for space in spaces))
-    assert memory_of(dump) == {"argument": 0, "output": 0, "temp": 90, "total": 100}
+    dump.write_bytes(proto.SerializeToString())
+    assert memory_of(dump) == {"argument": 10, "output": 0, "temp": 90, "total": 100}
 
 
 OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"

@@ -23,7 +23,6 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
         start_us=np.array(starts, float),
         duration_us=np.array(durations, float),
         count=np.ones(n, np.int64),
-        cause=np.full(n, -1, np.int32),
         origin=np.zeros(n, np.uint8),
         step_us=max(start + duration for start, duration in zip(starts, durations, strict=True)),
         kinds=tuple(kinds),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgle.report.page.schedules import group_notes
+from pgle.report.schedules.schedule import group_notes
 from pgle.schedule.compare import NOTHING_INDEPENDENT, Move, Placement
 from pgle.schedule.exposed import groups, in_one
 

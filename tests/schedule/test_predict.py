@@ -53,7 +53,7 @@ def test_launch_gaps_come_from_the_sidecar_of_the_profile() -> None:
 
 
 def test_damaged_launch_gaps_are_left_aside() -> None:
-    provenance = {"modules": [{"name": "jit_step", "launch": {"gap_us": 7.0, "colour": "red"}}]}
+    provenance = {"modules": [{"name": "jit_step", "launch": {"gap_us": "7 µs", "origin": "measured"}}]}
     assert predict(MODULE, Profile((Cost("a", 3.0),), provenance), "a100").launch == DEFAULT
 
 

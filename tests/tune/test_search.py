@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
@@ -12,7 +13,7 @@ from pgle.schedule.exposed import reasons
 from pgle.schedule.predict import Prediction, predict
 from pgle.tune.moves import MIB, Axis, axes, by_exposure
 from pgle.tune.search import best, no_room, search, without_one
-from pgle.tune.trial import Flags, Trial, decoded, encoded, exposed_by_kind, holds_up, judge
+from pgle.tune.trial import Flags, Trial, decoded, exposed_by_kind, holds_up, judge
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -137,7 +138,7 @@ def test_a_step_at_its_ceiling_has_no_room() -> None:
 
 
 def test_a_trial_reads_as_it_was_recorded() -> None:
-    assert decoded(encoded(PGLE).decode(), worlds=10) == PGLE
+    assert decoded(msgspec.json.encode(PGLE), worlds=10) == PGLE
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_a_trial_reads_as_it_was_recorded() -> None:
 )  # fmt: skip
 def test_a_record_that_is_no_trial_is_none(damage: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        decoded(json.dumps({**json.loads(encoded(PGLE)), **damage}), worlds=10)
+        decoded(json.dumps({**json.loads(msgspec.json.encode(PGLE)), **damage}), worlds=10)
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_percent, in_words
+from pgle.analyze.findings import ROWS, Evidence, Found, evidence_of, in_words
 from pgle.analyze.window import LAUNCH_GAP_NS, Group
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.next import REHEARSE
 from pgle.schedule.timeline import Stream
-from pgle.trace.table import distinct
 from pgle.xla.hlo.module import Instruction, Module
 
 _MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))
 SHORT_NS = 3_000
 """A kernel that is shorter than its launch: 2.9 µs on the GPU, 3.8 with its launch ("Getting Started with CUDA Graphs",
 NVIDIA technical blog, 2019)."""
+SLOW_SHARE = 0.5  # of the expected speed; a matrix product that is slower is slow
+MANY_GAPS = 3  # before custom calls in a step, from which on they are looked at apart from other gaps
 
 
-def scatters(step: MeasuredStep) -> Finding | None:
+def scatters(step: MeasuredStep) -> Found:
     """Scatters, which write row by row."""
     ours = [item for item in step.compute if _is_scatter(step.module, item)]
-    share = total_us(ours) / step.step_us
-    if share < THRESHOLDS["scatter-add"].limit:
-        return None
-    return Finding(
-        "scatter-add",
-        share,
-        many(len(ours), "scatter"),
-        evidence_of(ours),
+    return Found(
+        total_us(ours),
+        f"{many(len(ours), 'scatter')}, {in_words(total_us(ours))} a step; what replaces them takes time too",
+        by_shape(ours),
         "write the gradient of the lookup as a matrix product with one-hot rows, or sort the indices first "
         "(indices_are_sorted, unique_indices)",
     )
+
+
+def by_shape(items: Iterable[MeasuredInstruction]) -> tuple[Evidence, ...]:
+    """Some instructions as evidence, with their shapes."""
+    return evidence_of((item, item.us, item.cost.shape) for item in items)
 
 
 def _is_scatter(module: Module | None, item: MeasuredInstruction) -> bool:
@@ -54,65 +58,54 @@ def _inside(module: Module, instruction: Instruction) -> Iterator[Instruction]:
             yield from module.computations[name].instructions
 
 
-def slow_matmuls(step: MeasuredStep) -> Finding | None:
+def slow_matmuls(step: MeasuredStep) -> Found | None:
     """Matrix products below half of what XLA measured for their shape."""
     module, hardware = step.module, step.hardware
     if module is None or hardware is None:
         return None
-    slow: list[tuple[float, MeasuredInstruction, float]] = []
-    for item in step.compute:
-        if item.instruction is not None and item.work is not None and item.work.tensor_cores:
-            expected = compute_us(module, item.instruction, hardware)
-            if expected < THRESHOLDS["slow-matmul"].limit * item.cost.cost_us:
-                slow.append(((item.cost.cost_us - expected) * item.count, item, expected))
-    slow.sort(key=lambda row: -row[0])
-    share = sum(row[0] for row in slow) / step.step_us
-    if share < LEAST_SAVED:
-        return None
-    return Finding(
-        "slow-matmul",
-        share,
+    products = (
+        (item, compute_us(module, item.instruction, hardware))
+        for item in step.compute
+        if item.instruction is not None and item.work is not None and item.work.tensor_cores
+    )
+    slow = [
+        (item, (item.cost.cost_us - best) * item.count, f"{in_words(item.cost.cost_us)}, expected {in_words(best)}")
+        for item, best in products
+        if best < SLOW_SHARE * item.cost.cost_us
+    ]
+    slow.sort(key=lambda row: -row[1])
+    return Found(
+        sum(us for _, us, _ in slow),
         f"{many(len(slow), 'matrix product')} at less than half the speed expected on {hardware.name.upper()}",
-        tuple(
-            Evidence(
-                item.cost.name, saved, f"{in_words(item.cost.cost_us)}, expected {in_words(expected)}", item.op_name
-            )
-            for saved, item, expected in slow[:ROWS]
-        ),
+        evidence_of(slow),
         "check layouts and sides that are no multiple of 8, and what overlaps them; let XLA autotune them "
         "(--xla_gpu_autotune_level=4)",
     )
 
 
-def input_bound(step: MeasuredStep) -> Finding | None:
-    """The device has nothing to do between steps."""
-    between_us = sum(step.parts.of(Group.BETWEEN).values())
-    share = between_us / step.step_us
-    if share < THRESHOLDS["input-bound"].limit:
-        return None
+def input_bound(step: MeasuredStep) -> Found:
+    """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
+    us, in_all_us = sum(step.parts.of(Group.BETWEEN).values()), step.idle_us["between steps"]
+    usual = f", {step.percent(us)} without the slow steps" if step.percent(us) != step.percent(in_all_us) else ""
     gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
-    return Finding(
-        "input-bound",
-        share,
-        f"no GPU work between steps for {in_percent(share)} of the time",
-        (Evidence("between steps", between_us, f"{many(len(gaps), 'gap')}, longest {in_words(max(gaps) / 1e3)}"),),
+    longest = in_words(max(gaps, default=0.0) / 1e3)
+    return Found(
+        us,
+        f"no GPU work between steps for {step.percent(in_all_us)} of the time{usual}",
+        (Evidence("between steps", us, f"{many(len(gaps), 'gap')}, longest {longest}"),),
         "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
         "in the loop; synthetic input instead shows what that brings",
     )
 
 
-def idle(step: MeasuredStep) -> Finding | None:
+def idle(step: MeasuredStep) -> Found:
     """Nothing runs inside steps because the host is late."""
-    found = step.parts.of(Group.HOST)
-    for name in _before_custom_calls(step):
-        found.pop(name)
-    share = sum(found.values()) / step.step_us
-    if share < THRESHOLDS["idle"].limit:
-        return None
-    return Finding(
-        "idle",
-        share,
-        f"gaps over 20 µs inside steps: {in_percent(share)} of the step ({in_words(sum(found.values()))})",
+    special = _before_custom_calls(step)
+    found = {name: us for name, us in step.parts.of(Group.HOST).items() if name not in special}
+    us = sum(found.values())
+    return Found(
+        us,
+        f"gaps over 20 µs inside steps: {step.percent(us)} of the step ({in_words(us)})",
         _gap_rows(step, found),
         "take the host off the step: callbacks, transfers and eager operations inside it",
     )
@@ -137,70 +130,59 @@ def _gap_counts(step: MeasuredStep) -> Counter[str]:
     return counts
 
 
-def launch_gaps(step: MeasuredStep) -> Finding | None:
+def launch_gaps(step: MeasuredStep) -> Found:
     """The GPU waits between kernels that are launched one after the other."""
     us = sum(step.parts.of(Group.LAUNCH).values())
-    share = us / step.step_us
-    if share < THRESHOLDS["launch-gaps"].limit:
-        return None
     kernels = sum(len(window.rows) for window in step.windows) / step.steps
-    return Finding(
-        "launch-gaps",
-        share,
-        f"gaps of up to 20 µs between kernels: {in_percent(share)} of the step",
+    return Found(
+        us,
+        f"gaps of up to 20 µs between kernels: {step.percent(us)} of the step",
         (Evidence("launch gaps", us, f"{kernels:.4g} kernels and copies in a step"),),
         "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile is "
         "recorded), or fuse them",
     )
 
 
-def slow_steps(step: MeasuredStep) -> Finding | None:
+def slow_steps(step: MeasuredStep) -> Found | None:
     """A few steps are much longer than the others, on all ranks."""
-    slow = [item for item in step.parts.steps if item.is_slow]
-    share = step.parts.slow_us / step.step_us
-    if share < THRESHOLDS["slow-steps"].limit:
+    steps, us = step.parts.steps, step.parts.slow_us
+    slow = [item for item in steps if item.is_slow]
+    if not slow:
         return None
-    usual = median([item.step_us for item in step.parts.steps if not item.is_slow])
+    usual = median([item.step_us for item in steps if not item.is_slow])
     listed = ", ".join(f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS])
     groups: dict[Group, list[tuple[str, float]]] = defaultdict(list)
-    for group, name, us in step.parts.excess():
-        groups[group].append((name, us))
-    part = len(slow) / len(step.parts.steps)
+    for group, name, more_us in step.parts.excess():
+        groups[group].append((name, more_us))
     rows = []
     for group, found in groups.items():
-        name, us = found[0]
-        most = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(us)}, {name}"
+        name, most_us = found[0]
+        most = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(most_us)}, {name}"
         most = f"most before {name}" if group == Group.HOST else most
         total = sum(row[1] for row in found)
-        rows.append(Evidence(str(group), total * part, f"{in_words(total)} more in each slow step; {most}"))
-    return Finding(
-        "slow-steps",
-        share,
-        f"{len(slow)} of {many(len(step.parts.steps), 'step')} longer than the others, {listed}: "
-        f"{in_percent(share)} of the mean step",
+        in_mean = total * (len(slow) / len(steps))
+        rows.append(Evidence(str(group), in_mean, f"{in_words(total)} more in each slow step; {most}"))
+    return Found(
+        us,
+        f"{len(slow)} of {many(len(steps), 'step')} longer than the others, {listed}: {step.percent(us)} of the mean "
+        "step",
         tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
         "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
     )
 
 
-def other_modules(step: MeasuredStep) -> Finding | None:
+def other_modules(step: MeasuredStep) -> Found:
     """Modules but the main one run between or inside its steps."""
-    found = step.parts.of(Group.MODULE)
-    share = sum(found.values()) / step.step_us
-    if share < THRESHOLDS["other-modules"].limit:
-        return None
-    runs: Counter[str] = Counter()
-    for window in step.windows:
-        for module, key in enumerate(step.trace.modules):
-            if module != step.costs.program.index:
-                rows = window.rows[step.trace.module[window.rows] == module]
-                runs[key.name] += len(distinct(step.trace.execution[rows]))
-    return Finding(
-        "other-modules",
-        share,
-        f"other modules run for {in_percent(share)} of the step ({in_words(sum(found.values()))})",
+    found, runs = step.parts.of(Group.MODULE), Counter[str]()
+    for number, count in step.runs_of_others().items():
+        runs[step.trace.modules[number].name] += count
+    us = sum(found.values())
+    return Found(
+        us,
+        f"other modules run for {step.percent(us)} of the step ({in_words(us)})",
         tuple(
-            Evidence(name, us, f"{runs[name] / step.steps:.3g} × a step") for name, us in islice(found.items(), ROWS)
+            Evidence(name, each_us, f"{runs[name] / step.steps:.3g} × a step")
+            for name, each_us in islice(found.items(), ROWS)
         ),
         "put this work into the step, or run it less often: each jit-compiled function and each operation outside of "
         "jit is a module of its own",
@@ -214,70 +196,55 @@ def _before_custom_calls(step: MeasuredStep) -> dict[str, float]:
     targets = {item.name for item in step.module.walk() if item.opcode == "custom-call"}
     found = {name: us for name, us in step.parts.of(Group.HOST).items() if name in targets}
     counts = _gap_counts(step)
-    enough = sum(counts[name] for name in found) >= THRESHOLDS["gaps-before-custom-calls"].limit * step.steps
-    return found if enough else {}
+    return found if sum(counts[name] for name in found) >= MANY_GAPS * step.steps else {}
 
 
-def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
+def gaps_before_custom_calls(step: MeasuredStep) -> Found | None:
     """The device waits while a library prepares its call."""
-    found = _before_custom_calls(step)
-    if step.module is None or not found:
+    found, module = _before_custom_calls(step), step.module
+    if module is None or not found:
         return None
     counts = _gap_counts(step)
-    us = sum(found.values())
-    rows = _gap_rows(step, found)
-    targets = (step.module.instructions[row.name[len("before ") :]].custom_call_target for row in rows)
-    return Finding(
-        "gaps-before-custom-calls",
-        us / step.step_us,
-        f"{sum(counts[name] for name in found) / step.steps:.3g} gaps over 20 µs before custom calls in a step, "
-        f"{in_words(us)}",
-        tuple(Evidence(row.name, row.us, f"{row.note}; {target}") for row, target in zip(rows, targets, strict=True)),
+    us, a_step = sum(found.values()), sum(counts[name] for name in found) / step.steps
+    targets = (module.instructions[name].custom_call_target for name in found)
+    return Found(
+        us,
+        f"{a_step:.3g} gaps over 20 µs before custom calls in a step, {in_words(us)}",
+        tuple(
+            replace(row, note=f"{row.note}; {target}")
+            for row, target in zip(_gap_rows(step, found), targets, strict=False)
+        ),
         "the host prepares these calls while the GPU waits: update the library behind the target, or let XLA's own "
         "kernels replace it",
+        reached=a_step,
     )
 
 
-def copies(step: MeasuredStep) -> Finding | None:
+def copies(step: MeasuredStep) -> Found:
     """Transfers that no compute overlaps."""
-    share = step.breakdown.exposed_copy_us / step.step_us
-    if share < THRESHOLDS["exposed-copies"].limit:
-        return None
-    return Finding(
-        "exposed-copies",
-        share,
-        f"copies that no compute overlaps: {in_percent(share)} of the step",
-        _transfers(step)[:ROWS],
+    us = step.breakdown.exposed_copy_us
+    time = step.time_by_instruction((window.rows[window.stream == Stream.COPY], None) for window in step.windows)
+    return Found(
+        us,
+        f"copies that no compute overlaps: {step.percent(us)} of the step",
+        tuple(Evidence(name, each_us, "copied") for name, each_us in islice(time.items(), ROWS)),
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
         f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
     )
 
 
-def _transfers(step: MeasuredStep) -> tuple[Evidence, ...]:
-    """Time of copies in a step by name, hidden or not, longest first."""
-    time = np.zeros(len(step.trace.instructions))
-    for window in step.windows:
-        rows = window.rows[window.stream == Stream.COPY]
-        time += np.bincount(step.trace.instruction[rows], weights=step.trace.duration_ns[rows], minlength=len(time))
-    longest = np.argsort(-time, kind="stable")[: int((time > 0).sum())].tolist()
-    return tuple(Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "copied") for code in longest)
-
-
-def excessive_copies(step: MeasuredStep) -> Finding | None:
+def excessive_copies(step: MeasuredStep) -> Found:
     """Kernels that only move values from one layout to another, and transfers, hidden ones too."""
     kernels = [item for item in step.compute if _only_copies(step.module, item)]
-    kernels_us, transfers_us = total_us(kernels), step.breakdown.copy_us
-    of_step = (kernels_us + transfers_us) / step.step_us
-    if kernels_us == 0 or of_step < THRESHOLDS["excessive-copies"].limit:
-        return None
-    return Finding(
-        "excessive-copies",
-        kernels_us / step.step_us,
-        f"{many(len(kernels), 'kernel')} that only copy, {in_words(kernels_us)}, and {in_words(transfers_us)} of "
-        f"transfers: {in_percent(of_step)} of the step",
-        evidence_of(kernels),
+    us, transfers_us = total_us(kernels), step.breakdown.copy_us
+    return Found(
+        us,
+        f"{many(len(kernels), 'kernel')} that only copy, {in_words(us)}, and {in_words(transfers_us)} of "
+        f"transfers: {step.percent(us + transfers_us)} of the step",
+        by_shape(kernels),
         "donate what is updated (donate_argnums), and let neighbours agree on a layout: transposed operands, "
         "sharding constraints and scans over stacked weights are what asks for copies",
+        reached=(us + transfers_us) / step.step_us if us else 0.0,
     )
 
 
@@ -289,28 +256,21 @@ def _only_copies(module: Module | None, item: MeasuredInstruction) -> bool:
     return bool(inside & {"copy", "transpose"}) and inside <= _MOVES
 
 
-def short_kernels(step: MeasuredStep) -> Finding | None:
+def short_kernels(step: MeasuredStep) -> Found:
     """Kernels that take less time than launching them."""
-    time, kernels = np.zeros(len(step.trace.instructions)), 0
+    parts: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]] = []
+    kernels = 0
     for window in step.windows:
         length, gaps = window.end - window.start, window.gaps
         short = (length < SHORT_NS) & (window.stream == Stream.COMPUTE)
         kernels += int(short.sum())
         near = gaps.inside & (gaps.length <= LAUNCH_GAP_NS) & np.isin(gaps.after, window.rows[short])
-        for rows, values in ((window.rows[short], length[short]), (gaps.after[near], gaps.length[near])):
-            time += np.bincount(step.trace.instruction[rows], weights=values, minlength=len(time))
-    share = float(time.sum()) / 1e3 / step.steps / step.step_us
-    if share < THRESHOLDS["short-kernels"].limit:
-        return None
-    longest = np.argsort(-time, kind="stable")[:ROWS].tolist()
-    return Finding(
-        "short-kernels",
-        share,
-        f"{kernels / step.steps:.4g} kernels below 3 µs in a step, with the gaps before them {in_percent(share)} of it",
-        tuple(
-            Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "with gaps")
-            for code in longest
-            if time[code] > 0
-        ),
+        parts += [(window.rows[short], length[short]), (gaps.after[near], gaps.length[near])]
+    time = step.time_by_instruction(parts)
+    us = sum(float(ns.sum()) for _, ns in parts) / 1e3 / step.steps
+    return Found(
+        us,
+        f"{kernels / step.steps:.4g} kernels below 3 µs in a step, with the gaps before them {step.percent(us)} of it",
+        tuple(Evidence(name, each_us, "with gaps") for name, each_us in islice(time.items(), ROWS)),
         "let CUDA graphs launch them (--xla_gpu_enable_command_buffer), fuse them, or make the work per step larger",
     )

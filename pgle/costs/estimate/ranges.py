@@ -193,14 +193,18 @@ def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]
         measured: names of instructions whose costs are known.
     """
     return Counter(
-        item.custom_call_target
-        for item in module.walk()
-        if item.opcode == "custom-call"
+        item.custom_call_target for item in module.walk() if is_opaque(module, item) and item.name not in measured
+    )
+
+
+def is_opaque(module: Module, item: Instruction) -> bool:
+    """Whether it is a custom call of whose cost nothing is known."""
+    return (
+        item.opcode == "custom-call"
         and item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
         and not item.custom_call_target.startswith(_PRICED)
         and not (is_attention(item) and attention_operations(module, item))
         and item.latency_ns is None
-        and item.name not in measured
     )
 
 

@@ -1,14 +1,8 @@
-"""Measured tables of collectives and matrix products: XLA's own, read between their points, and a user's cluster's.
+"""Measured tables of collectives and matrix products: XLA's own, read between their points.
 
 The tables are in `pgle/xla/data/perf_tables`; their README names the sources. Times are read between
 neighbouring points on logarithmic scales. Points outside, and GPUs and fabrics without a table, are scaled by the
 figures of the hardware.
-
-Format: text of ``xla.gpu.DeviceHloInstructionProfiles`` (openxla/xla `xla/service/gpu/model/hlo_op_profile.proto`),
-for ``--xla_gpu_experimental_collective_perf_table_path`` and ``…_matmul_perf_table_path``. A collective has its
-throughput in bytes per second, as nccl-tests count them; a product has its clock cycles. A given table replaces XLA's
-own, and XLA then takes the nearest point. So points that were not measured come from XLA's own measurements.
-Observed with jaxlib 0.10.2 and 0.12.0.1: `probe_collectives` and `probe_matmuls` ask any other.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.targets import Hardware
 
 Estimate = Callable[[Instruction], float | None]
-"""Microseconds per execution of an instruction that has no measured cost; None where nothing can be said."""
+"""Microseconds per execution of an instruction that has no measured cost; None if nothing is known."""
 
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 """Costs of these origins were filled in before: no other cost is derived from them."""
@@ -35,15 +35,6 @@ MIN_NEIGHBOURS = 3  # measured instructions of a kind that it takes to scale the
 
 CALIBRATED_ON = 300
 """Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """A cost for a row that has none, and its source."""
-
-    row: Row
-    cost_us: float
-    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +48,8 @@ class Scale:
 
 def fill(
     table: LookupTable, costs: Mapping[str, Cost], gaps: Iterable[Row], estimate: Estimate
-) -> tuple[list[Fill], tuple[Scale, ...]]:
-    """A cost for each gap that anything can be said of, and what estimates were multiplied by.
+) -> tuple[dict[str, Cost], tuple[Scale, ...]]:
+    """A cost for each gap that anything is known of, by row name, and what estimates were multiplied by.
 
     Args:
         costs: by row name, as `LookupTable.costs` gives them.
@@ -73,13 +64,13 @@ def fill(
     ]
     same = _medians_of_same(table, measured, gaps)
     scales = _Scales(measured, estimate)
-    fills = []
+    fills = {}
     for row in gaps:
         value = same.get(signature(table, row)) if same else None
         if value is not None:
-            fills.append(Fill(row, value, Origin.SAME_SHAPE))
+            fills[row.name] = row.cost(value, Origin.SAME_SHAPE)
         elif (guess := estimate(row.instruction)) is not None:
-            fills.append(Fill(row, guess * scales.of(row).factor, Origin.ESTIMATED))
+            fills[row.name] = row.cost(guess * scales.of(row).factor, Origin.ESTIMATED)
     return fills, tuple(scales.used)
 
 
@@ -190,13 +181,10 @@ def complete_profile(
     fills, scales = fill(table, known, gaps, estimator(table.module, hardware))
     entry = table.module.entry_computation.instructions
     loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
-    costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in known.items()}
-    costs_us |= {item.row.instruction.name: item.cost_us for item in fills}
+    costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()}
     of_loops = [_loop_cost(table.module, loop, costs_us) for loop in loops if loop.name not in effective]
     prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in valid.costs) else ""
-    new = _writable(
-        valid, prefix, effective, [*(item.row.cost(item.cost_us, item.origin) for item in fills), *of_loops]
-    )
+    new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
     notes = {
         "module": module.name,
         "fingerprint": module.fingerprint,

@@ -13,11 +13,11 @@ from no contention to twice the slowdown.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +25,12 @@ from pgle.costs.estimate.kernels import is_product
 from pgle.costs.profile.value import Cost, Origin, Profile, module_records
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, median
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.costs.measure.naming import Naming
+
+Floats = npt.NDArray[np.float64]
 
 INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
 MIN_GAPS = 20  # fewer gaps than this say nothing
@@ -56,8 +61,8 @@ def launch_of(profile: Profile, module: str = "") -> Launch | None:
     for item in module_records(profile.provenance):
         if item.get("launch") and module in ("", item.get("name")):
             try:
-                return Launch(**{**item["launch"], "origin": Origin(item["launch"]["origin"])})
-            except (KeyError, TypeError, ValueError):
+                return msgspec.convert(item["launch"], Launch)
+            except msgspec.ValidationError:
                 return None
     return None
 
@@ -66,8 +71,7 @@ def measure_launch(
     trace: Trace,
     module: int,
     kept: npt.NDArray[np.bool_],
-    collective: npt.NDArray[np.bool_],
-    iterations: npt.NDArray[np.int64],
+    naming: Naming,
 ) -> Launch | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
 
@@ -75,12 +79,12 @@ def measure_launch(
         trace: n activities ordered by (device, start).
         module: index into `trace.modules`.
         kept: bool[executions], True for the executions to use.
-        collective: bool[len(trace.instructions)], True for instructions that communicate.
-        iterations: int64[len(trace.instructions)], how often each runs in an execution of the module; 0 where unknown.
+        naming: of the program.
 
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.
     """
+    collective, iterations = naming.collective_instructions, naming.instruction_iterations
     parts = execution_rows(trace, module, kept, MAX_GAP_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
     gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
@@ -191,6 +195,10 @@ class Slowdown:
     high: float
     samples: int = 0  # launches during collectives that it was measured on; 0: assumed
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.likely <= self.high < math.inf or self.samples < 0:
+            raise ValueError(f"no slowdown: {self}")
+
 
 UNMEASURED = Slowdown(1.0, 1.0, 1.0)
 
@@ -202,7 +210,7 @@ class Contention:
     product: Slowdown  # matrix products, convolutions and attention
     other: Slowdown  # every other kernel
     # By instruction, the share of its time that it ran during collectives when its cost was measured. None: unknown.
-    beside: Mapping[str, float] | None = None
+    beside: Mapping[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] | None = None
 
     @property
     def samples(self) -> int:
@@ -219,7 +227,7 @@ class Contention:
         return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
 
     def alone(self, module: Module, costs: Mapping[str, Cost], factors: Factors) -> Mapping[str, Cost]:
-        """Costs without any collective running; costs that are not in `beside` stay."""
+        """Costs without any collective running; costs without a share of such time stay."""
         return {name: self.alone_cost(module, cost, name, factors) for name, cost in costs.items()}
 
     def alone_cost(self, module: Module, cost: Cost, name: str, factors: Factors) -> Cost:
@@ -246,11 +254,11 @@ def contention_of(profile: Profile, module: str) -> Contention:
         if found is None:  # no kernel ran during a collective, if HLO says which activity is a collective
             return replace(ASSUMED, beside={} if item.get("hlo") else None)
         try:
-            product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
-            shares = {str(name): min(max(float(share), 0.0), 1.0) for name, share in found["beside"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError):  # of another release
+            known = msgspec.convert(found, Contention)
+        except msgspec.ValidationError:  # of another release
             return ASSUMED
-        return Contention(product or ASSUMED.product, other or ASSUMED.other, shares)
+        assumed = {kind: getattr(ASSUMED, kind) for kind in ("product", "other") if not getattr(known, kind).samples}
+        return replace(known, **assumed)
     return ASSUMED
 
 
@@ -271,26 +279,12 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
     )
 
 
-def _slowdown(record: Mapping[str, float]) -> Slowdown | None:
-    """From a sidecar; None where nothing was measured."""
-    likely, low, high = (float(record[name]) for name in ("likely", "low", "high"))
-    found = Slowdown(likely, low, high, int(record["samples"]))
-    if found.samples == 0:
-        return None
-    if not 1 <= found.low <= found.likely <= found.high < math.inf or found.samples < 0:
-        raise ValueError(f"no slowdown: {found}")
-    return found
-
-
 def measure_contention(
     trace: Trace,
     index: int,
     kept: npt.NDArray[np.bool_],
     module: Module,
-    names: Sequence[str],
-    owners: Sequence[str],
-    target: npt.NDArray[np.int32],
-    collective: npt.NDArray[np.bool_],
+    naming: Naming,
 ) -> Contention | None:
     """How much longer kernels took while a collective ran than the same work alone, in a program's kept executions.
 
@@ -299,42 +293,45 @@ def measure_contention(
         index: of the program, into `trace.modules`.
         kept: bool[executions], True for the executions to use.
         module: the program's HLO, which says what is the same work.
-        names: under which costs are filed.
-        owners: by name, the instruction of `module` whose time it is.
-        target: int32[len(trace.instructions)], index into `names`; -1: no cost of this program.
-        collective: bool[len(names)].
+        naming: of the program.
 
     Returns:
         None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has none.
     """
     executions = execution_rows(trace, index, kept, MAX_EXECUTIONS)
-    parts = [_launches(trace, rows, target, collective) for rows in executions]
+    parts = [_launches(trace, rows, naming) for rows in executions]
     if not parts:
         return None
     code, time_us, share = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not (share > 0).any():
         return None
-    items = [module.instructions.get(name) for name in owners]
-    total = np.bincount(code, weights=time_us, minlength=len(owners))
-    together = np.bincount(code, weights=time_us * share, minlength=len(owners)) / np.maximum(total, 1e-9)
-    kinds = [item is not None and is_product(module, item) for item in items]
-    factors = _Twins(module, items, code, time_us, share)
+    items = [module.instructions.get(item.owner) for item in naming.filed]
+    total = np.bincount(code, weights=time_us, minlength=len(items))
+    together = np.bincount(code, weights=time_us * share, minlength=len(items)) / np.maximum(total, 1e-9)
+    works: dict[Hashable, int] = {}
+    work = np.array([-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items])[code]
+    alone_us = _alone_us(work, time_us, share)
+    is_of = np.array([item is not None and is_product(module, item) for item in items])[code]
+    twins = (share >= BESIDE) & (alone_us > 0)
+    product, other = (_slowdown(time_us[twins & kind], alone_us[twins & kind]) for kind in (is_of, ~is_of))
     return Contention(
-        product=factors.slowdown(kinds),
-        other=factors.slowdown([not kind for kind in kinds]),
-        beside={names[at]: round(float(together[at]), 2) for at in np.flatnonzero(together >= LITTLE).tolist()},
+        product=product,
+        other=other,
+        beside={
+            naming.filed[at].name: round(float(together[at]), 2) for at in np.flatnonzero(together >= LITTLE).tolist()
+        },
     )
 
 
 def _launches(
-    trace: Trace, rows: npt.NDArray[np.int64], target: npt.NDArray[np.int32], collective: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    trace: Trace, rows: npt.NDArray[np.int64], naming: Naming
+) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
     """Every launch except collectives, in one execution on one device: owner, microseconds, share overlapped by one."""
-    rows = rows[target[trace.instruction[rows]] >= 0]
-    code = target[trace.instruction[rows]].astype(np.int64)
+    rows = rows[naming.target[trace.instruction[rows]] >= 0]
+    code = naming.target[trace.instruction[rows]].astype(np.int64)
     start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
     end = start + trace.duration_ns[rows]
-    communicates = collective[code]
+    communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
     code, instance, overlapped = code[~communicates], instance[~communicates], overlapped[~communicates]
     time = (end - start)[~communicates].astype(np.float64)
@@ -348,42 +345,26 @@ def _launches(
     return code[first], time / 1e3, overlapped / np.maximum(time, 1.0)
 
 
-class _Twins:
-    """Launches that overlap collectives, with the time of the same work alone."""
+def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Floats:
+    """Of each launch, what the same work takes typically without a collective; NaN if too few launches show it."""
+    order = np.flatnonzero((share == 0) & (work >= 0))
+    order = order[np.lexsort((time_us[order], work[order]))]
+    first = np.searchsorted(work[order], np.arange(work.max(initial=-1) + 1))
+    count = np.diff(np.append(first, len(order)))
+    typical = np.full(len(first) + 1, np.nan)  # the last of no work
+    many = np.flatnonzero(count >= MIN_ALONE)
+    typical[many] = time_us[order][first[many] + count[many] // 2]
+    found: Floats = typical[work]
+    return found
 
-    def __init__(
-        self,
-        module: Module,
-        items: Sequence[Instruction | None],
-        code: npt.NDArray[np.int64],
-        time_us: npt.NDArray[np.float64],
-        share: npt.NDArray[np.float64],
-    ) -> None:
-        works: dict[Hashable, int] = {}
-        of = np.array(
-            [-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items] or [-1]
-        )
-        alone: dict[int, list[float]] = defaultdict(list)
-        is_alone = (share == 0) & (of[code] >= 0)
-        for work, time in zip(of[code[is_alone]].tolist(), time_us[is_alone].tolist(), strict=True):
-            alone[work].append(time)
-        typical = np.full(max(len(works), 1), np.nan)
-        for work, times in alone.items():
-            if len(times) >= MIN_ALONE:
-                typical[work] = np.sort(times)[len(times) // 2]
-        overlapped = (share >= BESIDE) & (of[code] >= 0)
-        overlapped[overlapped] &= typical[of[code[overlapped]]] > 0
-        self.code, self.time_us, self.alone_us = code[overlapped], time_us[overlapped], typical[of[code[overlapped]]]
 
-    def slowdown(self, chosen: Sequence[bool]) -> Slowdown:
-        """Overlapped time over time alone, of all launches of some instructions together; at least 1."""
-        here = np.array(chosen or [False], dtype=bool)[self.code]
-        time, alone = self.time_us[here], self.alone_us[here]
-        if len(time) < MIN_SAMPLES:
-            return UNMEASURED
-        ratio = time / alone
-        order = np.argsort(ratio)
-        at = np.searchsorted(np.cumsum(alone[order]) / alone.sum(), (0.25, 0.75))
-        low, high = (max(float(ratio[order[min(place, len(order) - 1)]]), 1.0) for place in at)
-        likely = max(float(time.sum() / alone.sum()), 1.0)
-        return Slowdown(likely, min(low, likely), max(high, likely), len(time))
+def _slowdown(time_us: Floats, alone_us: Floats) -> Slowdown:
+    """Overlapped time over time alone, of n launches together; at least 1."""
+    if len(time_us) < MIN_SAMPLES:
+        return UNMEASURED
+    ratio = time_us / alone_us
+    order = np.argsort(ratio)
+    at = np.searchsorted(np.cumsum(alone_us[order]) / alone_us.sum(), (0.25, 0.75))
+    low, high = (max(float(ratio[order[min(place, len(order) - 1)]]), 1.0) for place in at)
+    likely = max(float(time_us.sum() / alone_us.sum()), 1.0)
+    return Slowdown(likely, min(low, likely), max(high, likely), len(time_us))

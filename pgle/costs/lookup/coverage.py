@@ -15,6 +15,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
+from pgle.costs.estimate.ranges import is_opaque, range_of
 from pgle.costs.lookup.complete import FILLED, Estimate, fill
 from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
@@ -29,6 +30,7 @@ from pgle.xla.log.module_verdict import MOSTLY_UNKNOWN, Bounds
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.schedule_dump import LhsSchedule
+    from pgle.xla.targets import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,22 @@ class Mismatch:
     module_op: str
 
 
+MOST_OFF, HEAVY = 30.0, 0.01
+"""A cost this many times more or less than an estimate, of at least this share of the step, is of something else.
+
+Of two recorded jobs the largest was 8.1 times: an all-gather whose ranks arrive at different times
+(``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """A cost that its instruction cannot have."""
+
+    name: str
+    cost_us: float
+    estimate_us: float  # the nearer end if the estimate is a range
+
+
 def weigh(cost_us: float, row: Row) -> float:
     """Microseconds per execution of the module; 0 of what is negative or not finite."""
     return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
@@ -75,7 +93,7 @@ def weigh_gaps(
         estimate: of instructions of ``table.module``.
     """
     rows = [table.rows[name] for name in gaps]
-    fills = {item.row.name: item for item in fill(table, costs, rows, estimate)[0]}
+    fills, _ = fill(table, costs, rows, estimate)
     has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
     found = []
     for row in rows:
@@ -227,6 +245,7 @@ class ModuleCoverage:
     own_names: int  # costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others
     bare_names: int
     other_names: int
+    implausible: tuple[Implausible, ...]  # covered by a cost that is far off the estimate, heaviest first
     # asynchronous fusions and copies whose done has a cost; XLA adds it to the cost of the start
     dones: tuple[str, ...]
     log: CheckerCounts | None  # what XLA's accuracy checker would count; None without a schedule dump
@@ -320,8 +339,10 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     lost = {name: found.get(name) for name in rows if name not in covered}
     hardware = hardware_of(module)
     missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
-    gaps = weigh_gaps(table, covered, missed, estimator(table.module, hardware))
+    estimate = estimator(table.module, hardware)
+    gaps = weigh_gaps(table, covered, missed, estimate)
     covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
+    step_us = covered_us + sum(gap.total_us for gap in gaps)
     basis = {str(origin): sum(gap.basis == origin for gap in gaps) for origin in FILLED}
     dones = {item.name for item in table.module.walk() if is_done(item)}
     prefixes = [cost.fingerprint for cost in profile.costs]
@@ -339,7 +360,7 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
             sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
         ),
         costs=found,
-        step_us=covered_us + sum(gap.total_us for gap in gaps),
+        step_us=step_us,
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
         basis={"profile": len(covered)} | {origin: count for origin, count in basis.items() if count},
         estimated_for=hardware.name if basis[Origin.ESTIMATED] else "",
@@ -354,10 +375,31 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
         own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),
         bare_names=prefixes.count(""),
         other_names=sum(bool(prefix) and prefix != module.fingerprint for prefix in prefixes),
+        implausible=_implausible(table, covered, step_us, hardware, estimate),
         dones=tuple(name for name in effective if name in table.consulted and name in dones),
         log=checker_counts(table.module, effective) if table.lhs_module is not None else None,
         fallback=fallback_of(module),
     )
+
+
+def _implausible(
+    table: LookupTable, costs: Mapping[str, Cost], step_us: float, hardware: Hardware, estimate: Estimate
+) -> tuple[Implausible, ...]:
+    found = []
+    for name, cost in costs.items():
+        row = table.rows[name]
+        us = estimate(row.instruction)
+        if not us or is_opaque(table.module, row.instruction):
+            continue
+        if max(weigh(cost.cost_us, row), weigh(us, row)) < HEAVY * step_us:
+            continue
+        by_data = range_of(table.module, row.instruction, hardware, us)
+        least, most = (us, us) if by_data is None else (by_data.least_us, by_data.most_us)
+        if not least / MOST_OFF <= cost.cost_us <= most * MOST_OFF:
+            found.append(
+                (weigh(cost.cost_us, row), Implausible(name, cost.cost_us, min(max(cost.cost_us, least), most)))
+            )
+    return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
 
 
 def _against(table: LookupTable) -> str:

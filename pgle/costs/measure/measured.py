@@ -14,18 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from pgle.costs.lookup.contention import Launch
-from pgle.costs.measure.naming import Program
-from pgle.costs.profile.align import Alignment
-from pgle.costs.profile.value import Cost, CostKind, Ends
-from pgle.trace.windows import MeasuredWindow
-
-if TYPE_CHECKING:
-    from pgle.costs.lookup.contention import Contention
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
@@ -33,25 +22,31 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.lookup.contention import measure_launch
-from pgle.costs.measure.naming import Naming, name_instructions, select_programs, traced_programs, with_embedded_hlo
-from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, renumbered
+from pgle.costs.lookup.contention import UNMEASURED, Contention, Launch, measure_contention, measure_launch
+from pgle.costs.measure.naming import (
+    Naming,
+    Program,
+    name_instructions,
+    select_programs,
+    traced_programs,
+    with_embedded_hlo,
+)
+from pgle.costs.measure.ranks import AlignedProgram, Alignment, Window, align_program, rank_ids, renumbered
 from pgle.costs.measure.samples import (
     after_last_arrival,
     collect_samples,
     collective_costs,
     compute_costs,
     loop_costs,
-    occurrence_table,
     rank_skew_us,
 )
-from pgle.costs.profile.value import Origin, Profile, join_name
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
 from pgle.trace.table import Kind, Trace
-from pgle.trace.windows import find_executions, measured_window
+from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
 
 MODULES_SHOWN = 3  # modules that are named where a warning is about several
@@ -65,16 +60,13 @@ class ProgramCosts:
     costs: tuple[Cost, ...]  # one per name, ordered by name
     window: MeasuredWindow  # the executions they stand on
     left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
-    occurrences: Mapping[str, Mapping[str, float]]  # of each collective, what `Profile.occurrences` keeps
     warnings: tuple[str, ...] = ()  # one line each
     launch: Launch | None = None  # gaps between kernels; None where too few were seen
-    contention: Contention | None = (
-        None  # how kernels slow down while collectives run; None if the trace does not show it
-    )
+    contention: Contention | None = None  # of kernels, while collectives run; None if the trace does not show it
     ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
     # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
-    ends: tuple[Ends, ...] = ()  # what `Profile.ends` keeps
+    ends: tuple[Window, ...] = ()  # when its collectives ended on each device
 
     @property
     def skew_us(self) -> float | None:
@@ -172,7 +164,7 @@ class Measured:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be said of the costs, one line each."""
+        """Remarks on the costs, one line each."""
         lines = folded((found.program.key.name, line) for found in self.costs for line in found.warnings)
         if bool((self.trace.kind == Kind.HOST).all()):
             return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run", *lines)
@@ -260,13 +252,10 @@ def _program_costs(
         costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
         window=window,
         left_out=naming.left_out,
-        occurrences=occurrence_table(reduced, naming.filed),
-        launch=measure_launch(
-            trace, program.index, kept, naming.collective_instructions, naming.instruction_iterations
-        ),
+        launch=measure_launch(trace, program.index, kept, naming),
         ranks=max((len(group) for item in naming.filed for group in item.groups), default=0),
         rank_ids=rank_ids(trace, window.devices),
-        ends=ranks.ends,
+        ends=ranks.windows,
         contention=_contention(trace, program, naming, kept),
     )
     return replace(found, warnings=warnings_of(found, ranks.alignment))
@@ -276,12 +265,7 @@ def _contention(trace: Trace, program: Program, naming: Naming, kept: Flags) -> 
     """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
     if program.hlo is None:
         return None
-    from pgle.costs.lookup.contention import UNMEASURED, measure_contention
-
-    names, owners = [item.name for item in naming.filed], [item.owner for item in naming.filed]
-    found = measure_contention(
-        trace, program.index, kept, program.hlo, names, owners, naming.target, naming.communicates
-    )
+    found = measure_contention(trace, program.index, kept, program.hlo, naming)
     return replace(found, product=UNMEASURED, other=UNMEASURED) if found and trace.simulated else found
 
 
@@ -301,12 +285,6 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
         costs=tuple(cost._replace(fingerprint=name) if name else cost for found, name in named for cost in found.costs),
         provenance=_provenance(measured),
         warnings=measured.warnings,
-        occurrences={
-            join_name(fingerprint, name): table
-            for found, fingerprint in named
-            for name, table in found.occurrences.items()
-        },
-        ends={fingerprint: found.ends for found, fingerprint in named if found.ends},
     )
 
 

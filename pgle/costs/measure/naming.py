@@ -14,24 +14,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import UserError, choices
-from pgle.trace.table import Codes, ModuleKey, Trace, distinct, totals
-from pgle.trace.windows import compute_ns
-
-if TYPE_CHECKING:
-    from pgle.xla.hlo.module import Module
-from dataclasses import field
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
-
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
-from pgle.trace.table import Device
+from pgle.errors import UserError, choices
+from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
+from pgle.trace.windows import compute_ns
 
 if TYPE_CHECKING:
     from pgle.costs.lookup.table import LookupTable
@@ -42,7 +35,6 @@ MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
 
 BLOCK = 1 << 18  # rows that are looked at together
-MOST_PAIRS = 1 << 26  # pairs of module and value up to which a table of all of them (64 MiB) replaces a set
 
 
 @dataclass(frozen=True)
@@ -185,17 +177,12 @@ def _processes(trace: Trace) -> dict[int, set[str]]:
 
 def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
     """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
-    present: set[int] | npt.NDArray[np.bool_]
-    size = (int(module.max(initial=0)) + 1) * count
-    present = np.zeros(size, np.bool_) if size <= MOST_PAIRS else set()
+    present = np.empty(0, np.int64)
     for first in range(0, len(module), BLOCK):
         keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
-        if isinstance(present, set):
-            present.update(distinct(keys).tolist())
-        else:
-            present[keys] = True
+        present = distinct(np.concatenate((present, distinct(keys))))
     found: dict[int, list[int]] = {}
-    for key in sorted(present) if isinstance(present, set) else np.flatnonzero(present).tolist():
+    for key in present.tolist():
         found.setdefault(key // count, []).append(key % count)
     return found
 
@@ -251,12 +238,9 @@ class Filed(NamedTuple):
         return self.trace_name or self.name
 
 
-class FiledLoop(NamedTuple):
-    """A loop of the entry computation. Its cost covers all its iterations."""
-
-    name: str  # of the ``while``
-    shape: str  # of its result
-    instructions: list[int]  # what runs in it, as indices into `Trace.instructions`
+FiledLoop = tuple[Filed, list[int]]
+"""A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as indices into
+`Trace.instructions`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +313,8 @@ def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, .
         around = () if owning is None else loops(module, owning)
         if around and module.instructions[around[0][0]].computation == module.entry:
             found.setdefault(around[0][0], []).append(code)
-    return tuple(FiledLoop(name, str(module.instructions[name].shape), found[name]) for name in sorted(found))
+    shapes = {name: str(module.instructions[name].shape) for name in found}
+    return tuple((Filed(name, _LOOP, "while", shapes[name]), found[name]) for name in sorted(found))
 
 
 def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.naming import Filed, FiledLoop, Naming, group_of_device
-from pgle.costs.profile.value import Cost, CostKind
-from pgle.costs.statistic import Statistic, heads, percentile_of_sorted, sorted_groups
+from pgle.costs.profile.value import Cost
+from pgle.costs.statistic import Statistic, by_group, heads, percentile_of_sorted
 from pgle.trace.table import Column, Device, Trace, usual_values
 
 Codes = npt.NDArray[np.integer[Any]]
@@ -290,28 +290,18 @@ def collective_costs(reduced: Reduced, filed: Sequence[Filed], stat: Statistic) 
     return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
 
 
-def occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
-    """What `Profile.occurrences` keeps: the minimum over the devices seen, by ``EXECUTION.OCCURRENCE[.GROUP]``."""
-    table: dict[str, dict[str, float]] = {}
-    columns = (reduced.name, reduced.group, reduced.execution, reduced.occurrence, reduced.time_us)
-    for name, group, execution, occurrence, time in zip(*(column.tolist() for column in columns), strict=True):
-        key = f"{execution}.{occurrence}" + (f".{group}" if group else "")
-        table.setdefault(filed[name].name, {})[key] = round(time, 3)
-    return table
-
-
 def _summaries(
     values: Floats, groups: Groups, count: int, stat: Statistic
 ) -> tuple[Floats, Floats, Floats, Floats, Groups]:
     """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
-    ordered, first = sorted_groups(values, groups, sizes)
-    low, p10, middle, p90, high = (percentile_of_sorted(ordered, first, sizes, q) for q in (0, 10, 50, 90, 100))
+    ordered = values[by_group(values, groups, count)]
+    low, p10, middle, p90, high = (percentile_of_sorted(ordered, sizes, q) for q in (0, 10, 50, 90, 100))
     spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
     if stat.percentile is None:
         cost = stat.over_groups(values, groups, count)
     else:
-        cost = percentile_of_sorted(ordered, first, sizes, stat.percentile)
+        cost = percentile_of_sorted(ordered, sizes, stat.percentile)
     return cost, low, high, spread, sizes
 
 
@@ -436,7 +426,7 @@ def _sample_chunks(
             yield rows
 
 
-def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, statistic: Statistic) -> list[Cost]:
+def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, stat: Statistic) -> list[Cost]:
     """The costs of the loops of the entry computation.
 
     LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
@@ -448,17 +438,12 @@ def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flag
         module: index into `trace.modules`.
         kept: bool[executions], True for the executions to use.
     """
-    costs = []
-    for loop in loops:
-        spans = _spans_us(trace, module, loop.instructions, kept)
-        if len(spans) == 0:
-            continue
-        value = float(statistic.over_groups(spans, np.zeros(len(spans), np.int64), 1)[0])
-        low, p10, middle, p90, high = np.percentile(spans, [0, 10, 50, 90, 100]).tolist()
-        spread = (p90 - p10) / middle if middle else 0.0
-        cost = Cost(loop.name, value, kind=CostKind.LOOP, opcode="while", shape=loop.shape)
-        costs.append(cost._replace(samples=len(spans), min_us=low, max_us=high, spread=spread))
-    return costs
+    if not loops:
+        return []
+    spans = [_spans_us(trace, module, instructions, kept) for _, instructions in loops]
+    group = np.repeat(np.arange(len(spans)), [len(of_loop) for of_loop in spans])
+    unknown = np.full(len(spans), np.nan)
+    return _costs(*_summaries(np.concatenate(spans), group, len(spans), stat), unknown, [filed for filed, _ in loops])
 
 
 def _spans_us(trace: Trace, module: int, instructions: Sequence[int], kept: Flags) -> Floats:

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import log
 from statistics import median
+from typing import TypeVar
 
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import matmuls
 from pgle.costs.lookup.table import LookupTable, Row
+from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.errors import UserError
+from pgle.files import AnyPath
 from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
 from pgle.xla.hlo.module import Instruction
 from pgle.xla.targets import Hardware
 
 ROUNDS = 3  # of hashing; more tell little apart that fewer do not
 Scale = Callable[[Row, Row], float | None]
-"""What a cost is multiplied by, from the row it was measured on to another one; None: cannot be said."""
+"""What a cost is multiplied by, from the row it was measured on to another one; None: not known."""
 
 
 def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
@@ -45,6 +49,10 @@ def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
         return after(row.instruction) / before_us if before_us > 0 else None
 
     return scale
+
+
+T = TypeVar("T")
+Key = Callable[["Graph", Row], Hashable]
 
 
 class By(StrEnum):
@@ -74,17 +82,56 @@ class Carried:
     matches: tuple[Match, ...]
     left: tuple[str, ...]  # instructions of the new module without a cost
     unused: tuple[str, ...]  # costs of the old module that found no place
-    old_us: float  # time of one execution of the old module, by its costs
+    profile_us: float  # time of all costs of the profile that count for the old module
     carried_us: float  # of it, what was carried
 
     @property
     def share(self) -> float:
-        """How much of the old module's time was carried."""
-        return self.carried_us / self.old_us if self.old_us > 0 else 0.0
+        """How much of the profile's time was carried."""
+        return self.carried_us / self.profile_us if self.profile_us > 0 else 0.0
 
     def count(self, by: By) -> int:
         """How many matches stand on it."""
         return sum(match.by is by for match in self.matches)
+
+
+LEAST_KNOWN = 0.5
+"""Share of a profile's time from which on it is of a module. Of profiles that pgle measured it is all; names such as
+``fusion.3`` are in any module, and of the profiles of two other programs 3 and 6 % were."""
+
+
+def known_share(profile: Profile, module: LookupTable) -> float:
+    """The part of a profile's time, 0 to 1, that costs of instructions of a module hold; 0 of no time."""
+    times, other_us = _times(profile, module)
+    known_us = sum(times.values())
+    return known_us / (known_us + other_us) if known_us > 0 else 0.0
+
+
+def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
+    """Raise `UserError` if a profile, which lies at `path`, was measured on another module."""
+    known = known_share(profile, module)
+    if known < LEAST_KNOWN:
+        raise UserError(
+            f"only {100 * known:.1f} % of its time is of instructions of {module.module.name} in --from",
+            where=path,
+            remedy="--from is not the module that this profile was measured on; give the dump of the profile run",
+        )
+
+
+def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], float]:
+    """Microseconds per execution of the module, by row name; and the sum of the costs that are of no such row.
+
+    Loops do not count: the costs of what is in them do.
+    """
+    effective, rows = effective_costs(profile, module.final.fingerprint), module.rows
+    known = {
+        name: cost.cost_us * rows[name].executions
+        for name, cost in module.find(effective).items()
+        if cost.is_valid and not rows[name].differs(cost)
+    }
+    names = {name for row in known for name in rows[row].accepted}
+    others = (cost for name, cost in effective.items() if name not in names and cost.is_valid)
+    return known, sum(cost.cost_us for cost in others if cost.likely_kind is not CostKind.LOOP)
 
 
 def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = lambda old, new: None) -> Carried:
@@ -101,14 +148,14 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
     matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
     alike = list(matcher.by_shape())
-    matches += [_median(row, group, costs) for row, group in alike]
-    for was, row in (*matcher.of_kernels(), *matcher.of_collectives()):
+    matches += [_median(row, group, costs) for group, row in alike]
+    for was, row in matcher.scaled():
         factor = scale(was, row)
         if factor is not None:
             matches.append(_match(row, was, costs[was.name], By.SCALED, factor))
     matched = {match.name for match in matches}
-    used = {match.was for match in matches} | {was.name for _, group in alike for was in group}
-    time = {row.name: costs[row.name].cost_us * row.executions for row in before}
+    used = {match.was for match in matches} | {was.name for group, _ in alike for was in group}
+    time, other_us = _times(profile, old)
     left = tuple(name for name, row in new.rows.items() if name not in matched and not row.is_optional)
     record = {
         "from": old.module.name,
@@ -123,7 +170,7 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
         matches=tuple(matches),
         left=left,
         unused=tuple(row.name for row in before if row.name not in used),
-        old_us=sum(time.values()),
+        profile_us=sum(time.values()) + other_us,
         carried_us=sum(us for name, us in time.items() if name in used),
     )
 
@@ -271,15 +318,14 @@ class _Matcher:
 
     def __init__(self, old: Graph, new: Graph, before: Sequence[Row], after: Sequence[Row]) -> None:
         self.old, self.new = old, new
-        self.before = sorted(before, key=lambda row: old.place[row.name])
+        self.all_before = sorted(before, key=lambda row: old.place[row.name])
+        self.before = self.all_before
         self.after = sorted(after, key=lambda row: new.place[row.name])
-        self.all_before = list(self.before)
 
     def exact(self) -> Iterator[tuple[By, Row, Row]]:
         """Pairs of the same thing, (what tells, old, new), surest first."""
-        old, new = self.old, self.new
         last = ROUNDS
-        keys: list[tuple[By, Callable[[Graph, Row], Hashable]]] = [
+        keys: list[tuple[By, Key]] = [
             (By.STRUCTURE, lambda of, row: (of.upstream[row.name], of.rounds[last][row.name])),
             (By.STRUCTURE, lambda of, row: of.rounds[last][row.name]),
             (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
@@ -292,67 +338,53 @@ class _Matcher:
             (By.SHAPE, lambda of, row: of.essence(row)),
         ]
         for by, key in keys:
-            one, other = _groups(old, self.before, key), _groups(new, self.after, key)
-            taken: set[int] = set()
-            for found, rows in other.items():
-                mine = one.get(found, [])
-                if len(mine) != len(rows):
-                    continue
-                for was, row in zip(mine, rows, strict=True):
-                    taken |= {id(was), id(row)}
-                    yield by, was, row
-            self._drop(taken)
+            paired = list(self._paired(key, lambda mine, rows: mine if len(mine) == len(rows) else (), self.before))
+            taken = {id(was) for was, _ in paired}
+            self.before = [row for row in self.before if id(row) not in taken]
+            yield from ((by, was, row) for was, row in paired)
 
-    def by_shape(self) -> Iterator[tuple[Row, list[Row]]]:
-        """New rows without a partner, with all the old rows of the same outline."""
+    def by_shape(self) -> Iterator[tuple[Sequence[Row], Row]]:
+        """All the old rows of the same outline, and a new row without a partner."""
         for key in (Graph.outline, Graph.essence):
-            one = _groups(self.old, self.all_before, key)
-            taken = set()
-            for row in self.after:
-                if mine := one.get(key(self.new, row)):
-                    taken.add(id(row))
-                    yield row, mine
-            self._drop(taken)
+            yield from self._paired(key, lambda mine, rows: [mine] * len(rows) if mine else (), self.all_before)
 
-    def of_kernels(self) -> Iterator[tuple[Row, Row]]:
-        """Kernels of the same sizes that another emitter makes, in order."""
-        rest = [row for row in self.after if not _is_collective(row)]
-        yield from self._in_order(Graph.sizes, [row for row in self.all_before if not _is_collective(row)], rest)
+    def scaled(self) -> Iterator[tuple[Row, Row]]:
+        """Kernels of the same sizes that another emitter makes, in order; and collectives of another size or group.
 
-    def of_collectives(self) -> Iterator[tuple[Row, Row]]:
-        """Collectives of another size or group: by kind, the framework's name and how many arrays they hold, in order.
-
-        If XLA combined others, the one nearest in bytes.
+        Collectives are paired by kind, the framework's name and how many arrays they hold, in order. If XLA combined
+        others, with the one nearest in bytes.
         """
+        kernels = [row for row in self.all_before if not _is_collective(row)]
+        yield from self._paired(Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row))
         collectives = list(filter(_is_collective, self.all_before))
-        yield from self._in_order(_combined, collectives, list(filter(_is_collective, self.after)))
+        yield from self._paired(_combined, _in_order, collectives, _is_collective)
         for key in (_source, _kind):
-            one, taken = _groups(self.old, collectives, key), set[int]()
-            for row in filter(_is_collective, self.after):
-                if mine := one.get(key(self.new, row)):
-                    taken.add(id(row))
-                    yield self._nearest(row, mine), row
-            self._drop(taken)
+            yield from self._paired(key, self._nearest, collectives, _is_collective)
 
-    def _in_order(
-        self, key: Callable[[Graph, Row], Hashable], before: Sequence[Row], after: Sequence[Row]
-    ) -> Iterator[tuple[Row, Row]]:
+    def _paired(
+        self,
+        key: Key,
+        partners: Callable[[Sequence[Row], Sequence[Row]], Sequence[T]],
+        before: Sequence[Row],
+        wanted: Callable[[Row], bool] | None = None,
+    ) -> Iterator[tuple[T, Row]]:
+        """New rows that are left, with what `partners` makes of old and new ones of an equal key: one each, or none."""
         one, taken = _groups(self.old, before, key), set[int]()
-        for found, rows in _groups(self.new, after, key).items():
-            mine = one.get(found, [])
-            for place, row in enumerate(rows if mine else []):
+        for found, rows in _groups(self.new, filter(wanted, self.after), key).items():
+            for was, row in zip(partners(one.get(found, []), rows), rows, strict=False):
                 taken.add(id(row))
-                yield mine[min(place * len(mine) // len(rows), len(mine) - 1)], row
-        self._drop(taken)
-
-    def _nearest(self, row: Row, rows: Sequence[Row]) -> Row:
-        """Of the old module's collectives, the one nearest in bytes."""
-        size = max(_sent(self.new, row), 1)
-        return min(rows, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size)))
-
-    def _drop(self, taken: set[int]) -> None:
-        self.before = [row for row in self.before if id(row) not in taken]
+                yield was, row
         self.after = [row for row in self.after if id(row) not in taken]
+
+    def _nearest(self, mine: Sequence[Row], rows: Sequence[Row]) -> Sequence[Row]:
+        """For each of some rows, the old one that is nearest in bytes."""
+        sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
+        return [min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size))) for size in sizes]
+
+
+def _in_order(mine: Sequence[Row], rows: Sequence[Row]) -> Sequence[Row]:
+    """For each of some rows, the old one at the same place, as far as their numbers allow."""
+    return [mine[min(at * len(mine) // len(rows), len(mine) - 1)] for at in range(len(rows) if mine else 0)]
 
 
 def _sent(of: Graph, row: Row) -> int:
@@ -377,7 +409,7 @@ def _is_collective(row: Row) -> bool:
     return row.kind is CostKind.COLLECTIVE
 
 
-def _groups(of: Graph, rows: Sequence[Row], key: Callable[[Graph, Row], Hashable]) -> dict[Hashable, list[Row]]:
+def _groups(of: Graph, rows: Iterable[Row], key: Key) -> dict[Hashable, list[Row]]:
     found: dict[Hashable, list[Row]] = defaultdict(list)
     for row in rows:
         found[key(of, row)].append(row)

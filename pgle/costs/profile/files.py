@@ -15,14 +15,13 @@ Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.sidecar import Sidecar, SidecarError, described, read_sidecar, sidecar
-from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
-from pgle.costs.profile.value import Cost, Ends, Origin, Profile, join_name, split_name
+from pgle.costs.profile.value import Cost, Entry, Origin, Profile, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 from pgle.next import CONVERT, CONVERT_ALL, SHOW
@@ -40,16 +39,6 @@ _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True)
-class ProfileFile:
-    """A profile and its sidecar as read."""
-
-    path: AnyPath  # of the profile
-    entries: Sequence[Entry]  # what it holds
-    sidecar: Sidecar | None  # what the sidecar says; None where there is none, or none of this profile
-    warnings: tuple[str, ...]  # one line each, without the sidecar's warnings
-
-
 def read_profile(path: AnyPath) -> Profile:
     """The profile in a ``.pbtxt`` or ``.pb`` file, with its sidecar ``PATH.json`` where that belongs to it.
 
@@ -58,58 +47,37 @@ def read_profile(path: AnyPath) -> Profile:
     Raises:
         UserError: XLA would not read it, or it holds no cost; the message says what XLA would have done.
     """
-    return _read_directory(path) if path.is_dir() else profile_of(read_file(path))
-
-
-def profile_of(file: ProfileFile) -> Profile:
-    """A file as a value."""
-    costs = _costs(file.entries)
-    if file.sidecar is None:
-        return Profile(costs, warnings=file.warnings)
-    try:
-        profile = described(costs, file.sidecar)
-    except SidecarError as error:
-        return Profile(costs, warnings=(*file.warnings, _left_aside(file.path, error)))
-    return replace(profile, warnings=(*file.warnings, *profile.warnings))
-
-
-def read_file(path: AnyPath) -> ProfileFile:
-    """What `read_profile` makes a `Profile` of, of a single file.
-
-    Raises:
-        UserError: as there.
-    """
+    if path.is_dir():
+        return _read_directory(path)
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
     check_suffix(path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
-    file = decode_profile(data, path)
     sidecar = sidecar_path(path)
-    if not sidecar.exists():
-        return file
-    try:
-        found = read_sidecar(file.entries, data, read_bytes(sidecar, max_bytes=8 * MAX_PROFILE_BYTES))
-    except SidecarError as error:
-        return replace(file, warnings=(*file.warnings, _left_aside(path, error)))
-    return replace(file, sidecar=found)
+    text = read_bytes(sidecar, max_bytes=8 * MAX_PROFILE_BYTES) if sidecar.exists() else None
+    return decode_profile(data, path, text)
 
 
-def _left_aside(path: AnyPath, error: SidecarError) -> str:
-    return f"{sidecar_path(path)}: {error}; its details are left aside"
-
-
-def decode_profile(data: bytes, where: AnyPath) -> ProfileFile:
-    """What the bytes of a file hold, without sidecar; the suffix of `where` says which form.
+def decode_profile(data: bytes, where: AnyPath, sidecar: bytes | None = None) -> Profile:
+    """What the bytes of a file, and of its sidecar, hold; the suffix of `where` says which form.
 
     Raises:
         UserError: XLA would not read it, or it holds no cost.
     """
     if not data:
         raise UserError("empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN)
-    entries, notes = _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
+    entries, warnings = _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
     if not entries:
         raise UserError("holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN)
-    return ProfileFile(where, entries, None, tuple(notes))
+    if sidecar is not None:
+        from pgle.costs.profile.sidecar import SidecarError, described
+
+        try:
+            profile = described(entries, data, sidecar)
+            return replace(profile, warnings=(*warnings, *profile.warnings))
+        except SidecarError as error:
+            warnings.append(f"{sidecar_path(where)}: {error}; its details are left aside")
+    return Profile(_costs(entries), warnings=tuple(warnings))
 
 
 def encode_profile(profile: Profile, suffix: str) -> bytes:
@@ -141,6 +109,8 @@ def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]
         UserError: XLA would ignore a file of that name, or a cost is no time.
     """
     check_suffix(path)
+    from pgle.costs.profile.sidecar import sidecar
+
     data = encode_profile(profile, path.suffix)
     return {path: data, sidecar_path(path): sidecar(profile, data)}
 
@@ -177,71 +147,65 @@ def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
     ])  # fmt: skip
 
 
+_REFUSED = "XLA would not parse it and would go on without a profile"
+
+
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
-    refused = "XLA would not parse it and would go on without a profile"
     if data.startswith(_BOM):
-        raise UserError(f"begins with a byte order mark: {refused}", where=where, remedy="save it without BOM")
+        raise UserError(f"begins with a byte order mark: {_REFUSED}", where=where, remedy="save it without BOM")
     try:
-        text = data.decode()
-        entries, latencies = decode_entries(text)
-    except (UnicodeDecodeError, TextSyntaxError) as error:
-        if _binary(data) is not None:
-            remedy = f"rename it to {where.stem}.pb"
-            raise UserError(f"binary profile in a .pbtxt file: {refused}", where=where, remedy=remedy) from None
+        entries, latencies = decode_entries(data.decode())
+    except ValueError as error:
+        message = _message(data)
+        if message is not None and _is_whole(message):
+            raise _named_wrongly("binary", where, ".pb") from None
         if isinstance(error, TextNameError):
             raise UserError(f"{error}, so no instruction is called that", where=where, remedy=_AGAIN) from None
-        reason = str(error) if isinstance(error, TextSyntaxError) else f"not text (byte {error.start})"
-        raise UserError(f"{reason} ({refused})", where=where, remedy=_AGAIN) from None
-    return entries, [f"{where}: {latencies} latencies, which XLA drops"] if latencies else []
+        reason = f"not text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise UserError(f"{reason} ({_REFUSED})", where=where, remedy=_AGAIN) from None
+    return entries, _dropped(where, latencies)
 
 
 def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
-    message = _parse_binary(data)
+    message = _message(data)
     if message is None:
-        refused = "XLA would not parse it and would go on without a profile"
-        if not _is_text(data):
-            raise UserError(f"damaged or truncated profile: {refused}", where=where, remedy=_AGAIN)
-        remedy = f"rename it to {where.stem}.pbtxt"
-        raise UserError(f"text profile in a .pb file: {refused}", where=where, remedy=remedy)
-    known, entries = _binary(data), [(cost.name, cost.cost_us) for cost in message.costs]
-    if known is None and not any(name and cost_us for name, cost_us in entries):  # an HLO module has a name first
+        with suppress(ValueError):
+            if decode_entries(data.decode())[0]:
+                raise _named_wrongly("text", where, ".pbtxt")
+        raise UserError(f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN)
+    is_whole, entries = _is_whole(message), [(cost.name, cost.cost_us) for cost in message.costs]
+    if not is_whole and not any(name and cost_us for name, cost_us in entries):  # an HLO module has a name first
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
         raise UserError(what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`")
-    notes = [] if known is not None else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
-    if message.latencies:
-        notes.append(f"{where}: {len(message.latencies)} latencies, which XLA drops")
-    return entries, notes
+    notes = [] if is_whole else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
+    return entries, notes + _dropped(where, len(message.latencies))
 
 
-def _is_text(data: bytes) -> bool:
-    """Whether `data` is a profile in text form."""
-    try:
-        return bool(decode_entries(data.decode())[0])
-    except (UnicodeDecodeError, TextSyntaxError):
-        return False
+def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
+    what = f"{form} profile in a {where.suffix} file: {_REFUSED}"
+    return UserError(what, where=where, remedy=f"rename it to {where.stem}{suffix}")
 
 
-def _parse_binary(data: bytes) -> ProfiledInstructionsProto | None:
+def _dropped(where: AnyPath, latencies: int) -> list[str]:
+    return [f"{where}: {latencies} latencies, which XLA drops"] if latencies else []
+
+
+def _message(data: bytes) -> ProfiledInstructionsProto | None:
     from google.protobuf.message import DecodeError  # text profiles do without: 6 ms of every command's start
 
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
-    message = ProfiledInstructionsProto()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        return None
-    return message
+    with suppress(DecodeError):
+        message: ProfiledInstructionsProto = ProfiledInstructionsProto.FromString(data)
+        return message
+    return None
 
 
-def _binary(data: bytes) -> ProfiledInstructionsProto | None:
-    """The message where `data` is nothing but a cost profile: almost any bytes parse when unknown fields may be."""
-    message = _parse_binary(data)
-    if message is None:
-        return None
+def _is_whole(message: ProfiledInstructionsProto) -> bool:
+    """Whether there is nothing but a cost profile: almost any bytes parse when unknown fields may be."""
     size = message.ByteSize()
     message.DiscardUnknownFields()
-    return message if message.ByteSize() == size else None
+    return bool(message.ByteSize() == size)
 
 
 def _read_directory(path: AnyPath) -> Profile:
@@ -251,21 +215,126 @@ def _read_directory(path: AnyPath) -> Profile:
         if match is not None and (match[1] not in found or match[2] == ".pbtxt"):
             found[match[1]] = file
     if not found:
-        what = "no FINGERPRINT.pbtxt or FINGERPRINT.pb in this directory"
+        what = "no profile in this directory: XLA looks for a file named after a module's fingerprint"
         of_run = path / "profile.pbtxt"
         itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
         raise UserError(what, where=path, remedy=f"name {itself}, or `{CONVERT_ALL}`")
     costs: list[Cost] = []
     warnings: list[str] = []
     provenance: dict[str, object] = {}
-    occurrences: dict[str, Mapping[str, float]] = {}
-    ends: dict[str, tuple[Ends, ...]] = {}
     for fingerprint, file in found.items():
         profile = read_profile(file)
         costs += (cost._replace(fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
-        for name, table in profile.occurrences.items():
-            occurrences[name if "::" in name else join_name(fingerprint, name)] = table
-        ends |= {meant_for or fingerprint: table for meant_for, table in profile.ends.items()}
-    return Profile(tuple(costs), provenance, tuple(warnings), occurrences, ends)
+    return Profile(tuple(costs), provenance, tuple(warnings))
+
+
+_BLANK = r"(?:[ \t\r\n\v\f]++|#[^\n]*+)*+"
+_NUMBER = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf|nan)(?![\w.])"
+_USUAL = _BLANK.join(("", "costs", "{", "name", ":", r'"([^"\\\n\0]*+)"', "cost_us", ":", f"({_NUMBER})", "}", ""))
+_OWN = rf'(?:costs \{{ name: "[^"\\\n\0]*+" cost_us: {_NUMBER} \}}\n)*+'
+_ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
+_TOKENS = (
+    r"(?:[ \t\r\n\v\f]++|#[^\n]*+"
+    rf"|\"(?:[^\"\\\n\0]|{_ESCAPE})*+\"|'(?:[^'\\\n\0]|{_ESCAPE})*+'"
+    r"|(?!(?i:inf|infinity|nan)f\b)[A-Za-z_]\w*+"
+    r"|0[xX][0-9a-fA-F]++(?![\w.])|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
+    r"|[][{}<>:;,/.-])*+"
+)
+"""Grammars of what is read; who only writes does without compiling them."""
+_PLAIN = re.compile(r"[ !#-&(-\[\]-~]*", re.ASCII)
+
+
+class TextSyntaxError(ValueError):
+    """XLA would refuse the text; the message starts with ``LINE:COLUMN: ``."""
+
+
+class TextNameError(TextSyntaxError):
+    """XLA would read the text, but a name in it is not UTF-8."""
+
+
+def encode_entries(entries: Iterable[Entry]) -> str:
+    """Entries as text, one line each, ASCII only; floats in their shortest exact form.
+
+    Raises:
+        UnicodeEncodeError: a name is not valid Unicode.
+    """
+    return "".join(f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n' for name, cost_us in entries)
+
+
+def decode_entries(text: str) -> tuple[list[Entry], int]:
+    """The entries of a profile in text form, and how many ``latencies`` it holds (XLA drops those).
+
+    Raises:
+        TextSyntaxError: XLA would refuse the text.
+    """
+    usual = _decode_usual(text)
+    return (usual, 0) if usual is not None else _decode_any(text)
+
+
+def _decode_any(text: str) -> tuple[list[Entry], int]:
+    """What `decode_entries` returns, by protobuf's own parser."""
+    from google.protobuf import text_format  # 5 ms, and hardly any profile needs it
+
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+
+    _check_tokens(text)
+    message = ProfiledInstructionsProto()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        if " codec can't " in str(error):
+            raise TextNameError(f"{str(error).split(' ')[0]}: a name is not UTF-8") from None
+        raise TextSyntaxError(_one_line(str(error))) from None
+    except (ValueError, UnicodeError, RecursionError) as error:
+        raise TextSyntaxError(_one_line(f"1:1: {error}")) from None
+    return [(cost.name, cost.cost_us) for cost in message.costs], len(message.latencies)
+
+
+def _decode_usual(text: str) -> list[Entry] | None:
+    """The entries where every one is spelled in the usual way, else None."""
+    if re.fullmatch(_OWN, text, re.ASCII):  # as `encode_entries` writes it: three times as fast
+        parts = f'{text}costs {{ name: "'.split('"')
+        return [(name, float(rest[10:-17])) for name, rest in zip(parts[1:-1:2], parts[2::2], strict=True)]
+    entries, end, usual = [], 0, re.compile(_USUAL, re.ASCII)
+    while end < len(text):
+        match = usual.match(text, end)  # never a search, which takes quadratic time in a run of blanks
+        if match is None:
+            return None
+        entries.append((match[1], float(match[2])))
+        end = match.end()
+    return entries
+
+
+def _check_tokens(text: str) -> None:
+    """Raise where C++ finds no tokens in `text`; Python's parser lets Unicode blanks, ``+5`` and ``1_000`` pass."""
+    match = re.match(_TOKENS, text, re.ASCII)
+    end = 0 if match is None else match.end()
+    if end < len(text):
+        line = text.count("\n", 0, end) + 1
+        column = end - text.rfind("\n", 0, end)
+        raise TextSyntaxError(f"{line}:{column}: {_what(text[end:])}")
+
+
+def _what(rest: str) -> str:
+    """A name for text where no token can be."""
+    if rest[0] in "\"'":
+        return "string that does not end on its line, or with an invalid escape"
+    if rest[0].isdigit():
+        return f"malformed number {rest.split(maxsplit=1)[0][:20]!r}"
+    return f"unexpected character {rest[0]!r}"
+
+
+def _escape(name: str) -> str:
+    if _PLAIN.fullmatch(name):
+        return name
+    from google.protobuf import text_encoding
+
+    return text_encoding.CEscape(name.encode(), as_utf8=False)
+
+
+def _one_line(message: str) -> str:
+    """Python's ``1:7 : 'LINE': what`` as ``1:7: what`` and within reason."""
+    message = re.sub(r"^(\d+:\d+) : ", r"\1: ", " ".join(message.split()))
+    return message if len(message) < 160 else f"{message[:80]} … {message[-70:]}"

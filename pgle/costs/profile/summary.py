@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest, nsmallest
-from itertools import chain
+from heapq import nsmallest
 
 from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
-from pgle.costs.profile.value import DIGITS, MAX_COST_US, Cost, CostKind, Origin, Profile, most_skewed
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, most_skewed
 
 SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
     "cost": lambda cost: (-_known(cost), cost.full_name),
@@ -63,24 +62,17 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         top: list only so many; 0: all.
     """
     usable = effective_entries(profile)
-    by_kind = _by_kind(usable)
-    sound = {
-        kind: [cost.cost_us if 0 <= cost.cost_us <= MAX_COST_US else 0.0 for cost in of_kind]
-        for kind, of_kind in by_kind.items()
-    }
-    totals = {kind: math.fsum(values) for kind, values in sound.items()}
-    total = math.fsum(chain.from_iterable(values for kind, values in sound.items() if kind != CostKind.LOOP))
+    by_kind: dict[CostKind, list[Cost]] = {}
+    for cost in usable:
+        by_kind.setdefault(cost.likely_kind, []).append(cost)
+    totals = {kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()}
+    total = math.fsum(_known(cost) for kind, of_kind in by_kind.items() if kind != CostKind.LOOP for cost in of_kind)
     known = [cost for cost in usable if cost.slowest_us is not None]
     chosen = [kind for kind in by_kind if not kinds or kind in kinds]
     listed = [cost for kind in chosen for cost in by_kind[kind]]
-    shown = listed
-    if sort == "cost" and 0 < top < len(listed):  # of a million, some remain to be put in order
-        values = [value for kind in chosen for value in sound[kind]]
-        least = nlargest(top, values)[-1]
-        shown = [cost for cost, value in zip(listed, values, strict=True) if value >= least]
     return Summary(
         entries=len(profile.costs),
-        costs=tuple(nsmallest(top or len(listed), shown, key=SORTS[sort])),
+        costs=tuple(nsmallest(top or len(listed), listed, key=SORTS[sort])),
         listed=len(listed),
         kinds=tuple(
             KindTotal(
@@ -103,20 +95,6 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         skew_us=math.fsum(cost.skew_us or 0.0 for cost in known) if known else None,
         skewed=most_skewed(known),
     )
-
-
-def _by_kind(costs: Iterable[Cost]) -> dict[CostKind, list[Cost]]:
-    found: dict[CostKind, list[Cost]] = {}
-    guessed: dict[str, list[Cost]] = {}
-    for cost in costs:
-        stem = "" if cost.kind else cost.name.rstrip(DIGITS)
-        of_kind = guessed.get(stem)
-        if of_kind is None:
-            of_kind = found.setdefault(cost.likely_kind, [])
-            if stem.endswith("."):
-                guessed[stem] = of_kind
-        of_kind.append(cost)
-    return found
 
 
 def _known(cost: Cost) -> float:

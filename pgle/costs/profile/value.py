@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from pgle.xla.collectives import guess_kind
 
+Entry = tuple[str, float]  # name as written in a file, with any ``fingerprint::``, and µs
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 
 
@@ -130,20 +131,6 @@ def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
     return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:5])
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """When collectives ended on the devices of one process: what tells which execution of another one is the same."""
-
-    module: str  # the module's name
-    # the collectives looked at, by name without fingerprint, and the replica group
-    columns: tuple[tuple[str, int], ...]
-    # a row per execution, an entry per column: the end (in a loop, the last), since a moment of its own for each
-    # process; None where it did not run
-    ns: tuple[tuple[int | None, ...], ...]
-    first: int = 0  # number of the first row's execution, as in `Profile.occurrences`
-    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
-
-
 @dataclass(frozen=True)
 class Profile:
     """Costs of one or several modules."""
@@ -152,13 +139,6 @@ class Profile:
     # what the sidecar records: inputs, statistics, versions, flags
     provenance: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
-    # of each collective, by its full name, what merging ranks exactly needs: microseconds by ``EXECUTION.OCCURRENCE``
-    # (``.GROUP`` after it in replica groups but the first), the least over the devices seen, since time on one device
-    # includes the wait for the last one to arrive. Empty where not kept.
-    occurrences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # by fingerprint (empty: of bare names), what the execution numbers in `occurrences` are compared by with those of
-    # other profiles. One process speaks for all that take part in the same collectives.
-    ends: Mapping[str, tuple[Ends, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.costs)

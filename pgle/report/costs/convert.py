@@ -11,26 +11,26 @@ from pgle.costs.profile.value import Cost, CostKind, most_skewed
 from pgle.errors import many, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Prose, Section, Table, Value
+from pgle.report.page.value import Page, Prose, Section, Value, table
 from pgle.run.convert import Conversion
 
 MOST_MODULES = 6
+_RECORDED = (
+    "program.key.name program.key.program_id program.fingerprints executions_used=window.used "
+    "executions_seen=window.seen window.steps_used window.steps_seen executions_dropped=window.dropped "
+    "step_us=window.span_us skew_us left_out"
+)
 _NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost is that of what is in it, which is there too
 
 
 def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
     """What was written and how much was left out; the modules and everything that was left out in sections."""
     programs = result.measured.costs
-    table = Table(
-        (
-            Column("module"), Column("executions"), Column("devices", Unit.COUNT), Column("span", Unit.TIME),
-            Column("compute costs", Unit.COUNT), Column("compute", Unit.TIME),
-            Column("collective costs", Unit.COUNT), Column("collectives", Unit.TIME),
-        ),
-        tuple(map(_row, programs)),
-        shown=MOST_MODULES,
-    )  # fmt: skip
+    heads = (
+        "module | executions | devices (count) | span (time) | compute costs (count) | compute (time) | "
+        "collective costs (count) | collectives (time)"
+    )
+    modules = table(heads, map(_row, programs), shown=MOST_MODULES)
     left = tuple(map(Prose, _each_left_out(result)))
     several, name = len(programs) > 1, programs[0].program.key.name
     return Page(
@@ -38,10 +38,10 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
         identity=(many(len(programs), "module"),) if several else _identity(programs[0]),
         verdict=f"wrote {printable(_where(result))}: {costs_line(result)}",
         tone="good",
-        table=table if several else None,
+        table=modules if several else None,
         notes=(*_left_out(result), *(() if several else _remarks(programs[0]))),
         sections=(
-            Section("modules", "Converted modules (span: from the first start to the last end)", (table,)),
+            Section("modules", "Converted modules (span: from the first start to the last end)", (modules,)),
             *([Section("left", "Left out", left)] if left else []),
         ),
         next=tuple(following),
@@ -135,41 +135,23 @@ def _each_left_out(result: Conversion) -> Iterator[str]:
         yield "--module all converts every module, --module REGEX some."
 
 
-def show_json(result: Conversion) -> None:
-    """``pgle.convert/1`` on stdout."""
-    text.show("pgle.convert/1", document(result))
-
-
 def document(result: Conversion) -> dict[str, object]:
     """``pgle.convert/1`` without its name."""
     return {
         "written": result.written,
         "modules": [
             {
-                "name": program.program.key.name,
-                "program_id": program.program.key.program_id,
-                "fingerprints": program.program.fingerprints,
-                "executions_used": program.window.used,
-                "executions_seen": program.window.seen,
-                "steps_used": program.window.steps_used,
-                "steps_seen": program.window.steps_seen,
-                "executions_dropped": program.window.dropped,
+                **text.picked(program, _RECORDED),
                 "devices": len(program.window.devices),
-                "step_us": program.window.span_us,
                 "costs": len(program.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                 "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
-                "skew_us": program.skew_us,
                 "contention": program.contention and text.picked(program.contention, "product other"),
                 "skewed": [text.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
                 "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
-                "left_out": program.left_out,
             }
             for program in result.measured.costs
         ],
         "activities": len(result.measured.trace),
-        "gpu_time_us": result.gpu_time_us,
-        "unresolved": result.measured.trace.unresolved,
-        "other_modules": result.other_modules,
-        "warnings": result.warnings,
+        **text.picked(result, "gpu_time_us measured.trace.unresolved other_modules warnings"),
     }

@@ -10,8 +10,7 @@ from pgle.costs.profile.value import CostKind
 from pgle.errors import printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Section, Table, Value
+from pgle.report.page.value import Page, Section, Table, Value, table
 
 ROWS = 12  # changes on the first screen
 _WORDS = {
@@ -22,6 +21,7 @@ _WORDS = {
     Change.REMOVED: "removed",
     Change.SAME: "the same",
 }
+_NOTED = (Change.ADDED, Change.REMOVED, Change.NOISE)
 
 
 def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = ()) -> Page:
@@ -29,10 +29,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
     before, after = sum(total.old_us for total in counted), sum(total.new_us for total in counted)
     changed = [item for item in diff.differences if item.change is not Change.SAME]
-    columns = (
-        Column("instruction"), Column("kind"), Column("old", Unit.TIME), Column("new", Unit.TIME),
-        Column("change", Unit.CHANGE_TIME), Column("", Unit.CHANGE), Column("note"),
-    )  # fmt: skip
+    heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
     share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
     same = not any(item.change is not Change.NOISE for item in changed)
     verdict = (
@@ -42,7 +39,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
         title=f"pgle diff {old} {new}",
         identity=(f"{old} → {new}",),
         verdict=verdict,
-        table=Table(columns, tuple(map(_row, changed)), shown=ROWS) if changed else None,
+        table=table(heads, map(_row, changed), shown=ROWS) if changed else None,
         notes=(_counts(diff),),
         sections=(Section("kinds", "By kind", (_kinds(diff),)),),
         next=tuple(following),
@@ -51,10 +48,6 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
 
 
 def _kinds(diff: ProfileDiff) -> Table:
-    columns = (
-        Column("kind"), Column("old names", Unit.COUNT), Column("new names", Unit.COUNT), Column("old", Unit.TIME),
-        Column("new", Unit.TIME), Column("change", Unit.CHANGE),
-    )  # fmt: skip
     rows = (
         (
             total.kind.value, total.old_count, total.new_count, total.old_us, total.new_us,
@@ -62,16 +55,11 @@ def _kinds(diff: ProfileDiff) -> Table:
         )
         for total in diff.totals
     )  # fmt: skip
-    return Table(columns, tuple(rows))
+    return table("kind | old names (count) | new names (count) | old (time) | new (time) | change (change)", rows)
 
 
 def _row(item: Difference) -> tuple[Value, ...]:
-    note = {
-        Change.ADDED: "added",
-        Change.REMOVED: "removed",
-        Change.REPLACED: f"was {item.was}, is {item.now}",
-        Change.NOISE: "within noise",
-    }.get(item.change, "")
+    note = _WORDS[item.change] if item.change in _NOTED else f"was {item.was}, is {item.now}" if item.was else ""
     ratio = item.ratio
     change = ratio - 1 if ratio is not None and math.isfinite(ratio) else None
     kind = item.kind.value + ("?" if item.kind_is_guess else "")
@@ -84,18 +72,13 @@ def _counts(diff: ProfileDiff) -> str:
     return ", ".join(counts) + moved
 
 
-def show_json(old: str, new: str, diff: ProfileDiff) -> None:
+def document(old: str, new: str, diff: ProfileDiff) -> dict[str, object]:
     """``pgle.diff/1``: every name that is not the same in both."""
-    text.show(
-        "pgle.diff/1",
-        {
-            "old": old,
-            "new": new,
-            "counts": {change: diff.count(change) for change in Change},
-            **text.picked(diff, "totals moved"),
-            "differences": [
-                text.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME
-            ],
-            "warnings": diff.warnings,
-        },
-    )
+    return {
+        "old": old,
+        "new": new,
+        "counts": {change: diff.count(change) for change in Change},
+        **text.picked(diff, "totals moved"),
+        "differences": [text.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME],
+        "warnings": diff.warnings,
+    }

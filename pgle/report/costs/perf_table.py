@@ -8,8 +8,7 @@ from pgle.errors import many
 from pgle.next import CONVERT, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Cell, Column, Page, Section, Table
+from pgle.report.page.value import Cell, Page, Section, table
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
 from pgle.schedule.compare import LEAST_GAIN
@@ -20,21 +19,15 @@ SHOWN = 5  # transfers on the first screen
 
 def perf_table_page(found: PerfTable) -> Page:
     """What the table gives on the measured program, else what was measured; each point in a section."""
-    transfers = Table(
-        (Column("measured collective"), Column("size", Unit.SIZE), Column("time", Unit.TIME),
-         Column("GB/s", Unit.RATE), Column("XLA uses it")),
-        tuple(
-            (f"{item.kind}, {item.group} devices", item.size_bytes, us, item.size_bytes / us / 1e3,
-             Cell("no", "warn") if item in found.ignored else "yes")
-            for item, us in found.transfers.items()
-        ),
-        shown=SHOWN,
+    measured = (
+        (f"{item.kind}, {item.group} devices", item.size_bytes, us, item.size_bytes / us / 1e3,
+         Cell("no", "warn") if item in found.ignored else "yes")
+        for item, us in found.transfers.items()
     )  # fmt: skip
-    steps = Table(
-        (Column("scheduled with"), Column("predicted step", Unit.TIME), Column("exposed", Unit.TIME),
-         Column("change", Unit.CHANGE)),
-        tuple((step.label, step.step_us, step.exposed_us, -step.gain.share) for step in found.steps),
-    )  # fmt: skip
+    heads = "measured collective | size (size) | time (time) | GB/s (rate) | XLA uses it"
+    transfers = table(heads, measured, shown=SHOWN)
+    predicted = ((step.label, step.step_us, step.exposed_us, -step.gain.share) for step in found.steps)
+    steps = table("scheduled with | predicted step (time) | exposed (time) | change (change)", predicted)
     written = " and ".join(str(path) for path in found.written)
     good = not found.steps or found.steps[1].gain.low >= LEAST_GAIN
     return Page(
@@ -91,22 +84,19 @@ def advice(found: PerfTable) -> str:
     return f"Use it: {gains}. XLA_FLAGS='{' '.join(_flags(found))}'"
 
 
-def show_json(found: PerfTable) -> None:
+def document(found: PerfTable) -> dict[str, object]:
     """``pgle.perf-table/1``."""
-    text.show(
-        "pgle.perf-table/1",
-        {
-            **text.picked(found, "key jaxlib"),
-            "collectives": [
-                {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
-                for item, us in found.transfers.items()
-            ],
-            "matmuls": [
-                {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
-                for item, us in found.products.items()
-            ],
-            **text.picked(found, "filled steps written"),
-            "next": advice(found),
-            "warnings": found.warnings,
-        },
-    )
+    return {
+        **text.picked(found, "key jaxlib"),
+        "collectives": [
+            {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
+            for item, us in found.transfers.items()
+        ],
+        "matmuls": [
+            {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
+            for item, us in found.products.items()
+        ],
+        **text.picked(found, "filled steps written"),
+        "next": advice(found),
+        "warnings": found.warnings,
+    }

@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+from msgspec.structs import replace
+
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
 from pgle.errors import many, shown, some
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Prose, Section, Table
+from pgle.report.page.value import Page, Prose, Section, Table, table
 
 MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
 ROWS = 10  # costs on the first screen
@@ -138,13 +139,10 @@ def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
 def _instructions(summary: Summary) -> Table | None:
     if not summary.costs:
         return None
-    columns = (
-        Column("instruction"), Column("cost", Unit.TIME), Column("share", Unit.SHARE), Column("kind"),
-        Column("samples", Unit.COUNT), Column("spread", Unit.SHARE), Column("origin"),
-    )  # fmt: skip
+    heads = "instruction | cost (time) | share (share) | kind | samples (count) | spread (share) | origin"
     has_origins = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
     sampled = any(cost.samples for cost in summary.costs)
-    rows = tuple(
+    rows = (
         (
             cost.full_name,
             cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us),
@@ -156,7 +154,7 @@ def _instructions(summary: Summary) -> Table | None:
         )
         for cost in summary.costs
     )
-    return Table(columns, rows, shown=ROWS, more=summary.listed - len(summary.costs))
+    return replace(table(heads, rows, shown=ROWS), more=summary.listed - len(summary.costs))
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
@@ -188,7 +186,7 @@ def _finding_parts(findings: Sequence[Finding]) -> Iterator[Prose | Table]:
         if about:
             yield Prose(about)
         if named:
-            yield Table((Column("name"), Column("costs"), Column("")), tuple(_finding_row(row, about) for row in named))
+            yield table("name | costs | ", (_finding_row(row, about) for row in named))
 
 
 def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
@@ -211,18 +209,15 @@ def _importance(finding: Finding) -> float:
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
 
-def show_json(name: str, summary: Summary) -> None:
+def document(name: str, summary: Summary) -> dict[str, object]:
     """``pgle.show/1``."""
-    text.show(
-        "pgle.show/1",
-        {
-            "profile": name,
-            **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
-            "instructions": [_record(cost, _share(cost, summary)) for cost in summary.costs],
-            "findings": summary.findings,
-            "warnings": summary.warnings,
-        },
-    )
+    return {
+        "profile": name,
+        **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
+        "instructions": [_record(cost, _share(cost, summary)) for cost in summary.costs],
+        "findings": summary.findings,
+        "warnings": summary.warnings,
+    }
 
 
 def _record(cost: Cost, share: float | None) -> dict[str, object]:

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from pgle.errors import many, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Prose, Section, Table
-from pgle.report.text import warn
+from pgle.report.page.value import Page, Prose, Section, Table, table
 from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
 
 ROWS = 8  # of the first screen
@@ -26,7 +24,7 @@ def trace_page(path: str, summary: TraceSummary, instructions: Sequence[Instruct
         (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
         for item in summary.unresolved
     ]
-    lost = Table((Column("activities", Unit.COUNT), Column("time", Unit.TIME), Column("why")), tuple(unresolved))
+    lost = table("activities (count) | time (time) | why", unresolved)
     sections = [
         Section("instructions", "Instructions", (_instruction_table(instructions),)),
         Section("devices", "Devices", (_device_table(summary),)),
@@ -58,11 +56,7 @@ def trace_page(path: str, summary: TraceSummary, instructions: Sequence[Instruct
 
 
 def _module_table(modules: Sequence[ModuleSummary]) -> Table:
-    columns = (
-        Column("module"), Column("steady"), Column("devices", Unit.COUNT), Column("median span", Unit.TIME),
-        Column("time", Unit.TIME), Column("share", Unit.SHARE),
-    )  # fmt: skip
-    rows = tuple(
+    rows = (
         (
             printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
             f"{item.steady} of {len(item.executions)}",
@@ -73,7 +67,9 @@ def _module_table(modules: Sequence[ModuleSummary]) -> Table:
         )
         for item in modules
     )
-    return Table(columns, rows, shown=ROWS)
+    return table(
+        "module | steady | devices (count) | median span (time) | time (time) | share (share)", rows, shown=ROWS
+    )
 
 
 def _left_out(modules: Sequence[ModuleSummary]) -> Iterator[str]:
@@ -84,19 +80,11 @@ def _left_out(modules: Sequence[ModuleSummary]) -> Iterator[str]:
 
 
 def _instruction_table(instructions: Sequence[InstructionSummary]) -> Table:
-    columns = (
-        Column("instruction"), Column("kind"), Column("launches", Unit.COUNT), Column("time", Unit.TIME),
-        Column("share", Unit.SHARE),
-    )  # fmt: skip
     rows = ((printable(i.name), f"{i.kind}?", i.launches, i.gpu_time_us, i.share) for i in instructions)
-    return Table(columns, tuple(rows))
+    return table("instruction | kind | launches (count) | time (time) | share (share)", rows)
 
 
 def _device_table(summary: TraceSummary) -> Table:
-    columns = (
-        Column("device"), Column("JAX id", Unit.COUNT), Column("streams", Unit.COUNT),
-        Column("activities", Unit.COUNT), Column("busy", Unit.TIME), Column("span", Unit.TIME),
-    )  # fmt: skip
     rows = (
         (
             f"{printable(item.device.process)} {item.device.ordinal}", item.device.global_id, item.streams,
@@ -104,14 +92,15 @@ def _device_table(summary: TraceSummary) -> Table:
         )
         for item in summary.devices
     )  # fmt: skip
-    return Table(columns, tuple(rows))
+    return table("device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)", rows)
 
 
-def show_json(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> None:
+def document(
+    path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str
+) -> dict[str, object]:
     """``pgle.show/1`` with a ``trace``."""
     found = text.plain(summary)
     found["instructions"] = instructions
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
-    text.show("pgle.show/1", {"path": path, "trace": found, "next": following})
-    warn(map(printable, summary.warnings))
+    return {"path": path, "trace": found, "next": following}

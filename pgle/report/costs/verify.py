@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.lookup.coverage import Coverage, Gap, ModuleCoverage, Share
+from pgle.costs.lookup.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.errors import many, shown, some
@@ -15,8 +15,7 @@ from pgle.next import quoted, word_of
 from pgle.report import text
 from pgle.report.costs.show import conversion_section, ranks_given
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Part, Prose, Section, Table
+from pgle.report.page.value import Page, Part, Prose, Section, Table, table
 from pgle.xla.log.evidence import LIGHT_SPEED, CheckerCounts
 from pgle.xla.log.module_verdict import Bounds
 
@@ -47,12 +46,12 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
         title=f"pgle verify {profile}",
         identity=(f"{profile} → {shown(worst.module)}{_known(worst)}", ranks_given(coverage.inherited)),
         verdict=f"FAILED: {failures[0]}" if failures else _has_costs(main, bounds),
-        tone="bad" if failures else "good",
+        tone="bad" if failures else "warn" if worst.implausible else "good",
         table=_gaps(worst, GAPS_SHOWN) if failures and worst.gaps else None,
         notes=tuple(notes),
         sections=tuple(_sections(worst, coverage, hints)),
         next=tuple(commands if failures else following),
-        warnings=tuple(_warnings(coverage)),
+        warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
     )
 
 
@@ -82,14 +81,22 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     if least.kept_share < bounds.collectives:
         lost = round(least.collectives.total - least.collectives.covered)
         yield (
-            f"{lost} of {least.collectives.total:.0f} collectives lack a cost; XLA assumes "
-            f"{figures.time(least.lost_us)} for them in a {figures.time(least.step_us)} step"
+            f"{lost} of {least.collectives.total:.0f} collectives lack a cost: {figures.time(least.lost_us)} "
+            f"({_weighed(least)}) of a {figures.time(least.step_us)} step"
         )
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
         listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), INVALID_SHOWN)
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
+
+
+def _weighed(module: ModuleCoverage) -> str:
+    """Where the weights of a module's lost collectives come from."""
+    assumed = [gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE]
+    if not any(assumed):
+        return "estimated"
+    return "as XLA assumes" if all(assumed) else "estimated or assumed"
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
@@ -103,32 +110,29 @@ def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) 
     if module.gaps:
         yield Section("gaps", "Instructions without a cost", (Prose(_fallback(module)), _gaps(module, 12)))
     if module.mismatches:
-        rows = tuple((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
-        columns = (Column("name"), Column("cost", Unit.TIME), Column("in the profile"), Column("in the module"))
+        rows = ((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
         heading = "Names of an instruction of another opcode or shape; XLA would take them"
-        yield Section("mismatches", heading, (Table(columns, rows),))
+        yield Section("mismatches", heading, (table("name | cost (time) | in the profile | in the module", rows),))
     if coverage.unused:
         unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
-        rows_of = tuple((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
-        table = Table((Column("name"), Column("cost", Unit.TIME), Column("why")), rows_of)
-        yield Section("unused", "Costs that no module uses", (table,))
+        rows_of = ((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
+        yield Section("unused", "Costs that no module uses", (table("name | cost (time) | why", rows_of),))
     if hints:
         yield Section("hints", "What to do", tuple(Prose(hint) for hint in hints))
     yield from conversion_section(coverage.inherited)
 
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
-    counts = (("instructions", module.count), ("collectives", module.collectives))
-    rows = tuple((name, share.covered, share.total, share.value) for name, share in counts)
-    yield Table(
-        (Column(""), Column("covered", Unit.COUNT), Column("of", Unit.COUNT), Column("share", Unit.SHARE)), rows
-    )
-    times = (
-        ("sum of costs", Share(module.time.covered, module.step_us)),
-        ("as XLA plans it, gaps at what XLA assumes", module.time),
-    )
-    timed = tuple((name, share.covered, share.total, share.value) for name, share in times)
-    yield Table((Column(""), *(Column(name, Unit.TIME) for name in ("covered", "of")), Column("", Unit.SHARE)), timed)
+    counts = {"instructions": module.count, "collectives": module.collectives}
+    times = {
+        "sum of costs": Share(module.time.covered, module.step_us),
+        "as XLA plans it, gaps at what XLA assumes": module.time,
+    }
+    for heads, shares in (
+        (" | covered (count) | of (count) | share (share)", counts),
+        (" | covered (time) | of (time) | (share)", times),
+    ):
+        yield table(heads, ((name, share.covered, share.total, share.value) for name, share in shares.items()))
     yield Prose(f"Names: {_AGAINST[module.against]}.")
     if basis := _basis(module):
         yield Prose(basis)
@@ -179,7 +183,7 @@ def _fallback(module: ModuleCoverage) -> str:
 def _gaps(module: ModuleCoverage, most: int) -> Table:
     """Collectives first, then the heaviest."""
     is_model = module.fallback == LIGHT_SPEED
-    rows = tuple(
+    rows = (
         (
             shown(gap.name),
             gap.cost_us,
@@ -189,11 +193,8 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
         )
         for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
     )
-    columns = (
-        Column("instruction without a cost"), Column("takes, estimated", Unit.TIME), Column("XLA assumes", Unit.TIME),
-        Column("weight", Unit.SHARE), Column("hint"),
-    )  # fmt: skip
-    return Table(columns, rows, shown=most)
+    heads = "instruction without a cost | takes, estimated (time) | XLA assumes (time) | weight (share) | hint"
+    return table(heads, rows, shown=most)
 
 
 def _assumed(gap: Gap) -> float | str:
@@ -210,15 +211,22 @@ def _short(name: str) -> str:
     return join_name(f"{fingerprint[:12]}…", bare) if len(fingerprint) > 12 else name
 
 
+def _off(module: ModuleCoverage) -> Iterator[str]:
+    """Costs that their instructions cannot have; a profile that fails is of another program in any case."""
+    if module.implausible:
+        first, others = module.implausible[0], len(module.implausible) - 1
+        cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)
+        yield (
+            f"{shown(first.name)} costs {cost}, the estimate is {estimate}"
+            + (f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else "")
+            + ": the profile may be of another program"
+        )
+
+
 def _warnings(coverage: Coverage) -> list[str]:
     counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
     odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
     return [*coverage.warnings, *([f"the profile has oddities ({odd}): see 'pgle show'"] if odd else [])]
-
-
-def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
-    """``pgle.verify/1`` on stdout."""
-    text.show("pgle.verify/1", document(profile, coverage, bounds))
 
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
@@ -231,42 +239,28 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
         "min_collectives": bounds.collectives,
         "modules": [_record(profile, module) for module in coverage.modules],
         "unused": [item.name for item in coverage.unused],
-        "unused_details": [
-            {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
-        ],
+        "unused_details": [text.picked(item, "name cost.cost_us reason") for item in coverage.unused],
         "findings": coverage.findings,
         "warnings": [*coverage.inherited, *_warnings(coverage)],
     }
 
 
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
-    shares = {name: getattr(module, name) for name in ("count", "time", "collectives")}
+    log = module.log
     return {
-        "name": module.module,
-        **text.picked(module, "fingerprint program_id source"),
-        "main": module.is_main,
-        "names_from": module.against,
-        "coverage": {
-            **{name: share.value for name, share in shares.items()},
-            "without_lost_collectives": module.kept_share,
-        },
-        "totals": {
-            "instructions": module.count,
-            "time_us": module.time,
-            "collectives": module.collectives,
-            "step_us": module.step_us,
-            "lost_collectives_us": module.lost_us,
-            "weights_from": module.basis,
-            "estimated_for": module.estimated_for,
-        },
-        "names": {"own": module.own_names, "bare": module.bare_names, "other_fingerprint": module.other_names},
-        **text.picked(module, "unchecked filled_in"),
+        **text.picked(module, "name=module fingerprint program_id source main=is_main names_from=against"),
+        "coverage": text.picked(
+            module,
+            "count=count.value time=time.value collectives=collectives.value without_lost_collectives=kept_share",
+        ),
+        "totals": text.picked(
+            module,
+            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us "
+            "weights_from=basis estimated_for",
+        ),
+        "names": text.picked(module, "own=own_names bare=bare_names other_fingerprint=other_names"),
         "missing": [gap.name for gap in module.gaps],
-        "gaps": module.gaps,
-        "mismatched": module.mismatches,
-        "xla_takes_gaps_for": module.fallback,
-        "xla_log": None
-        if module.log is None
-        else {"found": module.log.found, "missing": len(module.log.missing), "idle": len(module.log.idle)},
+        **text.picked(module, "unchecked filled_in gaps mismatched=mismatches xla_takes_gaps_for=fallback"),
+        "xla_log": log and {"found": log.found, "missing": len(log.missing), "idle": len(log.idle)},
         "hints": [_filled(hint, profile, module) for hint in module.hints],
     }

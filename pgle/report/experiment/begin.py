@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pgle.errors import many, printable
 from pgle.next import typed
-from pgle.report import text
-from pgle.report.page.value import Column, Page, Section, Table
+from pgle.report.page.value import Page, Section, table
 from pgle.report.text import near
 from pgle.run.init import Starter
 from pgle.run.inputs.folder import Found
@@ -30,7 +29,7 @@ def folder_page(found: Found) -> Page:
             title="pgle",
             identity=("No trace, profile, dump or run of pgle in this folder.",),
             verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
-            table=Table((Column("type"), Column("to learn")), START),
+            table=table("type | to learn", START),
             notes=note,
             next=(START[0][0], "pgle --help"),
         )
@@ -40,12 +39,12 @@ def folder_page(found: Found) -> Page:
         rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
     lines = tuple(printable(line) for sight in found.sights for line in sight.command.splitlines())
     kinds = tuple((sight.kind, printable(str(path))) for sight in found.sights for path in sight.paths)
-    everything = Table((Column("kind"), Column("path")), kinds)
+    everything = table("kind | path", kinds)
     return Page(
         title="pgle",
         identity=("all commands: pgle --help",),
         verdict=printable(f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"),
-        table=Table((Column("here"), Column("newest")), tuple(rows)),
+        table=table("here | newest", rows),
         notes=(*(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]), *note),
         sections=(Section("files", "All that was found", (everything,)),),
         next=lines[:COMMANDS],
@@ -59,14 +58,9 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
         title="pgle init",
         identity=(),
         verdict=f"{many(len(starters), 'starter')} to write",
-        table=Table((Column("name"), Column("what"), Column("files")), rows),
+        table=table("name | what | files", rows),
         next=("pgle init NAME",),
     )
-
-
-def list_starters_json(starters: Mapping[str, Starter]) -> None:
-    """``pgle.init/1`` without a name."""
-    text.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
 
 
 def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
@@ -79,9 +73,3 @@ def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Pag
         notes=tuple(f"wrote {near(path)}" for path in written),
         next=(starter.following if folder == Path() else f"{typed('cd', near(folder))} && {starter.following}",),
     )
-
-
-def show_json(written: Sequence[Path], starter: Starter, folder: Path) -> None:
-    """``pgle.init/1``."""
-    shown = {"written": [str(path) for path in written], "folder": str(folder), "next": starter.following}
-    text.show("pgle.init/1", shown)

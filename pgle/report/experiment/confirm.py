@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pgle.errors import cut, many, shown, some
 from pgle.report import text
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone
+from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, table
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
 SCHEMA = "pgle.confirm/1"
 MAX_NAMES = 4
+STALE = ", but it was made for another compilation"
 PROOF = 96  # characters of the line that proves it; `--section modules` has all
 
 _DONE = re.compile(r"-done(\.\d+)*$")
@@ -25,7 +25,7 @@ _WORDS = {
     ProfileUse.WRONG_FORMAT: "profile not readable",
     ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
 }
-_TONES: dict[ProfileUse, Tone] = {
+TONES: dict[ProfileUse, Tone] = {
     ProfileUse.USED: "good", ProfileUse.PARTLY_USED: "warn", ProfileUse.USED_WITHOUT_MATCHES: "warn",
     ProfileUse.CANNOT_TELL: "warn", ProfileUse.NOT_USED: "bad", ProfileUse.WRONG_FORMAT: "bad",
 }  # fmt: skip
@@ -49,8 +49,8 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
     return Page(
         title=f"pgle confirm {log}",
         identity=(log,),
-        verdict=shown(use_line(main)),
-        tone=_TONES[main.verdict],
+        verdict=shown(f"{use_line(main)}{STALE if is_stale(main) else ''}"),
+        tone="warn" if is_stale(main) else TONES[main.verdict],
         notes=tuple(map(shown, notes)),
         sections=(Section("modules", "Modules", (_modules(verdict.modules), *(Prose(shown(x)) for x in lines if x))),),
         next=tuple(following),
@@ -62,6 +62,11 @@ def use_line(main: ModuleVerdict) -> str:
     """``jit_train_step: profile used (36 of 36 instructions)``."""
     counted = f" ({main.covered:,} of {main.wanted:,} instructions)" if main.wanted and main.covered is not None else ""
     return f"{name_of(main)}: {_WORDS[main.verdict]}{counted}"
+
+
+def is_stale(main: ModuleVerdict) -> bool:
+    """Whether XLA used a profile of which it says that it may not fit."""
+    return main.verdict is ProfileUse.USED and bool(main.remedy)
 
 
 def main_lines(main: ModuleVerdict) -> Iterator[str]:
@@ -86,7 +91,7 @@ def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
 
 
 def _uncounted(main: ModuleVerdict) -> str:
-    """Why XLA's own numbers are others; empty where they are not."""
+    """Why XLA's own numbers are others; empty if they are not."""
     if main.wanted is None or main.found is None:
         return ""
     counted = main.found + (main.missing or 0)
@@ -98,19 +103,9 @@ def _uncounted(main: ModuleVerdict) -> str:
     return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', '.join(also)}" if also else ""
 
 
-def tone_of(main: ModuleVerdict) -> Tone:
-    """Whether that is good."""
-    return _TONES[main.verdict]
-
-
 def name_of(item: ModuleVerdict) -> str:
     """The module's name, or what to call one that the log never names."""
     return item.module or "(module not named)"
-
-
-def show_json(verdict: LogVerdict) -> None:
-    """``pgle.confirm/1`` on stdout."""
-    text.show(SCHEMA, document(verdict))
 
 
 def document(verdict: LogVerdict) -> dict[str, object]:
@@ -122,19 +117,10 @@ def document(verdict: LogVerdict) -> dict[str, object]:
 
 
 def _modules(items: Sequence[ModuleVerdict]) -> Table:
-    columns = (
-        Column("module"), Column("verdict"), Column("XLA found", Unit.COUNT), Column("XLA missed", Unit.COUNT),
-        Column("line"), Column("proof"),
-    )  # fmt: skip
-    rows = tuple(
-        (
-            shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
-            Cell(str(item.verdict), _TONES[item.verdict]),
-            item.found,
-            item.missing,
-            "" if item.line is None else str(item.line),
-            shown(item.proof),
-        )
+    rows = (
+        (shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
+         Cell(str(item.verdict), TONES[item.verdict]), item.found, item.missing,
+         "" if item.line is None else str(item.line), shown(item.proof))
         for item in items
-    )
-    return Table(columns, rows)
+    )  # fmt: skip
+    return table("module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgle.errors import many
+from pgle.errors import cut, many
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page.value import Cell, Column, Page, Section, Table, Tone, Value
+from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.run.ask.machine import Check
 from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.prove import Proof
 from pgle.run.inputs.next_command import UNKNOWN
 
+FIRST, FOUND = 3, 48  # checks on the first screen, and characters of what each found
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
-def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON types."""
     return {
         "ok": diagnosis.ok,
@@ -43,23 +44,28 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     following = (
         typed("pgle", "run", *capture, "--", *UNKNOWN) if measures or rehearses else typed("pgle", "doctor", "--fix")
     )
-    columns = (Column("check"), Column(""), Column("found"), Column("what to do"))
+    every = (_row(check)[:3] for check in diagnosis.checks)
+    known = (check for check in diagnosis.checks if check.name in ("jax", "GPUs") and check.verdict == "ok")
     return Page(
         title="pgle doctor",
-        identity=tuple(check.found for check in diagnosis.checks if check.name in ("jax", "GPUs")),
+        identity=tuple(check.found for check in known),
         verdict=verdict + why,
         tone="good" if measures and rehearses else "warn" if measures or rehearses else "bad",
-        table=Table(columns, tuple(map(_row, marked))) if marked else None,
+        table=table("check |  | found | what to do", map(_short, marked), shown=FIRST) if marked else None,
         notes=(f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",),
-        sections=(
-            Section("checks", "All checks", (Table(columns[:3], tuple(_row(item)[:3] for item in diagnosis.checks)),)),
-        ),
+        sections=(Section("checks", "All checks", (table("check |  | found", every),)),),
         next=(following,),
     )
 
 
 def _row(check: Check) -> tuple[Value, ...]:
     return check.name, Cell(check.verdict, TONES[check.verdict]), check.found, check.remedy
+
+
+def _short(check: Check) -> tuple[Value, ...]:
+    """The row of the first screen."""
+    name, verdict, _, remedy = _row(check)
+    return name, verdict, cut(check.found.partition(". ")[0], FOUND), remedy
 
 
 def mended_page(result: Mended) -> Page:
@@ -85,7 +91,7 @@ def mended_page(result: Mended) -> Page:
         identity=(f"CUDA plugin: {result.repair.what}",),
         verdict=failed or "mended",
         tone="bad" if failed else "good",
-        table=Table((Column("package"), Column("before"), Column("after")), rows),
+        table=table("package | before | after", rows),
         next=("pgle doctor",),
     )
 
@@ -98,9 +104,6 @@ def proof_page(proof: Proof) -> Page:
     )
     broken = [link for link in proof.links if not link.ok]
     good = f"All {len(proof.links)} links of the chain hold"
-    notes = ["Times are estimates: the GPU is simulated."] if proof.simulated else []
-    if proof.bundle is not None:
-        notes.append(f"wrote {proof.bundle}: attach it to a report (names of hosts, users and folders are replaced)")
     return Page(
         title="pgle doctor --prove",
         identity=(
@@ -110,7 +113,7 @@ def proof_page(proof: Proof) -> Page:
         ),
         verdict=f"FAILED: {', '.join(link.name for link in broken)}" if broken else good,
         tone="bad" if broken else "good",
-        table=Table((Column("link"), Column(""), Column("evidence"), Column("proves that")), rows),
-        notes=tuple(notes),
+        table=table("link |  | evidence | proves that", rows),
+        notes=("Times are estimates: the GPU is simulated.",) if proof.simulated else (),
         next=(typed("pgle", "analyze", proof.run) if broken else typed("pgle", "run", "--", *UNKNOWN),),
     )

@@ -16,14 +16,14 @@ from pgle.report.costs.convert import costs_line
 from pgle.report.experiment.confirm import use_line
 from pgle.report.experiment.stage import SIMULATED, identity, steps_line
 from pgle.report.next_steps import after_stages
-from pgle.report.page import figures, terminal
+from pgle.report.page import figures
 from pgle.report.page.value import Page, Tone
 from pgle.report.progress import live
 from pgle.report.steps import compare as compare_report
 from pgle.run.convert import Conversion
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
-from pgle.run.tune import UNDER_NEW_FLAGS
+from pgle.run.tuned_run import UNDER_NEW_FLAGS
 from pgle.trace.table import SIMULATED as NO_GPU
 
 
@@ -84,6 +84,12 @@ class Stages:
             self._stage, self._again = STAGES[-1], ""
             self._print(compare_report.headline(part.comparison) if part.comparison else "too few steps")
 
+    def show_end(self, result: Pipeline) -> None:
+        """The line of the comparison, and a blank one before the page."""
+        self.show(result)
+        if not text.quiet:
+            text.console().print()
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """Of all stages so far, each once."""
@@ -106,14 +112,6 @@ class Stages:
 
 def _covered(coverage: Coverage) -> float:
     return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
-
-
-def show_end(result: Pipeline, stages: Stages, *, sections: Sequence[str] = (), next_step: bool = True) -> None:
-    """The verdict after the lines of the stages."""
-    stages.show(result)
-    if not text.quiet:
-        text.console().print()
-    terminal.show(run_page(result, stages.warnings, next_step=next_step), sections=sections)
 
 
 def run_page(result: Pipeline, warnings: Sequence[str] = (), *, next_step: bool = True) -> Page:
@@ -160,11 +158,6 @@ def _next(result: Pipeline) -> tuple[str, ...]:
     if not result.used:
         return (typed("pgle", "confirm", run.path),)
     return after_stages(run, result.comparison)
-
-
-def show_json(result: Pipeline) -> None:
-    """``pgle.run/1``."""
-    text.show("pgle.run/1", document(result))
 
 
 def document(result: Pipeline) -> dict[str, object]:

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.experiment.confirm import main_lines, tone_of, use_line
-from pgle.report.page import figures, terminal
+from pgle.report.experiment.confirm import TONES, main_lines, use_line
+from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
-from pgle.report.text import warn
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import Launch, by_every_rank, following
 from pgle.run.stages.auto import AutoResult, used
 from pgle.run.stages.stage import StageResult
-from pgle.xla.flags.presets import SYNC_MODES
+from pgle.xla.flags.presets import MEASURES_ALONE
 
 SIMULATED = "Simulated: no GPU was measured."
 
 
-def show(result: StageResult, *, sections: Sequence[str] = ()) -> None:
-    """Print the page; on stderr if stdout is the program's own. Of several ranks only rank 0 prints it."""
-    if result.rank:
-        failed = (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
-        warn(f"rank {result.rank}: {line}" for line in (*result.warnings, *failed))
-        return
-    terminal.show(stage_page(result), sections=sections, stderr=not result.simulated and result.request.stdout == 1)
+def troubles(result: StageResult) -> tuple[str, ...]:
+    """What a rank says whose page nobody prints."""
+    failed = (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+    return (*result.warnings, *failed)
 
 
 def stage_page(result: StageResult) -> Page:
@@ -40,7 +36,7 @@ def stage_page(result: StageResult) -> Page:
     if result.failed:
         verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
     elif result.verdict is not None:
-        verdict, tone = use_line(result.verdict), tone_of(result.verdict)
+        verdict, tone = use_line(result.verdict), TONES[result.verdict.verdict]
         lines = [steps_line(result), *main_lines(result.verdict)]
     goes_on = (result.good or result.verdict is None) and not result.failed
     command = following(run) if goes_on else ""
@@ -84,35 +80,22 @@ def _about(result: StageResult) -> Iterator[Prose]:
     if result.simulated:
         alone = figures.time(float(facts["predicted_step_us"]))
         yield Prose(f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest.")
-        if result.request.stage == "profile" and result.request.mode in SYNC_MODES:
+        if result.request.stage == "profile" and result.request.mode == MEASURES_ALONE:
             yield Prose("Collectives are synchronous in this run only, so that each can be measured alone.")
 
 
-def show_json(result: StageResult) -> None:
-    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1``."""
+def document(result: StageResult) -> dict[str, object]:
+    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1`` without its name."""
     request = result.request
-    text.show(
-        f"pgle.{request.stage}/1",
-        {
-            "ok": result.good,
-            "run_dir": request.run.path,
-            **text.picked(result, "simulated exit_code failed verdict"),
-            "steps": len(result.step_times_s),
-            "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
-            "traces": request.folder.traces() if request.stage == "profile" else (),
-            **text.picked(result, "facts warnings"),
-        },
-    )
-    if result.failed:
-        warn([f"{request.stage} failed: {result.failed}"])
-
-
-def show_auto(result: AutoResult, *, sections: Sequence[str] = ()) -> None:
-    """Print the page on stderr, since stdout is the program's own; of several ranks rank 0 speaks."""
-    if result.stage.rank:
-        warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
-        return
-    terminal.show(auto_page(result), sections=sections, stderr=True)
+    return {
+        "ok": result.good,
+        "run_dir": request.run.path,
+        **text.picked(result, "simulated exit_code failed verdict"),
+        "steps": len(result.step_times_s),
+        "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
+        "traces": request.folder.traces() if request.stage == "profile" else (),
+        **text.picked(result, "facts warnings"),
+    }
 
 
 def auto_page(result: AutoResult) -> Page:
@@ -159,18 +142,15 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
     return (*without, typed("pgle", "compare", baseline, auto))
 
 
-def show_auto_json(result: AutoResult) -> None:
-    """``pgle.auto/1``."""
-    text.show(
-        "pgle.auto/1",
-        {
-            "ok": result.good,
-            **text.picked(result, "outcome why recompiled loaded"),
-            "used": used(result),
-            "proof": "" if result.verdict is None else result.verdict.proof,
-            "run_dir": result.request.run_dir,
-            "cache": result.request.cache_dir,
-            "steps": len(result.stage.step_times_s),
-            **text.picked(result, "handed_over traces warnings"),
-        },
-    )
+def auto_document(result: AutoResult) -> dict[str, object]:
+    """``pgle.auto/1`` without its name."""
+    return {
+        "ok": result.good,
+        **text.picked(result, "outcome why recompiled loaded"),
+        "used": used(result),
+        "proof": "" if result.verdict is None else result.verdict.proof,
+        "run_dir": result.request.run_dir,
+        "cache": result.request.cache_dir,
+        "steps": len(result.stage.step_times_s),
+        **text.picked(result, "handed_over traces warnings"),
+    }

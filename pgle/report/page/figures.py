@@ -32,7 +32,7 @@ def time(us: float | None) -> str:
     """One duration: ``285 µs``, ``6.42 ms``, ``130.9 ms``, ``1.56 s``; nothing is ``–``.
 
     Args:
-        us: microseconds; None where it is not known.
+        us: microseconds; None if it is not known.
     """
     if us is None or abs(us) < _SMALLEST_US:
         return NONE
@@ -72,10 +72,10 @@ def column(unit: Unit, values: Sequence[float | None]) -> tuple[str, list[str]]:
 
     Args:
         unit: what they are.
-        values: in microseconds, bytes, or as they are; None where one is not known.
+        values: in microseconds, bytes, or as they are; None if one is not known.
 
     Returns:
-        The unit for the column's head, empty where cells have it, and the texts.
+        The unit for the column's head, empty if cells have it, and the texts.
     """
     most = max((abs(value) for value in values if value is not None), default=0.0)
     if unit in (Unit.TIME, Unit.CHANGE_TIME):

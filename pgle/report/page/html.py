@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pgle import __version__
 from pgle.errors import printable
 from pgle.report.page import figures
-from pgle.report.page.value import Chart, Page, Prose, Table, Timeline
+from pgle.report.page.value import Chart, Page
 
 LIGHT: Mapping[str, str] = {
     "paper": "#ffffff", "raised": "#f6f7f9", "ink": "#1b1f24", "soft": "#57606a", "line": "#dfe3e8",
@@ -40,15 +40,8 @@ def templates() -> Environment:
         loader=PackageLoader("pgle.report.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: printable_lines(value) if type(value) is str else value,
     )  # fmt: skip
-    environment.filters["aside"] = aside
     environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
     return environment
-
-
-def aside(text: str) -> Markup:
-    """Escaped, and what stands in parentheses set smaller: a verdict's figures on its figures."""
-    parts = re.split(r"(\([^()]*\))", printable(text))
-    return Markup("").join(Markup("<small>{}</small>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def printable_lines(text: str) -> str:
@@ -56,15 +49,11 @@ def printable_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
-def variables(selector: str) -> str:
-    """The palettes as custom properties of what `selector` selects, by the reader's system."""
-    light, dark = ("".join(f"--{name}:{colour};" for name, colour in colours.items()) for colours in (LIGHT, DARK))
-    return f"{selector}{{{light}}}\n@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}\n"
-
-
 def style_sheet(name: str, selector: str = ":root") -> str:
-    """The palette for what `selector` selects, and the style sheet ``NAME.css``."""
-    return variables(selector) + data_file(f"templates/{name}.css")
+    """The palettes as custom properties of what `selector` selects, by the reader's system, and ``NAME.css``."""
+    light, dark = ("".join(f"--{name}:{colour};" for name, colour in colours.items()) for colours in (LIGHT, DARK))
+    palettes = f"{selector}{{{light}}}\n@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}\n"
+    return palettes + data_file(f"templates/{name}.css")
 
 
 @cache
@@ -121,6 +110,21 @@ class Panel:
         path = "M" + "L".join("{:.2f} {:.2f}".format(*self.place(*point)) for point in points) + "Z"
         self.shapes.append(Shape("path", style, {"d": path}))
 
+    def stacks(self, parts: Mapping[Any, Sequence[float]], gap: float) -> None:
+        """Bars of parts one upon the other, bar n between n and n + 1.
+
+        Args:
+            parts: microseconds of each bar, by colour, from below; the axis is in seconds.
+            gap: the rim on both sides of a bar.
+        """
+        for at, times in enumerate(zip(*parts.values(), strict=True)):
+            left, right, floor = at + gap, at + 1 - gap, 0.0
+            for color, time in zip(parts, times, strict=True):
+                top = floor + time / 1e6
+                if time > 0:
+                    self.area(f"stack {color}", [(left, floor), (left, top), (right, top), (right, floor)])
+                floor = top
+
     def text(self, style: str, point: tuple[float, float], text: str, anchor: str = "middle", dy: float = 0) -> None:
         """A text at a point, `dy` below it."""
         x, y = self.place(*point)
@@ -150,20 +154,15 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def unit_of(high: float) -> tuple[str, float]:
-    """The unit in which to write seconds of at most that, and how many of it are a second."""
-    return ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
-
-
 def seconds(low: float, high: float) -> Callable[[float], str]:
     """How to write step times between two, in one unit, with as many digits as their distance needs."""
-    unit, scale = unit_of(high)
+    unit, scale = ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
     digits = max(0, math.ceil(-math.log10(max((high - low) * scale / 5, 1e-9))))
     return lambda value: f"{value * scale:.{digits}f} {unit}"
 
 
 def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]:
-    """The range with a rim, also where both ends are one."""
+    """The range with a rim, also if both ends are one."""
     rim = (high - low) * share or abs(high) * 0.001 or 1.0
     return low - rim, high + rim
 
@@ -183,9 +182,6 @@ def svg(panels: Sequence[Panel], alt: str, *, style: bool = True) -> str:
     return templates().get_template("chart.svg.j2").render(values) + "\n"
 
 
-KINDS = {Table: "table", Prose: "prose", Timeline: "timeline", Chart: "chart"}
-
-
 def render(page: Page) -> str:
     """The file's text. The same page gives the same bytes.
 
@@ -200,7 +196,6 @@ def render(page: Page) -> str:
     sheets = style_sheet("page") + data_file("templates/chart.css") * charts
     values = {
         "page": page,
-        "kinds": KINDS,
         "style": sheets,
         "policy": _policy(script),
         "script": Markup(script),

@@ -17,21 +17,20 @@ STYLES: dict[str, str] = {
 }  # fmt: skip
 MARKS: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
 WARNINGS = 2  # that the first screen has room for
-ALL = "*"  # stands for every section
+ALL = "*"  # every section
 
 
-def show(page: Page, *, sections: Sequence[str] = (), stderr: bool = False) -> None:
+def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     """Print a page; with ``--quiet`` its verdict alone.
 
     Args:
         page: the answer.
-        stderr: print it there: stdout is the user's program's.
         sections: keys of the sections that are printed too; `ALL`: every one, and every row.
 
     Raises:
         UserError: the page has no section of that key.
     """
-    screen = text.console(stderr=stderr)
+    screen = text.console()
     everything = ALL in sections
     chosen = [section for section in page.sections if everything or section.key in sections]
     for key in sections if not everything else ():
@@ -84,7 +83,7 @@ def _table(screen: Any, table: Table, everything: bool) -> None:
 
 
 def _drawn(cell: Cell) -> Any:
-    """A cell; in colour where there is a terminal."""
+    """A cell; in colour on a terminal."""
     plain = shown(str(cell.value))
     if not cell.tone or not sys.stdout.isatty():
         return plain

@@ -6,13 +6,19 @@ same: what was looked at, the verdict, one table, at most three actions, and the
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
+
+from pgle.next import to_type
 from pgle.report.page.figures import Unit, column
 
 Tone: TypeAlias = Literal["", "good", "bad", "warn", "soft", "exposed", "hidden", "head"]
 MOST_ACTIONS = 3
+_HEAD = re.compile(rf"(.*?) ?\(({'|'.join(unit.value for unit in Unit)})\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +41,18 @@ class Column:
     unit: Unit = Unit.TEXT
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
     """Rows of values."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
-    find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
+    find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty if none; or nothing at all
     shown: int = 12  # rows that are not folded away
     more: int = 0  # further rows that there are, but that are not here
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows) or not 0 <= self.shown < 1 << 31:
+            raise ValueError("rows of other lengths than the heads, or no number of rows")
 
     def heads(self) -> list[str]:
         """The columns that have something to say, with the unit of their figures: ``exposed (ms)``."""
@@ -76,8 +85,7 @@ class Table:
         return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
     """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what follows."""
 
     text: str
@@ -85,8 +93,7 @@ class Prose:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
     """The timeline that moves; a page has one at most."""
 
     data: str  # what its script draws, as `pgle.report.timeline.perfetto` writes it
@@ -94,8 +101,7 @@ class Timeline:
     still: str = ""  # the same as SVG, seen without JavaScript and in print
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True, tag_field="kind", tag="chart"):
     """Charts one above the other, with what they show in words."""
 
     svg: str
@@ -122,9 +128,12 @@ class Action:
     title: str  # imperative: ``Turn on the latency-hiding scheduler``
     saves: float | None = None  # share of the step at most; None: not known
     why: str = ""  # one line
-    command: str = ""  # a command or a flag to copy
+    command: str = ""  # a command, as `to_type` has it, or a flag to copy
     find: str = ""  # the instruction that it is about
     span_us: tuple[float, float] | None = None  # the part of the timeline that it is about
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", to_type(self.command))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +167,46 @@ class Page:
     notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Action, ...] = ()  # what saves most first
     sections: tuple[Section, ...] = ()  # the rest
-    next: tuple[str, ...] = ()  # commands; the first is the one to type now
+    next: tuple[str, ...] = ()  # commands, as `to_type` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
     paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "next", tuple(map(to_type, self.next)))
 
     @property
     def timeline(self) -> Timeline | None:
         """Its timeline."""
         parts = [part for section in self.sections for part in section.parts]
         return next((part for part in parts if isinstance(part, Timeline)), None)
+
+
+def table(
+    heads: str | Sequence[str],
+    rows: Iterable[Sequence[Value]],
+    *,
+    finds: bool | Sequence[str] = False,
+    most: int = 0,
+    shown: int = 12,
+) -> Table:
+    """A table of heads and rows.
+
+    Args:
+        heads: of the columns, each with what its figures are in brackets if it has any: ``each (time)``; as one text
+            between bars: ``name | each (time)``.
+        rows: values under them.
+        finds: the instructions to whose bars rows lead; True: those in the first cells.
+        most: rows that it holds, with the number of those left out; 0: all.
+        shown: rows that are not folded away.
+    """
+    named = [_HEAD.fullmatch(head) or head for head in (heads.split(" | ") if isinstance(heads, str) else heads)]
+    columns = (Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2])) for head in named)
+    every = tuple(map(tuple, rows))
+    kept = every[:most] if most else every
+    find = [str(row[0]) for row in kept] if finds is True else finds or ()
+    return Table(tuple(columns), kept, tuple(find), shown, len(every) - len(kept))
 
 
 def _text(value: str | float | None) -> str:

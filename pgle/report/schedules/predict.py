@@ -10,10 +10,9 @@ from pgle.errors import printable, shown
 from pgle.next import typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.schedules import EXPOSED, Schedule, group_notes, sections
-from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Value
-from pgle.report.timeline.scene import parts_of
+from pgle.report.page.value import Cell, Page, Prose, Section, Table, Value, table
+from pgle.report.parts import parts_of
+from pgle.report.schedules.schedule import EXPOSED, Schedule, group_notes, sections
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
@@ -48,7 +47,7 @@ def predict_page(found: Predicted) -> Page:
         title=f"pgle predict: {found.module.name}",
         identity=(
             found.module.name, f"{found.module.num_devices} × {found.target}{_TARGET_FROM[found.target_from]}",
-            f"{prediction.costs_are} costs",
+            f"{prediction.costs_are} costs", *([f"as its {found.stage} stage compiled it"] if found.stage else []),
         ),
         verdict=verdict(prediction),
         table=_parts(prediction),
@@ -91,7 +90,7 @@ def _parts(prediction: Prediction) -> Table:
     ]
     ceiling = prediction.ceiling.step_us
     rows.append(("step if all communication were hidden", ceiling, ceiling / step))
-    return Table((Column(""), Column("time", Unit.TIME), Column("share", Unit.SHARE)), tuple(rows))
+    return table(" | time (time) | share (share)", rows)
 
 
 def _contended(prediction: Prediction) -> str:
@@ -128,7 +127,8 @@ def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
         return words, (typed("pgle", "analyze", asked.hlo, *costs),)
     rehearse = _rehearse(found)
     if prediction.costs_are == "measured":
-        return f"Another schedule saves at most {figures.share(room)}. Rehearse: XLA shows its own.", (rehearse,)
+        words = f"Another schedule saves at most {figures.share(room)}. Rehearse with the jaxlib that made this dump"
+        return f"{words}: another gives instructions other names, which the profile does not have.", (rehearse,)
     words = f"Another schedule saves at most {figures.share(room)}, by {prediction.costs_are} costs. Measure them."
     return words, (_measure(asked), rehearse)
 
@@ -162,45 +162,24 @@ def _run_of(asked: PredictRequest) -> RunDirectory | None:
     return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 
 
-def show_json(found: Predicted) -> None:
-    """``pgle.predict/1`` on stdout."""
-    text.show("pgle.predict/1", document(found))
-
-
 def document(found: Predicted) -> dict[str, object]:
     """``pgle.predict/1`` without its name."""
     prediction, (why, following_) = found.prediction, advice(found)
+    exposures = (
+        "name=filed_as instruction=name lhs_name kind exposed_us sync origin time_us=duration_us executions=count"
+    )
     return {
-        "module": found.module.name,
-        **text.picked(found, "target target_from"),
-        "devices": found.module.num_devices,
+        **text.picked(found, "module=module.name target target_from devices=module.num_devices"),
         **text.picked(prediction, "step_us interval_us contended_us"),
         "contention": text.picked(prediction.contention, "product other"),
-        "skew_us": prediction.skew_us,
-        "ceiling_us": prediction.ceiling.step_us,
-        **text.picked(prediction.timeline, "breakdown bound"),
-        "collectives": [
-            {
-                "name": item.filed_as,
-                "instruction": item.name,
-                **text.picked(item, "lhs_name kind exposed_us sync origin"),
-                "time_us": item.duration_us,
-                "executions": item.count,
-            }
-            for item in prediction.timeline.exposures
-        ],
-        "lower_bound": prediction.lower_bound,
-        "least_us": prediction.program.least_us,
-        "not_modelled": prediction.not_modelled,
-        "costs_are": prediction.costs_are,
-        "estimated_share": prediction.estimated_share,
+        **text.picked(prediction, "skew_us ceiling_us=ceiling.step_us timeline.breakdown"),
+        "collectives": [text.picked(item, exposures) for item in prediction.timeline.exposures],
+        **text.picked(prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"),
         "unsure": [
             {
-                "name": item.name,
+                **text.picked(item, "name executions=count why=range.why"),
                 "time_us": item.cost_us * item.count,
                 "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
-                "executions": item.count,
-                "why": item.range.why,
             }
             for item in prediction.uncertain
         ],

@@ -9,8 +9,9 @@ from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.schedules import (
+from pgle.report.page.value import Action, Page, Prose, Section, Table, Tone, table
+from pgle.report.parts import tiles
+from pgle.report.schedules.schedule import (
     EXPOSED,
     LHS_WORDS,
     OPEN,
@@ -20,13 +21,11 @@ from pgle.report.page.schedules import (
     sections,
     span_us,
     steps_table,
-    tiles,
 )
-from pgle.report.page.value import Action, Column, Page, Prose, Section, Table, Tone
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
-from pgle.schedule.compare import LEAST_GAIN, MOSTLY, Move, Placement, stuck_share
+from pgle.schedule.compare import LEAST_GAIN, MOSTLY, stuck_share
 from pgle.schedule.exposed import groups
 from pgle.schedule.predict import Gain, gain
 from pgle.tune.search import ROOM
@@ -45,14 +44,15 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     schedules = _schedules(result)
     grouped = groups(result.moves)
     words, tone = verdict(result)
-    why, command = advice(result)
+    (why, command), todo = advice(result), _actions(result)
     exposed = group_notes(grouped, result.profiled.prediction.step_us)
     notes = [
+        f"{LHS_WORDS}.",
         *setting_notes(result.setting),
         *([f"{EXPOSED}, without and with the profile:", *exposed] if exposed else []),
         *([f"no step: {result.setting.no_step}"] if result.setting.no_step else []),
         *_job(result),
-        *([] if _actions(result) else [why]),
+        *([] if todo else [why]),
         *([f"Page: {near(picture)}"] if picture is not None else []),
     ]
     return Page(
@@ -62,14 +62,14 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         tone=tone,
         table=steps_table(schedules, ceiling_us(result)),
         notes=tuple(notes),
-        actions=_actions(result),
+        actions=todo,
         sections=(
             *sections(schedules, grouped, LABELS),
             Section("profile", "Did XLA use the profile?", _use(result)),
         ),
         next=(command,),
         warnings=result.warnings,
-        tiles=tiles(schedules[0], schedules[-1]),
+        tiles=tiles([(item.label, item.parts) for item in (schedules[0], schedules[-1])], "predicted"),
         about=about(result),
     )
 
@@ -101,12 +101,13 @@ def verdict(result: Rehearsal) -> tuple[str, Tone]:
         return f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise", "warn"
     if found.share <= -LEAST_GAIN:
         return f"Use no profile here: the step gets {figures.share(-found.share)} longer", "warn"
-    if room < ROOM and _is_stuck(result):
+    if _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
-        return f"{figures.share(exposed)} of the step is exposed, and no schedule hides it", "warn"
+        return f"{figures.share(exposed)} of the step is exposed, and no order hides it", "warn"
     if room < ROOM:
         return f"Nothing to gain: at most {figures.share(max(room, 0.0))} of the step could be hidden", ""
-    return f"The profile changes nothing; other flags may save up to {figures.share(room)}", "warn"
+    profile = "A profile would change" if result.costs_are == "estimated" else "The profile changes"
+    return f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}", "warn"
 
 
 def pays(result: Rehearsal) -> bool:
@@ -134,9 +135,12 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         what = "What is exposed has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
         return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", _look(result)
+    if not result.tune:
+        return "The search for flags in this run directory found nothing better.", _look(result)
     if is_stuck:
         return "No order of these instructions hides it; other flags combine or pipeline collectives.", result.tune
-    return f"Up to {figures.share(room)} of the step could be hidden: look for flags that do it.", result.tune
+    most = figures.share(_hideable(result))
+    return f"Another order saves at most {most}; other flags also combine or pipeline collectives.", result.tune
 
 
 def _look(result: Rehearsal) -> str:
@@ -166,10 +170,10 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
         found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
-    room = _room(result)
-    if room >= ROOM:
-        why = "they combine or pipeline collectives"
-        found.append(Action("Look for other flags", room, why, result.tune, span_us=span_us(schedules[-1])))
+    if _room(result) >= ROOM and result.tune:
+        most = figures.share(_hideable(result))
+        why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
+        found.append(Action("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1])))
     return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
 
 
@@ -189,6 +193,12 @@ def _room(result: Rehearsal) -> float:
     """The share of the profiled step that perfect overlap would save."""
     prediction = result.profiled.prediction
     return 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+
+
+def _hideable(result: Rehearsal) -> float:
+    """The share of the profiled step that another order of its instructions saves at most."""
+    hideable_us = sum(move.after.hideable_us for move in result.moves if move.after is not None)
+    return min(_room(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
 
 
 def _identity(result: Rehearsal) -> tuple[str, ...]:
@@ -215,8 +225,7 @@ def _job(result: Rehearsal) -> list[str]:
 
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """Whether XLA took the profile, with its line, and what LHS expected."""
-    columns = (Column("schedule"), Column("LHS expects exposed", Unit.TIME), Column("compile time", Unit.TIME))
-    rows = tuple(
+    rows = (
         (label, "" if side.believed_exposed_us is None else side.believed_exposed_us,
          "cached" if side.compiled.kept else side.compiled.compile_s * 1e6)
         for label, side in _sides(result)
@@ -226,7 +235,7 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
         Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
         *([Prose(result.verdict.proof, code=True)] if result.verdict.proof else []),
         Prose(f"Worth a job? {result.worth}"),
-        Table(columns, rows),
+        table("schedule | LHS expects exposed (time) | compile time (time)", rows),
         Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
         *missed,
     )
@@ -275,35 +284,27 @@ def ceiling_us(result: Rehearsal) -> float:
     return min(side.prediction.ceiling.step_us for _, side in _sides(result))
 
 
-def show_json(result: Rehearsal, picture: Path | None = None) -> None:
-    """``pgle.rehearse/1``."""
-    text.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
-
-
-def as_dict(result: Rehearsal) -> dict[str, object]:
-    """The result as the JSON contract has it."""
+def document(result: Rehearsal) -> dict[str, object]:
+    """``pgle.rehearse/1`` without its name."""
+    moves: dict[bool, list[object]] = {True: [], False: []}
+    for move in result.moves:
+        sides = {"before": move.before, "after": move.after}
+        moves[move.moved].append(
+            {"name": move.name, **{key: of and text.picked(of, _MOVE) for key, of in sides.items()}}
+        )
     return {
         "module": str(result.setting.module),
-        "others": result.setting.others,
-        "target": result.target.name,
-        "devices": result.baseline.compiled.num_devices,
-        "jaxlib": result.baseline.compiled.jaxlib,
-        "flags": result.setting.flags,
-        "used": result.used,
-        "modules": [
-            {
-                "name": result.baseline.module.name,
-                **text.picked(result.verdict, "verdict why proof remedy"),
-                "matches_job": result.matches_job,
-            }
-        ],
-        "default": None if result.default is None else _side_dict(result.default),
-        "baseline": _side_dict(result.baseline),
-        "profiled": _side_dict(result.profiled),
+        **text.picked(result.setting, "others flags"),
+        **text.picked(result, "target=target.name devices=baseline.compiled.num_devices baseline.compiled.jaxlib used"),
+        "modules": [text.picked(
+            result, "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy matches_job"
+        )],
+        **{key: side and text.picked(side, _SIDE) for key, side in (
+            ("default", result.default), ("baseline", result.baseline), ("profiled", result.profiled))},
         "ceiling_us": ceiling_us(result),
         "groups": groups(result.moves),
-        "moved": [_move_dict(move) for move in result.moves if move.moved],
-        "stayed": [_move_dict(move) for move in result.moves if not move.moved],
+        "moved": moves[True],
+        "stayed": moves[False],
         "costs_are": result.costs_are,
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
@@ -311,31 +312,15 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "verdict": verdict(result)[0],
         "next": "\n  ".join(advice(result)),
         "warnings": result.warnings,
-    }
+    }  # fmt: skip
 
 
-def _side_dict(side: Side) -> dict[str, object]:
-    timeline, compiled = side.prediction.timeline, side.compiled
-    return {
-        **text.picked(side.prediction, "step_us interval_us lower_bound contended_us not_modelled"),
-        "exposed_us": timeline.breakdown.exposed_communication_us,
-        **text.picked(timeline.breakdown, "exposed_copy_us overlap"),
-        "bound": timeline.bound,
-        "believed": side.compiled.believed,
-        **text.picked(compiled, "fingerprint compile_s kept schedule log"),
-        "memory_bytes": compiled.memory,
-        "hlo": compiled.after_optimizations,
-    }
-
-
-def _move_dict(move: Move) -> dict[str, object]:
-    return {"name": move.name, "before": _placement(move.before), "after": _placement(move.after)}
-
-
-def _placement(placement: Placement | None) -> dict[str, object] | None:
-    if placement is None:
-        return None
-    return {
-        **text.picked(placement, "kind sync between cover_us cost_us exposed_us independent_us reason"),
-        "executions": placement.count,
-    }
+_MOVE = "kind sync between cover_us cost_us exposed_us independent_us reason executions=count"
+_SIDE = (
+    "prediction.step_us prediction.interval_us prediction.lower_bound prediction.contended_us prediction.not_modelled "
+    "exposed_us=prediction.timeline.breakdown.exposed_communication_us prediction.timeline.breakdown.exposed_copy_us "
+    "prediction.timeline.breakdown.overlap compiled.believed compiled.fingerprint "
+    "compiled.compile_s compiled.kept compiled.schedule compiled.log memory_bytes=compiled.memory "
+    "hlo=compiled.after_optimizations"
+)
+"""Fields of a collective in one schedule, and of a schedule, in ``pgle.rehearse/1``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from math import inf
 from pathlib import Path
 
-from pgle.errors import cut, many, printable
+from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
@@ -17,9 +18,9 @@ from pgle.report import text
 from pgle.report.page import figures, html, stored
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import render
-from pgle.report.page.value import Action, Cell, Chart, Column, Page, Part, Prose, Section, Table, Value
+from pgle.report.page.value import Action, Cell, Chart, Page, Prose, Section, Table, Value, table
 from pgle.report.progress import live
-from pgle.run.inputs.folder import STORED
+from pgle.run.directory.directory import STORED, free
 from pgle.run.scale.scale import OnRow, Scaling
 from pgle.scale.advice import Advice, Kind, advice
 from pgle.scale.answer import BREAKS, Judged
@@ -29,14 +30,9 @@ from pgle.scale.row import Exposed, Row
 PAGE = "scale.html"
 NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
+MISSING = 3  # sizes without a step, in the verdict
+ABOVE = 1.02  # efficiency that is explained
 NARROW = 10  # sizes that one chart has room for
-
-_PARTS: tuple[tuple[str, str, str], ...] = (
-    ("compute", "compute", "compute_us"),
-    ("exposed", "exposed communication", "exposed_us"),
-    ("copy", "exposed copies", "copy_us"),
-    ("idle", "idle", "idle_us"),
-)
 
 
 @contextmanager
@@ -79,12 +75,12 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
             f"predicted from {' and '.join(costs)} costs" if costs else "",
         ),
         verdict=_verdict(found),
-        tone="bad" if not answer.good else "warn" if answer.breaks is not None else "good",
+        tone="bad" if not answer.good else "warn" if answer.breaks is not None or _without(found) else "good",
         table=_table(found),
         notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
-        actions=tuple(_action(item, found) for item in advice(answer)),
+        actions=_actions(found),
         sections=tuple(_sections(found)),
-        next=(_next(found),),
+        next=_next(found),
         warnings=_warnings(rows),
     )
 
@@ -101,6 +97,23 @@ def _warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _verdict(found: Scaling) -> str:
+    """How far it scales, and which of the sizes that were asked for have no step, or none that fits."""
+    return "; ".join((_largest_fact(found), *(_without(found) if found.answer.good else ())))
+
+
+def _without(found: Scaling) -> list[str]:
+    """Of each size at which no variant has a step that fits, what is missing."""
+    lacks: dict[str, list[str]] = {}
+    sizes = dict.fromkeys(item.row.devices for item in found.answer.rows)
+    for devices in sizes:
+        rows = [item.row for item in found.answer.rows if item.row.devices == devices]
+        there = [row for row in rows if not row.failure]
+        if not any(row.fits is not False for row in there):
+            lacks.setdefault("does not fit" if there else "no step", []).append(figures.count(devices))
+    return [f"{some(named, MISSING)} GPUs: {what}" for what, named in lacks.items()]
+
+
+def _largest_fact(found: Scaling) -> str:
     answer = found.answer
     if answer.first is None:
         return f"No size has a step: {_brief(answer.rows[0].row.failure)}"
@@ -109,7 +122,7 @@ def _verdict(found: Scaling) -> str:
     last = answer.best[-1]
     if len({item.row.devices for item in answer.best}) == 1:
         variant = f"{_named(last.row)}: " if last.row.values else ""
-        return f"{variant}{figures.time(last.step_us)} on {_gpus(last.row)} ({_range(last)})"
+        return f"{variant}{figures.time(last.step_us)} on {_gpus(last.row)} ({_range(last)}){_ahead(found, last)}"
     if answer.breaks is None:
         return f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
     at = figures.count(answer.breaks.row.devices)
@@ -120,6 +133,17 @@ def _verdict(found: Scaling) -> str:
     return f"{head}; at {at} {_where(answer.culprit)} costs {figures.share(answer.culprit_share, 0)}"
 
 
+def _ahead(found: Scaling, best: Judged) -> str:
+    """By how much the best variant leads the next one, if their ranges overlap."""
+    alike = [item for item in found.answer.rows if item.row.devices == best.row.devices]
+    others = [item for item in alike if item.efficiency and item.row.fits is not False]
+    behind = max((item for item in others if item is not best), key=lambda item: item.efficiency or 0.0, default=None)
+    if behind is None or behind.interval_us[0] > best.interval_us[1]:
+        return ""
+    lead = 1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0)
+    return f", ahead of {_named(behind.row)} by {figures.share(lead)}, but the ranges overlap"
+
+
 def _gpus(row: Row) -> str:
     return f"{figures.count(row.devices)} GPU{'s' * (row.devices > 1)}"
 
@@ -128,32 +152,19 @@ def _named(row: Row) -> str:
     return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
 
 
-def _varied(found: Scaling) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for item in found.answer.rows for name in item.row.values))
-
-
-def _ordered(found: Scaling) -> Sequence[Judged]:
-    """As they were asked for; variants of one size the best first."""
-    rows = found.answer.rows
-    if len({item.row.devices for item in rows}) > 1:
-        return rows
-    return sorted(rows, key=lambda item: -(item.efficiency or 0.0))
-
-
 def _table(found: Scaling) -> Table:
-    names, rows = _varied(found), _ordered(found)
+    """A row each, as they were asked for; variants of one size the best first."""
+    rows: Sequence[Judged] = found.answer.rows
+    names = list(dict.fromkeys(name for item in rows for name in item.row.values))
+    if len({item.row.devices for item in rows}) == 1:
+        rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
-    found_ends = [None if end == inf else end for item in rows for end in item.interval_us]
-    unit, ends = figures.column(Unit.TIME, [*found_ends, *(item.step_us or None for item in rows)])
-    columns = (
-        Column("GPUs", Unit.COUNT), *map(Column, names), Column(f"step ({unit})"),
-        Column("efficiency", Unit.SHARE), Column("exposed", Unit.SHARE), Column("most of it"),
-        Column("memory", Unit.SIZE), Column("fits"), Column("TFLOP/s", Unit.RATE),
-    )  # fmt: skip
-    count = len(rows)
-    lows, highs, likely = ends[: 2 * count : 2], ends[1 : 2 * count : 2], ends[2 * count :]
-    steps = (f"{step} ({low}–{high})" for step, low, high in zip(likely, lows, highs, strict=True))
-    return Table(columns, tuple(_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)))
+    times = [[item.step_us or None, *(None if end == inf else end for end in item.interval_us)] for item in rows]
+    unit, ends = figures.column(Unit.TIME, [time for row in times for time in row])
+    steps = (f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3))
+    heads = ["GPUs (count)", *names, f"step ({unit})", "efficiency (share)", "exposed (share)", "most of it",
+             "memory (size)", "fits", "TFLOP/s (rate)"]  # fmt: skip
+    return table(heads, (_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)))
 
 
 def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[Value, ...]:
@@ -178,12 +189,21 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[Row]]:
     return reasons
 
 
+def _is_indivisible(found: Scaling) -> bool:
+    """Whether a size was refused because something cannot be divided, by a command that is the same at every size."""
+    fixed = not found.request.are_files and not any("{" in word for word in found.request.words)
+    return fixed and any(
+        re.search("divisib|divid", row.failure, re.I) for rows in _refused(found).values() for row in rows
+    )
+
+
 def _brief(failure: str) -> str:
-    """A reason without what stands in brackets, cut short."""
+    """A reason without what stands in brackets, cut short, and the line of the program that raised it."""
     inner, text = re.compile(r"\s?\([^()]*\)"), printable(failure)
+    place = re.search(r" \([^()]+, line \d+\)$", text)
     while (shorter := inner.sub("", text)) != text:
         text = shorter
-    return cut(text.partition(" (")[0].rstrip(":"), REASON)
+    return cut(text.partition(" (")[0].rstrip(":"), REASON) + (place[0] if place else "")
 
 
 def _range(item: Judged) -> str:
@@ -211,9 +231,13 @@ def _notes(found: Scaling) -> Iterator[str]:
     for reason, rows in _refused(found).items():
         named = ", ".join(f"{_gpus(row)} {_named(row)}".strip() for row in rows)
         yield f"No step at {named}: {reason}"
+    if _is_indivisible(found):
+        yield "If the batch must be divisible by the GPUs, let it grow with them: --batch '{2*devices}'."
     limits = {item.row.limit_bytes for item in answer.rows if item.row.limit_bytes}
-    if limits and all(item.row.fits for item in answer.rows if not item.row.failure):
-        yield f"All fit: jax's allocator has {figures.size(min(limits))}."
+    there = [item.row for item in answer.rows if not item.row.failure]
+    if limits and all(row.fits for row in there):
+        of = "All" if len(there) == len(answer.rows) else f"{many(len(there), 'row')} with a step"
+        yield f"{of} {'fits' if len(there) == 1 else 'fit'}: jax's allocator has {figures.size(min(limits))}."
     for row in (item.row for item in answer.rows if item.row.tried):
         tried = ", ".join(f"{value}: {figures.size(size)}" for value, size in row.tried.items())
         yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}"
@@ -229,11 +253,40 @@ def _notes(found: Scaling) -> Iterator[str]:
     if shares:
         yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
     if answer.first is not None:
+        above = max(answer.best, key=lambda item: item.scaling or 0.0)
+        if (above.scaling or 0.0) > ABOVE:
+            yield _why_above(above.row, answer.best[0].row)
         yield (
-            f"Efficiency: work per second and GPU against the first row; it scales from {figures.share(BREAKS, 0)} on. "
-            "Exposed: the GPU waits, nothing computes."
+            "Efficiency: work per second and GPU against the first row; a program scales if it keeps "
+            f"{figures.share(BREAKS, 0)}. Exposed: the GPU waits, nothing computes."
         )
     yield f"Not modelled: {NOT_MODELLED}."
+
+
+def _why_above(row: Row, first: Row) -> str:
+    """Why a GPU does more work per second than at the first size."""
+    before, after = (
+        Counter(item.kind for item in one.by_collective for _ in range(item.count)) for one in (first, row)
+    )
+    ratio = (row.operations or 1.0) / (first.operations or 1.0)
+    names = {
+        "compute_us": "compute",
+        "exposed_us": "exposed communication",
+        "copy_us": "copies",
+        "idle_us": "idle time",
+    }
+    less_us = {words: getattr(first, name) * ratio - getattr(row, name) for name, words in names.items()}
+    part = max(less_us, key=less_us.__getitem__)
+    less = f"{part} takes {figures.time(less_us[part])} less than at {_gpus(first)}"
+    why = "for the same work"
+    if before != after:
+        counts = (", ".join(many(count, kind) for kind, count in sorted(one.items())) for one in (before, after))
+        why = f"because XLA partitions the step otherwise ({' → '.join(counts)}); sharding constraints prevent that"
+    return f"Efficiency above 100 % at {_gpus(row)}: {less}, {why}."
+
+
+def _actions(found: Scaling) -> tuple[Action, ...]:
+    return tuple(_action(item, found) for item in advice(found.answer))
 
 
 def _action(item: Advice, found: Scaling) -> Action:
@@ -251,9 +304,10 @@ def _action(item: Advice, found: Scaling) -> Action:
             why = f"{words}; temporaries may double, {figures.size(more)} more" if more else words
             return Action(f"Give each of {at} more work, or accumulate gradients", item.saves, why)
         case Kind.TUNE:
-            return Action(f"Look for XLA flags at {at}", item.saves, command=_next(found))
+            return Action(f"Look for XLA flags at {at}", item.saves, command=_tune(found, item.at.row))
         case Kind.VARY:
-            return Action("Try other meshes", None, "give --vary mesh=A,B and {mesh} in the command")
+            why = "" if found.request.are_files else "give --vary mesh=A,B and {mesh} in the command"
+            return Action("Try other meshes", None, why)
         case Kind.FIT:
             row = item.at.row
             lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
@@ -270,10 +324,9 @@ def _sections(found: Scaling) -> Iterator[Section]:
         yield Section("collectives", "Collectives by kind and links", (_collectives(rows),))
         yield Section("memory", "Device memory by XLA's report", (_memory(rows),))
     if refused := [item.row for item in found.answer.rows if item.row.failure]:
-        heads = (Column("GPUs", Unit.COUNT), Column("variant"), Column("why"))
-        table = Table(heads, tuple((row.devices, _named(row), printable(row.failure)) for row in refused))
-        yield Section("refused", "Sizes without a step", (table,))
-    limits: tuple[Part, ...] = (
+        reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
+        yield Section("refused", "Sizes without a step", (table("GPUs (count) | variant | why", reasons),))
+    limits = (
         Prose(f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."),
         Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
     )
@@ -284,54 +337,35 @@ _RATIOS = "flat: what a program that loses nothing would have, with the same wor
 
 
 def _ratios(rows: Sequence[Judged]) -> Table:
-    columns = (
-        Column("GPUs", Unit.COUNT), Column("variant"), Column("step / first", Unit.FACTOR), Column("flat", Unit.FACTOR),
-        Column("efficiency", Unit.SHARE), Column("from … to"), Column("costs"),
-    )  # fmt: skip
-    return Table(
-        columns,
-        tuple(
-            (
-                item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
-                figures.shares(item.efficiency_range), item.row.costs_are,
-            )
-            for item in rows
-        ),
-    )  # fmt: skip
+    heads = "GPUs (count) | variant | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs"
+    return table(heads, (
+        (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency, figures.shares(item.efficiency_range),
+         item.row.costs_are)
+        for item in rows
+    ))  # fmt: skip
 
 
 def _collectives(rows: Sequence[Judged]) -> Table:
-    columns = (
-        Column("GPUs", Unit.COUNT), Column("variant"), Column("collective"), Column("links"),
-        Column("group", Unit.COUNT), Column("a step", Unit.COUNT), Column("time", Unit.TIME),
-        Column("exposed", Unit.TIME), Column("of the step", Unit.SHARE),
-    )  # fmt: skip
-    return Table(
-        columns,
-        tuple(
-            (
-                item.row.devices, _named(item.row), one.kind,
-                f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
-                one.time_us, one.exposed_us, one.exposed_us / item.row.step_us,
-            )
-            for item in rows
-            for one in item.row.by_collective
-        ),
-    )  # fmt: skip
+    heads = (
+        "GPUs (count) | variant | collective | links | group (count) | a step (count) | time (time) | exposed (time) | "
+        "of the step (share)"
+    )
+    return table(heads, (
+        (item.row.devices, _named(item.row), one.kind,
+         f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
+         one.time_us, one.exposed_us, one.exposed_us / item.row.step_us)
+        for item in rows
+        for one in item.row.by_collective
+    ))  # fmt: skip
 
 
 def _memory(rows: Sequence[Judged]) -> Table:
-    names = ("argument", "temp", "memory", "limit")
-    columns = (
-        Column("GPUs", Unit.COUNT), Column("variant"), Column("arguments", Unit.SIZE), Column("temporaries", Unit.SIZE),
-        Column("in all", Unit.SIZE), Column("jax's allocator has", Unit.SIZE),
-    )  # fmt: skip
-    return Table(
-        columns,
-        tuple(
-            (item.row.devices, _named(item.row), *(getattr(item.row, f"{name}_bytes") for name in names))
-            for item in rows
-        ),
+    heads = (
+        "GPUs (count) | variant | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)"
+    )
+    sizes = ("argument_bytes", "temp_bytes", "memory_bytes", "limit_bytes")
+    return table(
+        heads, ((item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes)) for item in rows)
     )
 
 
@@ -345,14 +379,11 @@ def _charts(rows: Sequence[Judged]) -> Chart:
         "Step, predicted: compute, exposed communication, idle", (0, count), (0, most * 1.05), x_label="GPUs"
     )
     steps.axis_y(html.seconds(0.0, most))
-    for place, item in enumerate(rows):
-        floor, sides = 0.0, (place + 0.2, place + 0.8)
-        for style, _, name in _PARTS:
-            top = floor + getattr(item.row, name) / 1e6
-            corners = [(sides[0], floor), (sides[1], floor), (sides[1], top), (sides[0], top)]
-            if top > floor:
-                steps.area(f"stack {style}", corners)
-            floor = top
+    shown = [item.row for item in rows]
+    steps.stacks({
+        "compute": [row.compute_us for row in shown], "exposed": [row.exposed_us for row in shown],
+        "copy": [row.copy_us for row in shown], "idle": [row.idle_us for row in shown],
+    }, 0.2)  # fmt: skip
     steps.axis_x(names.__getitem__, axis["at"])
     best = max(1.0, *(item.efficiency_range[1] for item in rows))
     share = html.Panel("Efficiency against the first row, with its range", (0, count), (0, best * 1.05), x_label="GPUs")
@@ -366,72 +397,63 @@ def _charts(rows: Sequence[Judged]) -> Chart:
         share.line("level", one, other)
     share.dots("base", points, 3)
     share.axis_x(names.__getitem__, axis["at"])
-    said = ", ".join(
+    words = ", ".join(
         f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
         f"({figures.shares(item.efficiency_range)})"
         for item in rows
     )
-    return Chart(html.svg([steps, share], said, style=False), said)
+    return Chart(html.svg([steps, share], words, style=False), words)
 
 
-def _next(found: Scaling) -> str:
-    """The search for flags at the size where it breaks, else at the largest."""
+def _next(found: Scaling) -> tuple[str, ...]:
+    """The first action that is a command; where nothing can be run, what to do first."""
     request, answer = found.request, found.answer
-    item = answer.breaks or (answer.best[-1] if answer.best else None)
-    network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
-    if item is None or request.are_files:
-        return typed("pgle", "scale", "--help")
+    if answer.first is None:
+        return () if request.are_files else ("correct the program, then repeat the command",)
     if not answer.good:
-        fit = request.fit or "batch"
-        sizes = ",".join(str(size) for size in request.devices)
-        words = ("--devices", sizes, "--vary", f"{fit}=1,2,4,8", "--fit", fit, "--", *kept_argv(request.words))
-        return typed("pgle", "scale", *words)
-    trial = Trial(item.row.devices, found.hardware.devices_per_host, tuple(item.row.values.items()))
-    words = kept_argv(filled(request.words, trial))
-    options = ("--target", request.target, "--topology", trial.topology, *network)
-    return typed("pgle", "tune", *options, "-o", "tuned", "--", *words)
+        small = f"give smaller values of --vary {request.fit}"
+        vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
+        return (small if request.fit else vary,)
+    return tuple(action.command for action in _actions(found) if action.command)[:1]
 
 
-def show_json(found: Scaling, page: Path) -> None:
-    """``pgle.scale/1`` on stdout."""
-    text.show("pgle.scale/1", document(found, page))
+def _tune(found: Scaling, row: Row) -> str:
+    """The search for flags at one size; of files none."""
+    request = found.request
+    if request.are_files:
+        return ""
+    trial = Trial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
+    network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
+    options = ("--target", request.target, "--topology", trial.topology, *network, "-o", free(Path("tuned")))
+    if row.grown:
+        return typed("pgle", "tune", *options, str(request.out / row.grown))
+    return typed("pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial)))
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
     """``pgle.scale/1`` without its name."""
-    answer = found.answer
     return {
         "verdict": _verdict(found),
-        "target": found.hardware.name,
-        "devices_per_host": found.hardware.devices_per_host,
-        "network_gb_s": found.hardware.nic_gb_s,
+        **text.picked(found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"),
         "network_is": "assumed" if found.request.network_gb_s is None else "given",
-        "rows": [_plain(item) for item in answer.rows],
-        "scales_to": answer.scales_to,
-        "breaks_at": None if answer.breaks is None else answer.breaks.row.devices,
-        "breaks_by": answer.culprit,
-        "anchor": None if answer.anchor is None else text.whole(answer.anchor, "factor"),
+        "rows": [_plain(item) for item in found.answer.rows],
+        **text.picked(found.answer, "scales_to breaks_at=breaks.row.devices breaks_by=culprit"),
+        "anchor": found.answer.anchor and text.whole(found.answer.anchor, "factor"),
         "not_modelled": NOT_MODELLED,
         "resumed": found.resumed,
         "page": str(page),
-        "next": _next(found),
-        "warnings": _warnings([item.row for item in answer.rows]),
+        "next": "".join(_next(found)),
+        "warnings": _warnings([item.row for item in found.answer.rows]),
     }
 
 
 def _plain(item: Judged) -> Mapping[str, object]:
-    row = item.row
-    head = {"devices": row.devices, "hosts": row.hosts, "values": row.values, "failure": row.failure or None}
-    if row.failure:
+    head = text.picked(item.row, "devices hosts values") | {"failure": item.row.failure or None}
+    if item.row.failure:
         return head
-    names = (
-        "module exposed_us compute_us copy_us idle_us ceiling_us by_collective argument_bytes temp_bytes memory_bytes "
-        "limit_bytes fits tflops costs_are covered_share tried wall_s"
-    )
-    return {
-        **head,
-        **text.picked(item, "step_us interval_us efficiency efficiency_range"),
-        "predicted_us": row.step_us,
-        "against_first": item.flat,
-        **text.picked(row, names),
-    }
+    return head | text.picked(item, (
+        "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
+        "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
+        "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
+        "row.wall_s"
+    ))  # fmt: skip

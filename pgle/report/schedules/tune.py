@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
-from pgle.report.experiment import pipeline
-from pgle.report.next_steps import after_tuning
-from pgle.report.page import figures, terminal
+from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.schedules import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us, tiles
 from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.report.parts import tiles
 from pgle.report.progress import Line, live, phases
 from pgle.report.schedules.rehearse import setting_notes
-from pgle.report.steps import compare
-from pgle.report.text import console, near, say, warn
+from pgle.report.schedules.schedule import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us
+from pgle.report.text import near, say
 from pgle.run.compiler.request import OnPhase
-from pgle.run.convert import Conversion
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
-from pgle.run.stages.pipeline import Pipeline
-from pgle.run.stages.stage import StageResult
 from pgle.run.trials import Scheduled
-from pgle.run.tune import LESS, TUNED, OnTrial, TunedRun, Tuning
+from pgle.run.tune import LESS, OnTrial, Tuning
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.exposed import Reason, in_one, reasons
 from pgle.tune.search import best, fits
 from pgle.tune.trial import LITTLE, Trial, holds_up, judge
-from pgle.xla.flags.catalogue import effects_of, summary
+from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
-WORLDS = "world: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
+VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
 _PLAIN = re.compile(r"[\w=.,:/+ -]*", re.ASCII)  # what a shell leaves alone between double quotes
 
 
@@ -65,13 +57,14 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         identity=(
             found.pgle.module.name, f"{found.pgle.module.num_devices} × {found.request.target.name}",
             f"jaxlib {found.jaxlib}", f"predicted from {found.costs_are} costs",
-            f"{done} of {found.request.budget} trials",
+            f"{done} of at most {found.request.budget} trials",
         ),
         verdict=words,
         tone=tone,
         paste=exported(found),
         table=_sides(found),
         notes=(
+            f"{VARIATIONS}.",
             *setting_notes(found.request.setting),
             *(_record(found) if found.proof is not None else [why_next(found), *_exposed(found)]),
             *([f"Page: {near(picture)}"] if picture is not None else []),
@@ -87,7 +80,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         ),
         next=following,
         warnings=(*found.refused, *found.warnings),
-        tiles=tiles(schedules[1] if found.proof is not None else schedules[0], schedules[-1]),
+        tiles=tiles([(item.label, item.parts) for item in (schedules[-2], schedules[-1])], "predicted"),
         about=(
             ("module", f"{found.request.setting.module}"),
             ("GPUs", f"{found.pgle.module.num_devices} × {found.request.target.name}; no GPU was used"),
@@ -116,10 +109,15 @@ def verdict(found: Tuning) -> tuple[str, Tone]:
     if found.proof is None:
         so_far = "" if found.complete else " so far"
         return f"No better flags{so_far}; perfect overlap would save {saved}", "" if found.complete else "warn"
-    judged = found.proof.judged
-    words = f"These flags shorten the step by {figures.share(-judged.mean)}"
+    judged, neither_us, trial = found.proof.judged, found.baseline.trial.step_us, found.tuned.trial
+    words = f"These flags shorten the step by {figures.share(-judged.mean)} on average"
     words += f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
-    return (words, "good") if found.proof.used else (f"{words}, not proven", "warn")
+    if neither_us and trial.step_us:
+        words += f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
+    words += "" if found.proof.used else ", not proven"
+    longer = any(is_slower(effects_of(name, value)) for name, value in trial.flags.items())
+    words += "; others measured longer steps" if longer else ""
+    return words, "good" if found.proof.used and not longer else "warn"
 
 
 def exported(found: Tuning) -> str:
@@ -147,8 +145,8 @@ def _sides(found: Tuning) -> Table:
 def _columns(found: Tuning) -> tuple[Column, ...]:
     of = len(found.pgle.trial.worlds_us)
     return (
-        Column("setting"), Column("step", Unit.TIME), Column(f"mean of {of} worlds", Unit.CHANGE),
-        Column("exposed", Unit.TIME), Column("peak memory", Unit.SIZE), Column("worlds shorter in"),
+        Column("setting"), Column("step", Unit.TIME), Column(f"mean of {of} variations", Unit.CHANGE),
+        Column("exposed", Unit.TIME), Column("peak memory", Unit.SIZE), Column("shorter in"),
     )  # fmt: skip
 
 
@@ -158,11 +156,12 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
         return name, "does not compile", "", "", "", trial.failure
     if trial.same_as:
         return name, f"as {trial.same_as}", "", "", "", ""
+    exposed = Cell(trial.exposed_us, "exposed")
+    if trial is found.pgle.trial:
+        return name, trial.step_us, "", exposed, trial.memory_bytes, ""
     judged = judge(trial.worlds_us, found.pgle.trial.worlds_us)
-    is_same = trial is found.pgle.trial
-    change = "" if is_same else Cell(judged.mean, "good" if judged.mean < 0 else "")
-    won = "" if is_same else f"{judged.won} of {judged.of}"
-    return name, trial.step_us, change, Cell(trial.exposed_us, "exposed"), trial.memory_bytes, won
+    change = Cell(judged.mean, "good" if judged.mean < 0 else "")
+    return name, trial.step_us, change, exposed, trial.memory_bytes, f"{judged.won} of {judged.of}"
 
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
@@ -173,7 +172,7 @@ def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
             *((trial.label, trial) for trial in found.trials),
         )
     ]  # fmt: skip
-    legend = f"{WORLDS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
+    legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
     again = f"{many(found.resumed, 'trial')} of an earlier search." if found.resumed else ""
     return Table(_columns(found), tuple(rows), shown=24), *(
         Prose(text, tone="soft") for text in (legend, again) if text
@@ -187,7 +186,7 @@ def _record(found: Tuning) -> Iterator[str]:
         yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
     yield "measured by others (step time, minus is shorter):"
     for name, value in found.tuned.trial.flags.items():
-        yield f"  {name.removeprefix('xla_gpu_')}: {public(name, value)}"
+        yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}"
 
 
 def _flags(found: Tuning) -> Table:
@@ -196,13 +195,8 @@ def _flags(found: Tuning) -> Table:
     for (name, value), word in zip(tuned.flags.items(), _words(tuned), strict=True):
         trial = found.without.get(name)
         alone = None if trial is None or trial.step_us is None else judge(trial.worlds_us, tuned.worlds_us).mean
-        rows.append((word, "" if alone is None else alone, public(name, value)))
+        rows.append((word, "" if alone is None else alone, summary(effects_of(name, value))))
     return Table((Column("flag"), Column("step without it", Unit.CHANGE), Column("public record")), tuple(rows))
-
-
-def public(name: str, value: str) -> str:
-    """What others measured for a flag, in short."""
-    return summary(effects_of(name, value))
 
 
 def modelled(trial: Trial) -> str:
@@ -267,7 +261,7 @@ def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
     step, actions = max(found.tuned.prediction.step_us, 1e-9), []
     if found.proof is not None:
         judged = found.proof.judged
-        why = f"shorter in {judged.won} of {judged.of} worlds"
+        why = f"shorter in {judged.won} of {judged.of} variations of the costs"
         actions.append(Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
     helped: dict[str, list[Reason]] = {}
     room = 1 - found.tuned.prediction.ceiling.step_us / step
@@ -304,7 +298,7 @@ def why_next(found: Tuning) -> str:
         judged = judge(near_.worlds_us, found.pgle.trial.worlds_us)
         return (
             f"Worth a measurement: '{near_.label}' saves {figures.share(-judged.mean)} on average, but is shorter in "
-            f"{judged.won} of {judged.of} worlds only."
+            f"{judged.won} of {judged.of} variations of the costs only."
         )
     return f"Flags do not help here. Changes of the program could save up to {saved}."
 
@@ -358,56 +352,40 @@ def _over_limit(found: Tuning) -> Trial | None:
 @contextmanager
 def searching(budget: int, memory_limit: int | None = None) -> Iterator[tuple[OnTrial, OnPhase]]:
     """One live line on a search: trial k of n, the best so far, what compiles, and how long the rest takes."""
-    with live("starting XLA's compiler") as line, search_ended(memory_limit) as watched, phases(line) as on_phase:
-        yield watched(announcer(line, budget)), on_phase
+    with live("starting XLA's compiler") as line, phases(line) as on_phase, announced(line, budget, memory_limit) as on:
+        yield on, on_phase
 
 
-def announcer(line: Line, budget: int) -> OnTrial:
-    """Counts trials on a line, and has it name the best; what compiles to a known program is no trial."""
-    shortest = 0.0
+@contextmanager
+def announced(line: Line, budget: int, memory_limit: int | None) -> Iterator[OnTrial]:
+    """Counts trials on a line, and has it name the best; what compiles to a known program is no trial.
+
+    If a signal ends the search, it says what is best so far and how to continue.
+    """
+    seen: list[Trial] = []  # the first is the profile alone
 
     def announce(trial: Trial, pgle: Trial) -> None:
-        nonlocal shortest
+        seen.append(trial)
         line.total, line.noun = budget, "trial"
         if trial is pgle or trial.same_as or trial.label.startswith("without "):
             return
         line.done = min(line.done + 1, budget)
-        change = judge(trial.worlds_us, pgle.worlds_us).mean if trial.worlds_us else 0.0
-        if change < shortest:
-            shortest, line.best = change, f"{figures.change(change)} ({cut(trial.label, 40)})"
-
-    return announce
-
-
-@contextmanager
-def search_ended(memory_limit: int | None) -> Iterator[Callable[[OnTrial], OnTrial]]:
-    """If a signal ends the search, say what it found so far and how to continue; `watched` keeps the trials."""
-    seen: list[Trial] = []
-    alone: list[Trial] = []
-
-    def watched(on_trial: OnTrial) -> OnTrial:
-        def keep(trial: Trial, pgle: Trial) -> None:
-            alone[:] = [pgle]
-            seen.append(trial)
-            on_trial(trial, pgle)
-
-        return keep
+        found = best(pgle, seen, memory_limit)
+        line.best = "" if found is pgle else f"{_change(found, pgle)} ({cut(found.label, 40)})"
 
     try:
-        yield watched
+        yield announce
     except (KeyboardInterrupt, SystemExit):
-        if alone:
-            found, pgle = best(alone[0], seen, memory_limit), alone[0]
-            words = " ".join(f"--{name}={value}" for name, value in found.flags.items())
-            change = f"{words}, {figures.change(judge(found.worlds_us, pgle.worlds_us).mean)} (predicted, not proven)"
+        if seen:
+            found, pgle = best(seen[0], seen, memory_limit), seen[0]
+            change = f"{' '.join(_words(found))}, {_change(found, pgle)} (predicted, not proven)"
             say(f"best so far: {'the profile alone' if found is pgle else change}")
             say("the trials are kept; run the same command again to continue")
         raise
 
 
-def show_json(found: Tuning, out: Path, page: Path) -> None:
-    """``pgle.tune/1``."""
-    text.show("pgle.tune/1", document(found, out, page))
+def _change(trial: Trial, pgle: Trial) -> str:
+    return figures.change(judge(trial.worlds_us, pgle.worlds_us).mean)
 
 
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
@@ -431,6 +409,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
         **text.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,
+        "not_modelled": found.tuned.prediction.not_modelled,
         "public": {name: effects_of(name, value) for name, value in tuned.flags.items()},
         "used": proof and proof.used,
         "why": proof.why if proof else "",
@@ -453,40 +432,3 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
         "exposed_us": trial.exposed_us if done else None,
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
     }
-
-
-def show_part(
-    part: StageResult | Conversion | Coverage | Pipeline | Tuning, run: Path, stages: pipeline.Stages
-) -> None:
-    """A part of `pgle run --tune`, as it ends."""
-    if isinstance(part, Pipeline):
-        pipeline.show_end(part, stages, next_step=False)
-    elif isinstance(part, Tuning):
-        page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
-        terminal.show(page if part.proof is None else replace(page, next=()))
-    else:
-        stages.show(part)
-    sys.stdout.flush()
-
-
-def show_tuned_run(found: TunedRun, run: Path) -> None:
-    """The comparison of the experiment under the new flags with the first, and what to do next."""
-    warn(found.warnings)
-    if found.second is None or found.comparison is None:
-        return
-    console().print("\nWith the profile both times: under the new flags against before them", style="bold")
-    following = after_tuning(found.second.run, found.comparison)
-    terminal.show(compare.comparison_page(found.comparison, found.checks, following))
-
-
-def show_tuned_run_json(found: TunedRun, run: Path) -> None:
-    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
-    out = run / TUNED
-    more: dict[str, object] = {
-        "ok": found.good,
-        "tune": document(found.tuning, out, write_pages(found.tuning, out)),
-        "tuned": None if found.second is None else pipeline.document(found.second),
-        "tuned_comparison": None if found.comparison is None else compare.document(found.comparison, found.checks),
-    }
-    text.show("pgle.run/1", {**pipeline.document(found.first), **more})
-    warn(found.warnings)

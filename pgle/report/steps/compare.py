@@ -11,8 +11,7 @@ import numpy as np
 from pgle.errors import printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Bar, Cell, Chart, Column, Page, Prose, Section, Table, Tile, Tone, Value
+from pgle.report.page.value import Bar, Cell, Chart, Page, Prose, Section, Table, Tile, Tone, Value, table
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, Outcome, overall
 from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE
@@ -51,7 +50,7 @@ def comparison_page(
         title=f"pgle compare: {base} and {new}",
         identity=(f"{base} → {new}", *several, steps, *_place(found)),
         verdict=headline(found),
-        tone="bad" if broken else TONES.get(found.verdict, ""),
+        tone="bad" if broken else "warn" if found.unlike else TONES.get(found.verdict, ""),
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=tuple(sections(found, charts)),
@@ -63,9 +62,10 @@ def comparison_page(
 
 def sections(found: Comparison, charts: Sequence[Chart] = ()) -> Iterable[Section]:
     """Charts, what was compared, and how sure the verdict is."""
-    names = (Column(""), *(Column(printable(side.label)) for side in (found.base, found.new)))
+    heads = ["", *(printable(side.label) for side in (found.base, found.new))]
     yield Section("steps", "Step times", tuple(charts) or (Chart("", "\n".join(picture(found))),), open=True)
-    yield Section("runs", "What was compared", (Table(names, tuple((n, *v) for n, v in about(found)), shown=99),))
+    rows = ((name, *values) for name, values in about(found))
+    yield Section("runs", "What was compared", (table(heads, rows, shown=99),))
     launches = tuple(Prose(line) for line in found.warnings if _is_on_launches(line))
     yield Section("statistics", "How it was decided", (Prose(method_line(found)), _statistics(found), *launches))
 
@@ -80,7 +80,11 @@ def _is_on_launches(line: str) -> bool:
 
 
 def headline(found: Comparison) -> str:
-    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``."""
+    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; and if the sides were not the same thing."""
+    return printable("; ".join((_change(found), *found.unlike)))
+
+
+def _change(found: Comparison) -> str:
     digits, simulated = _digits(found), ", simulated" if found.simulated else ""
     low, high = (edge - 1 for edge in found.ci)
     level = f"{found.assumptions.confidence * 100:g} % CI"
@@ -107,9 +111,8 @@ def _signed(value: float, digits: int) -> str:
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
     shown = [guard for guard in found.guards if not math.isnan(guard.base)]
-    units = {"bytes": (Unit.SIZE, 1.0), "s": (Unit.TIME, 1e6), "": (Unit.RATE, 1.0)}
-    columns = (Column(""), Column("step", Unit.TIME), Column("±", Unit.SHARE),
-               *(Column(guard.name, units[guard.unit][0]) for guard in shown))  # fmt: skip
+    units = {"bytes": ("size", 1.0), "s": ("time", 1e6), "": ("rate", 1.0)}
+    heads = ["", "step (time)", "± (share)", *(f"{guard.name} ({units[guard.unit][0]})" for guard in shown)]
     known = found.verdict in (Verdict.FASTER, Verdict.SLOWER)
     change = f"{'' if known else '~ '}{_signed(found.change, _digits(found))}"
     rows: list[tuple[Value, ...]] = [
@@ -117,7 +120,7 @@ def sides_table(found: Comparison) -> Table:
          *(_quantity(getattr(guard, name), units[guard.unit][1], guard.unit) for guard in shown))
         for name, side in (("base", found.base), ("new", found.new))
     ]  # fmt: skip
-    return Table(columns, (*rows, ("change", Cell(change, TONES.get(found.verdict, "")), "", *map(_grown, shown))))
+    return table(heads, (*rows, ("change", Cell(change, TONES.get(found.verdict, "")), "", *map(_grown, shown))))
 
 
 def _quantity(value: float, scale: float, unit: str) -> Value:
@@ -158,8 +161,8 @@ def method_line(found: Comparison) -> str:
 def _statistics(found: Comparison) -> Table:
     """Units of both sides, and p if a rank test of whole runs was made."""
     p, test = found.estimate.p, found.estimate.design.test
-    columns = (Column("units of base", Unit.COUNT), Column("units of new", Unit.COUNT), Column(f"p ({test})"))
-    return Table(columns, ((*found.estimate.n, "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"),))
+    heads = f"units of base (count) | units of new (count) | p ({test})"
+    return table(heads, ((*found.estimate.n, "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"),))
 
 
 def _tiles(found: Comparison) -> Iterable[Tile]:
@@ -264,19 +267,13 @@ def _ranges(steps: Sequence[int]) -> str:
 
 def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
-    design, spread, outcome = found.estimate.design, found.estimate.spread, overall(checks)
+    outcome = overall(checks)
     return {
-        **text.picked(found, "verdict ratio ci"),
-        "p": found.estimate.p,
+        **text.picked(found, "verdict ratio ci estimate.p"),
         "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
-        "minimum_detectable": found.minimum_detectable,
-        "confidence": found.assumptions.confidence,
-        "design": design.unit,
-        "method": design.text,
-        "test": design.test,
-        "run_noise": None if spread is None else spread.share,
-        "launch_spread": spread,
-        "simulated": found.simulated,
+        **text.picked(found, "minimum_detectable assumptions.confidence"),
+        **text.picked(found.estimate, "design=design.unit method=design.text test=design.test run_noise=spread.share"),
+        **text.picked(found, "launch_spread=estimate.spread simulated"),
         "base": _side(found.base),
         "new": _side(found.new),
         "guards": [text.whole(item, "change") for item in found.guards],
@@ -288,19 +285,6 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {
-        **text.picked(side, "label median_s spread steps stall_share"),
-        "runs": [
-            {
-                **text.picked(run.series, "source format malformed"),
-                **text.picked(run, "median_s left_out"),
-                "steps": len(run),
-            }
-            for run in side.runs
-        ],
-    }
-
-
-def show_json(found: Comparison, checks: Sequence[Check]) -> None:
-    """``pgle.compare/1`` on stdout."""
-    text.show(SCHEMA, document(found, checks))
+    names = "series.source series.format series.malformed median_s left_out"
+    runs = [text.picked(run, names) | {"steps": len(run)} for run in side.runs]
+    return {**text.picked(side, "label median_s spread steps stall_share"), "runs": runs}

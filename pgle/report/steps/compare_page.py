@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,9 +12,9 @@ import numpy as np
 
 from pgle.errors import UserError, one_line, printable
 from pgle.files import AnyPath, write_files
-from pgle.report.page.html import Panel, render, seconds, svg, unit_of, widened
+from pgle.report.page.html import Panel, render, seconds, svg, widened
 from pgle.report.page.markdown import escaped, fenced, section, table
-from pgle.report.page.value import Chart, Page
+from pgle.report.page.value import Chart
 from pgle.report.steps.compare import comparison_page, headline, other_warnings, picture, pooled, sections, sides_table
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, Outcome, overall
@@ -23,46 +22,18 @@ from pgle.steps.side import Side
 
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
 OUTCOMES = {Outcome.OK: "✅", Outcome.FAIL: "❌", Outcome.CANNOT_TELL: "❔ cannot tell:"}
-SHADES = ("#8c8c8c", "#2f81f7")  # of base and new; seen on GitHub's light and dark pages
-PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not set its scale
 
 
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
-    """The job summary: verdict, table, limits, chart; all else folded away."""
+    """The job summary: verdict, table, limits, distributions; all else folded away."""
     lines = [f"### {ICONS[found.verdict]} pgle compare: {escaped(headline(found))}", "", table(sides_table(found)), ""]
     lines += [f"- {OUTCOMES[check.outcome]} **{escaped(check.name)}**: {escaped(check.message)}" for check in checks]
-    lines += ["", *chart(found), "<details><summary>Distributions, what was left out, footnotes</summary>", ""]
-    lines += [fenced("\n".join(picture(found)), "text"), ""]
+    lines += ["", fenced("\n".join(picture(found)), "text"), ""]
+    lines += ["<details><summary>What was left out, footnotes</summary>", ""]
     for item in list(sections(found))[1:]:
         lines += [block + "\n" for block in section(item)]
     lines += [f"- {escaped(line)}" for line in other_warnings(found)]
     return "\n".join((*lines, "", "</details>", "", ""))
-
-
-def chart(found: Comparison) -> list[str]:
-    """Step times of both sides by percentile, as Mermaid; empty if all are equal.
-
-    A job summary shows no image of the job's own files and no ``data:`` address, but it draws Mermaid.
-    """
-    base, new = (np.percentile(pooled(side), PERCENTILES) for side in (found.base, found.new))
-    low, high = min(base[0], new[0]), max(base[-1], new[-1])
-    if low == high:
-        return []
-    unit, scale = unit_of(high)
-    room = (high - low) / 20
-    lines = [", ".join(f"{value * scale:.6g}" for value in times) for times in (base, new)]
-    palette = json.dumps({"themeVariables": {"xyChart": {"plotColorPalette": ", ".join(SHADES)}}})
-    return [
-        "```mermaid",
-        f"%%{{init: {palette}}}%%",
-        "xychart-beta",
-        f'  title "Step times in {unit}: base grey, new blue"',
-        f'  x-axis "percentile of the steps" {PERCENTILES[0]} --> {PERCENTILES[-1]}',
-        f"  y-axis {max(low - room, 0) * scale:.6g} --> {(high + room) * scale:.6g}",
-        *(f"  line [{line}]" for line in lines),
-        "```",
-        "",
-    ]
 
 
 def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
@@ -159,22 +130,15 @@ def write_reports(
     Raises:
         UserError: a file exists (without `force`) or cannot be written.
     """
-    wanted = tuple(path for path in (html, picture, junit) if path is not None)
-    files: dict[AnyPath, bytes | str] = {}
-    if html is not None:
-        files[html] = render(page(found, checks, following))
-    if picture is not None:
-        files[picture] = svg(panels(found), headline(found))
-    if junit is not None:
-        files[junit] = xml(found, checks)
+    forms: dict[AnyPath | None, Callable[[], str]] = {
+        html: lambda: render(comparison_page(found, checks, following, charts(found))),
+        picture: lambda: svg(panels(found), headline(found)),
+        junit: lambda: xml(found, checks),
+    }
+    files = {path: form() for path, form in forms.items() if path is not None}
     if files:
         write_files(files, force=force)
-    return wanted
-
-
-def page(found: Comparison, checks: Sequence[Check], following: Sequence[str] = ()) -> Page:
-    """The answer with its charts."""
-    return comparison_page(found, checks, following, charts(found))
+    return tuple(files)
 
 
 def charts(found: Comparison) -> tuple[Chart, ...]:

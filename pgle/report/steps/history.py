@@ -8,17 +8,11 @@ from typing import Any
 from pgle.errors import many, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Prose, Section, Table
+from pgle.report.page.value import Page, Prose, Section, Table, table
 from pgle.steps.history import Entry, Trend
 
-SCHEMA = "pgle.history/1"
 NEWEST = 5  # entries on the first screen
-COLUMNS = (
-    Column("time"), Column("commit"), Column("step", Unit.TIME), Column("against now", Unit.CHANGE),
-    Column("±", Unit.SHARE), Column("steps", Unit.COUNT),
-    Column("note"),
-)  # fmt: skip
+HEADS = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
 
 
 def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Page:
@@ -32,11 +26,6 @@ def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Pag
         tone="good",
         next=tuple(following),
     )
-
-
-def show_added(path: object, entry: Entry) -> None:
-    """``pgle.history/1``: the entry that was added."""
-    text.show(SCHEMA, {"file": path, "added": entry})
 
 
 def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()) -> Page:
@@ -65,26 +54,15 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
 def _entries(trend: Trend) -> Table:
     """The newest first."""
     rows = (
-        (
-            entry.time[:16],
-            printable(entry.commit),
-            entry.median_s * 1e6,
-            entry.median_s / trend.level_s - 1,
-            entry.spread,
-            entry.steps,
-            printable(entry.note),
-        )
+        (entry.time[:16], printable(entry.commit), entry.median_s * 1e6, entry.median_s / trend.level_s - 1,
+         entry.spread, entry.steps, printable(entry.note))
         for entry in reversed(trend.entries)
-    )
-    return Table(COLUMNS, tuple(rows), shown=NEWEST)
+    )  # fmt: skip
+    return table(HEADS, rows, shown=NEWEST)
 
 
 def _overview(trends: Iterable[Trend]) -> Table:
     """A row for each trend."""
-    columns = (
-        Column("workload"), Column("hardware"), Column("entries", Unit.COUNT), Column("newest"),
-        Column("step now", Unit.TIME), Column("launches differ by"),
-    )  # fmt: skip
     rows = (
         (
             printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
@@ -92,7 +70,7 @@ def _overview(trends: Iterable[Trend]) -> Table:
         )
         for trend in trends
     )  # fmt: skip
-    return Table(columns, tuple(rows))
+    return table("workload | hardware | entries (count) | newest | step now (time) | launches differ by", rows)
 
 
 def _counted(count: int) -> str:
@@ -118,7 +96,6 @@ def noise(trend: Trend) -> str:
     return f"Standard deviation of {count} entries{since}."
 
 
-def show_json(trends: Sequence[Trend], warnings: Iterable[str]) -> None:
+def document(trends: Sequence[Trend], warnings: Iterable[str]) -> dict[str, Any]:
     """``pgle.history/1``: trends with their entries, present level and noise."""
-    found: dict[str, Any] = {"trends": [text.whole(trend, "level_s noise") for trend in trends]}
-    text.show(SCHEMA, {**found, "warnings": list(warnings)})
+    return {"trends": [text.whole(trend, "level_s noise") for trend in trends], "warnings": list(warnings)}

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow, mean_breakdown
-from pgle.report.page.measured import rank_label
-from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
+from pgle.report.timeline.scene import Lane, Named, Panel, Span, chosen, disjoint, named
+from pgle.run.inputs.measured_step import on_host
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Stream
 from pgle.trace.table import Codes, Kind
@@ -46,10 +46,18 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     return tuple(panels), tuple(notes)
 
 
+def rank_label(step: MeasuredStep, window: DeviceWindow) -> str:
+    """``rank 3 · GPU 0``: the place among the ranks that were given, or JAX's number, and the device's own number."""
+    device = step.trace.devices[window.device]
+    rank = step.windows.index(window) if device.global_id is None else device.global_id
+    name = "CPU device" if on_host(step.trace) else "GPU"
+    return f"rank {rank} · {name} {device.ordinal}"
+
+
 def _late_us(step: MeasuredStep) -> dict[int, float]:
     """By how much each device begins after the first one of its process.
 
-    Collectives hold the devices of a job within a step of each other: where they are further apart, the clocks are.
+    Collectives hold the devices of a job within a step of each other: if they are further apart, the clocks are.
     """
     begins: dict[str, dict[int, float]] = {}
     for window in step.windows:
@@ -78,18 +86,12 @@ def _panel(
     of_trace = window.rows[rows]
     codes = names.codes(trace.instruction[of_trace], window.stream[rows])
     start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
+    every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
     lanes: list[Lane] = []
     streams = trace.stream[of_trace]
     for stream in _ordered(streams, window.stream[rows]):
         mine = np.flatnonzero(streams == stream)
-        bars = Lane(
-            _stream(stream, window.stream[rows][mine]),
-            start[mine],
-            (stop - start)[mine],
-            codes[mine],
-            np.ones(len(mine), np.int64),
-        )
-        lanes += disjoint(bars)
+        lanes += disjoint(replace(chosen(every, mine), label=_stream(stream, window.stream[rows][mine])))
     spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
     return Panel(
         label=rank_label(step, window),

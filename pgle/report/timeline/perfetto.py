@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import printable
-from pgle.report.timeline.scene import Lane, Named, Panel
+from pgle.report.timeline.scene import Lane, Named, Panel, Span
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
@@ -64,20 +64,15 @@ def _panel(panel: Panel, pool: _Pool) -> dict[str, Any]:
         "length": _ns(panel.length_us),
         "open": panel.opened,
         "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
-        "spans": [
-            {
-                "label": printable(span.label),
-                "start": _ns(span.start_us),
-                "end": _ns(span.end_us),
-                "depth": span.depth,
-                "folded": span.folded,
-                "foldedStart": _ns(span.folded_start_us),
-                "foldedEnd": _ns(span.folded_end_us),
-            }
-            for span in panel.spans
-        ],
+        "spans": [_span(span) for span in panel.spans],
         "lanes": [_lane(lane, numbers) for lane in panel.lanes],
     }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    whole = {"label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us), "depth": span.depth}
+    folded = {"foldedStart": _ns(span.folded_start_us), "foldedEnd": _ns(span.folded_end_us)}
+    return {**whole, "folded": span.folded, **folded}
 
 
 def _lane(lane: Lane, numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -120,29 +115,17 @@ def _bars(process: int, thread: int, panel: Panel, lane: Lane) -> Iterator[dict[
     for start, duration, code, count, exposed in zip(*(column.tolist() for column in columns), strict=True):
         item = panel.names[code]
         fields = {
-            "kind": item.kind,
-            "cost": item.cost,
-            "shape": item.shape,
-            "lhs_name": item.lhs_name,
-            "op_name": item.op_name,
-            "source": item.source,
-            "waited for before": item.follower,
-            "executions": count if count > 1 else 0,
-            "synchronous": item.sync,
-        }
+            "kind": item.kind, "cost": item.cost, "shape": item.shape, "lhs_name": item.lhs_name,
+            "op_name": item.op_name, "source": item.source, "waited for before": item.follower,
+            "executions": count if count > 1 else 0, "synchronous": item.sync,
+        }  # fmt: skip
         arguments: dict[str, Any] = {key: value for key, value in fields.items() if value}
         if item.style >= 2:
             arguments["exposed_us"] = round(exposed, 3)
         yield {
-            "ph": "X",
-            "pid": process,
-            "tid": thread,
-            "ts": round(start, 3),
-            "dur": round(duration, 3),
-            "name": item.name,
-            "cat": item.kind,
-            "args": arguments,
-        }
+            "ph": "X", "pid": process, "tid": thread, "ts": round(start, 3), "dur": round(duration, 3),
+            "name": item.name, "cat": item.kind, "args": arguments,
+        }  # fmt: skip
 
 
 def _flows(process: int, panel: Panel) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from pgle.report.page.figures import time
 from pgle.report.page.html import style_sheet, templates, ticks
 from pgle.report.page.value import Timeline
-from pgle.report.text import duration
 from pgle.report.timeline.perfetto import encode
 from pgle.report.timeline.scene import Lane, Panel, Span, Style, shown, text_timeline
 from pgle.trace.intervals import Intervals, covered, union, without
@@ -60,7 +60,7 @@ class Label:
 class Picture:
     """All that is drawn, in order, and how large it is."""
 
-    window: tuple[float, float]  # the part of time that is drawn, microseconds
+    until_us: float  # time is drawn from 0 to here
     height: float = 8.0  # in pixels
     # boxes, labels, ticks: what is drawn
     boxes: list[Box] = field(default_factory=list)
@@ -69,9 +69,13 @@ class Picture:
     tick_bottom: float = 0.0  # where the lines of the axis end
 
     def x(self, time: float) -> float:
-        """Where a time lies, inside the window."""
-        start, end = self.window
-        return GUTTER + (min(max(time, start), end) - start) * (WIDTH - GUTTER - MARGIN) / max(end - start, 1e-9)
+        """Where a time lies, at most at the right edge."""
+        return GUTTER + min(time, self.until_us) * self.pixels
+
+    @property
+    def pixels(self) -> float:
+        """How many a microsecond takes."""
+        return (WIDTH - GUTTER - MARGIN) / max(self.until_us, 1e-9)
 
     @property
     def legend(self) -> list[tuple[str, str]]:
@@ -80,30 +84,29 @@ class Picture:
         return [(style, text) for style, text in LEGEND.items() if style in drawn]
 
 
-def render_svg(panels: Sequence[Panel], window: tuple[float, float] | None = None) -> str:
+def render_svg(panels: Sequence[Panel], until_us: float = 0.0) -> str:
     """One picture, a panel above the other on one time axis. Light or dark as the reader's system is.
 
     Args:
         panels: what to draw.
-        window: the part to draw, microseconds; all where None.
+        until_us: the part to draw, from 0; 0: all.
     """
-    picture = lay_out(panels, window)
+    picture = lay_out(panels, until_us)
     alt = "; ".join(f"{panel.label}: {panel.facts}" for panel in panels)
     values = {"p": picture, "width": WIDTH, "alt": alt, "style": style_sheet("picture", ".pgle-timeline")}
     return templates().get_template("picture.svg.j2").render(values)
 
 
-def lay_out(panels: Sequence[Panel], window: tuple[float, float] | None = None) -> Picture:
+def lay_out(panels: Sequence[Panel], until_us: float = 0.0) -> Picture:
     """Where everything lies, in pixels; see `render_svg`."""
-    start, end = window or (0.0, shown(panels) or 1.0)
-    picture = Picture((start, end))
+    picture = Picture(until_us or shown(panels) or 1.0)
     for panel in panels:
         _draw(panel, picture)
         picture.height += PANEL_SPACE
     picture.tick_bottom = picture.height - 10
     picture.ticks = [
-        Label(picture.x(tick), picture.height + 4, _tick(tick, end - start), "tick", "middle")
-        for tick in ticks(start, end, 8)
+        Label(picture.x(tick), picture.height + 4, _tick(tick, picture.until_us), "tick", "middle")
+        for tick in ticks(0.0, picture.until_us, 8)
     ]
     picture.height += AXIS + 24
     return picture
@@ -118,8 +121,7 @@ def _draw(panel: Panel, picture: Picture) -> None:
         Label(MARGIN, top + 31, panel.facts, "facts"),
     ]
     y = top + HEADER - 6
-    start, end = picture.window
-    spans = [span for span in panel.spans if span.depth == 0 and span.end_us > start and span.start_us < end]
+    spans = [span for span in panel.spans if span.depth == 0 and span.start_us < picture.until_us]
     for span in spans:
         _loop(span, y, picture)
     y += LOOP_LANE + 2 if spans else 4
@@ -136,7 +138,7 @@ def _loop(span: Span, y: float, picture: Picture) -> None:
     left, right = picture.x(span.start_us), picture.x(span.end_us)
     more = f", {span.folded} of them drawn as one, stretched" if span.folded else ""
     text = _fit(span.label + more, right - left) or _fit(span.label, right - left)
-    title = f"{span.label}{more}: {duration(span.end_us - span.start_us)}"
+    title = f"{span.label}{more}: {time(span.end_us - span.start_us)}"
     picture.boxes.append(Box(left, y, max(right - left, 1), LOOP_LANE - 2, "loop", title, text))
 
 
@@ -150,11 +152,9 @@ def _device(panel: Panel, y: float, picture: Picture) -> None:
 
 
 def _lane(panel: Panel, lane: Lane, y: float, picture: Picture) -> None:
-    start, end = picture.window
-    rows = np.flatnonzero((lane.end_us > start) & (lane.start_us < end))
+    rows = np.flatnonzero(lane.start_us < picture.until_us)
     exposed = panel.exposed_us(lane)
-    pixels = (WIDTH - GUTTER - MARGIN) / max(end - start, 1e-9)
-    wide = rows[lane.duration_us[rows] * pixels >= NARROW]
+    wide = rows[lane.duration_us[rows] * picture.pixels >= NARROW]
     narrow = np.setdiff1d(rows, wide)
     style = panel.styles[lane.named]
     of_style = {
@@ -163,43 +163,36 @@ def _lane(panel: Panel, lane: Lane, y: float, picture: Picture) -> None:
         for mine in [narrow[style[narrow] == code]]
     }
     if of_style:
-        _shares(of_style, picture.x(start), picture.x(end), y, LANE, picture)
-    boxes = [_box(panel, lane, int(row), float(exposed[row]), y, picture) for row in wide]
-    picture.boxes += [Box(box.x, box.y, box.width, box.height, box.style, box.title) for box in boxes]
+        _shares(of_style, GUTTER, WIDTH - MARGIN, y, LANE, picture)
+    picture.boxes += [_box(panel, lane, int(row), float(exposed[row]), y, picture) for row in wide]
     communicates = style == Style.COMMUNICATION
     mine = union(lane.start_us[communicates], lane.end_us[communicates])
     bare = without(panel.exposed, without(panel.exposed, mine))
-    seen = (bare.end - bare.start) * pixels >= NARROW
+    seen = (bare.end - bare.start) * picture.pixels >= NARROW
     for first, last in zip(bare.start[seen].tolist(), bare.end[seen].tolist(), strict=True):
-        left, right = picture.x(first), picture.x(last)
-        picture.boxes.append(Box(left, y, right - left, LANE, "exposed"))
-    _shares(
-        {"exposed": Intervals(bare.start[~seen], bare.end[~seen])}, picture.x(start), picture.x(end), y, LANE, picture
-    )
-    picture.boxes += [Box(box.x, box.y, box.width, box.height, "caption", box.title, box.text) for box in boxes]
+        picture.boxes.append(Box(picture.x(first), y, picture.x(last) - picture.x(first), LANE, "exposed"))
+    tiny = {"exposed": Intervals(bare.start[~seen], bare.end[~seen])}
+    _shares(tiny, GUTTER, WIDTH - MARGIN, y, LANE, picture)
 
 
 def _box(panel: Panel, lane: Lane, row: int, exposed_us: float, y: float, picture: Picture) -> Box:
     item, length, count = panel.names[lane.named[row]], float(lane.duration_us[row]), int(lane.count[row])
-    times = f" × {count} = {duration(length)}" if count > 1 else ""
-    lines = [item.name, f"{item.kind} {duration(length / count)}{times}".strip()]
+    times = f" × {count} = {time(length)}" if count > 1 else ""
+    lines = [item.name, f"{item.kind} {time(length / count)}{times}".strip()]
     if item.style not in (Style.COMPUTE, Style.MATMUL):
-        lines.append(f"exposed {duration(exposed_us)}" + (", synchronous" if item.sync else ""))
-    lines.append(f"{item.cost} cost, starts at {duration(float(lane.start_us[row]))}".strip())
-    left, right = picture.x(float(lane.start_us[row])), picture.x(float(lane.start_us[row]) + length)
-    text = item.name + (" (synchronous)" if item.sync else "")
-    return Box(
-        left, y, max(right - left - 0.5, 1.0), LANE, STYLES[item.style], "\n".join(lines), _fit(text, right - left)
-    )
+        lines.append(f"exposed {time(exposed_us)}" + (", synchronous" if item.sync else ""))
+    lines.append(f"{item.cost} cost, starts at {time(float(lane.start_us[row]))}".strip())
+    left, right = (picture.x(float(time[row])) for time in (lane.start_us, lane.end_us))
+    text = _fit(item.name + (" (synchronous)" if item.sync else ""), right - left)
+    return Box(left, y, max(right - left - 0.5, 1.0), LANE, STYLES[item.style], "\n".join(lines), text)
 
 
 def _shares(parts: dict[str, Intervals], left: float, right: float, y: float, size: float, picture: Picture) -> None:
     """Each pixel as high as its parts' shares of it, one upon the other; equal neighbours are one box."""
-    start, end = picture.window
     edges = np.arange(np.floor(left), np.ceil(right) + 1)
     if len(edges) < 2:
         return
-    times = start + (edges - GUTTER) * (end - start) / (WIDTH - GUTTER - MARGIN)
+    times = (edges - GUTTER) / picture.pixels
     foot = np.zeros(len(edges) - 1)
     for style, times_of in parts.items():
         share = covered(times_of, times[:-1], times[1:]) / np.diff(times)
@@ -239,5 +232,4 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> Timeline:
         panels: schedules or devices, one above the other.
         first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no steps.
     """
-    window = (0.0, first_us) if first_us else None
-    return Timeline(encode(panels, first_us), text_timeline(panels, until_us=first_us), render_svg(panels, window))
+    return Timeline(encode(panels, first_us), text_timeline(panels, until_us=first_us), render_svg(panels, first_us))

@@ -41,7 +41,7 @@ class Named:
     name: str  # of the instruction
     style: Style  # how its bars are drawn
     kind: str = ""  # ``all-gather``, ``matmul`` or its opcode
-    lhs_name: str = ""  # its name when LHS ran, where that is another
+    lhs_name: str = ""  # its name when LHS ran, if that is another
     op_name: str = ""  # the framework's name
     shape: str = ""  # of its result
     source: str = ""  # file and line of the program
@@ -141,16 +141,6 @@ class Panel:
         return np.where(computes, 0.0, np.maximum(lane.duration_us - hidden, 0.0))
 
 
-def parts_of(found: Breakdown) -> list[tuple[str, float]]:
-    """The four parts of a step by name, which add up to it."""
-    return [
-        ("compute", found.compute_us),
-        ("exposed communication", found.exposed_communication_us),
-        ("exposed copies", found.exposed_copy_us),
-        ("idle", found.idle_us),
-    ]
-
-
 def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
     """A predicted step as a panel.
 
@@ -159,12 +149,12 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
         module: the scheduled module, for shapes, names of the framework and what waits for a collective.
     """
     codes, names = _names(timeline, module)
+    every = Lane("", timeline.start_us, timeline.duration_us, codes, timeline.count)
     lanes: list[Lane] = []
     for stream in Stream:
         rows = np.flatnonzero(timeline.stream == stream)
         if len(rows) or stream is not Stream.COPY:
-            columns = (timeline.start_us[rows], timeline.duration_us[rows], codes[rows], timeline.count[rows])
-            lanes += disjoint(Lane(stream.name.lower(), *columns))
+            lanes += disjoint(replace(chosen(every, rows), label=stream.name.lower()))
     return Panel(
         label=label,
         note=f"predicted from {note} costs" if note else "predicted",
@@ -178,7 +168,7 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
 
 def disjoint(bars: Lane) -> list[Lane]:
     """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first has a label."""
-    bars = _chosen(bars, np.argsort(bars.start_us, kind="stable"))
+    bars = chosen(bars, np.argsort(bars.start_us, kind="stable"))
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
         return [bars]
@@ -188,11 +178,12 @@ def disjoint(bars: Lane) -> list[Lane]:
         free = next((lane for lane, until in enumerate(ends) if until <= first + 1e-6), len(ends))
         ends[free : free + 1] = [last]
         place[row] = free
-    lanes = [_chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
+    lanes = [chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
     return [lanes[0], *(replace(lane, label="") for lane in lanes[1:])]
 
 
-def _chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
+def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
+    """Some bars of a lane."""
     columns = (lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
     return Lane(lane.label, *columns)
 
@@ -250,7 +241,7 @@ def shown(panels: Sequence[Panel]) -> float:
 
 
 def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0.0) -> str:
-    """A block of lines per panel, `width` columns wide; up to a time, or all where it is 0."""
+    """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
     longest, cells = until_us or shown(panels), width - 16
     edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
 

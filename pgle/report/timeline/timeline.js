@@ -140,9 +140,9 @@
   function load() {
     state.panels = data.panels.map(prepare);
     state.hover = null;
-    const said = state.panels.map((p) => `${p.label}: compute ${duration(p.compute.total)}, exposed communication ` +
+    const words = state.panels.map((p) => `${p.label}: compute ${duration(p.compute.total)}, exposed communication ` +
       `${duration(p.exposed.total)}, exposed copies ${duration(p.exposedCopy.total)} of ${duration(p.length)}`);
-    canvas.setAttribute("aria-label", `Timeline. ${said.join("; ")}. The tables below hold the figures.`);
+    canvas.setAttribute("aria-label", `Timeline. ${words.join("; ")}. The tables below hold the figures.`);
     const button = $("[data-do=fold]");
     button.hidden = !loopy;
     button.textContent = folded ? "Unfold loops" : "Fold loops";

@@ -54,9 +54,9 @@ for text in texts:
         os._exit(0)
     os.close(outward)
     with os.fdopen(inward, "rb") as pipe:
-        said = pipe.read()
+        output = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    answers.append([code, said[:4000].decode(errors="replace")])
+    answers.append([code, output[:4000].decode(errors="replace")])
 print(json.dumps(answers))
 """
 
@@ -127,19 +127,19 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     new = [text for text in texts if _key(text) not in kept]
     if new:
         answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
-        kept |= {_key(text): answer(*said) for text, said in zip(new, answers, strict=True)}
+        kept |= {_key(text): answer(*output) for text, output in zip(new, answers, strict=True)}
         _write(store, kept)
     return Probe(found.jaxlib, {text: kept[_key(text)] for text in texts})
 
 
-def answer(exit_code: int, said: str) -> FlagAnswer:
+def answer(exit_code: int, output: str) -> FlagAnswer:
     """What a fork's exit code and stderr mean."""
-    refused = flag_refusal(said)
+    refused = flag_refusal(output)
     if refused is not None and (exit_code != 0 or refused[0] == "bad-value"):
         return FlagAnswer(*refused)
     if exit_code == 0:
         return FlagAnswer("known")
-    lines = [line.split("] ", 1)[-1].strip() for line in said.splitlines()]
+    lines = [line.split("] ", 1)[-1].strip() for line in output.splitlines()]
     return FlagAnswer("failed", next((line for line in lines if line), f"ended with {exit_code}"))
 
 

@@ -189,7 +189,7 @@ def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The last thing a program said, without its progress bar."""
+    """The last line of a program, without its progress bar."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}") if line.strip()]
     lines = [line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)]
     return lines[-1][:200] if lines else f"exit code {done.returncode}"

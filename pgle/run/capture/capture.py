@@ -9,21 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from pgle.errors import UserError, WorkloadError, one_line, shell_code
+from pgle.errors import UserError, WorkloadError, one_line, shell_code, some
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.run.capture.captured import (
     CODE,
-    LOWERED,
     PROGRAM,
     STOPPED,
-    UNCOMPUTED,
     candidates,
     choose_module,
     doubt_of,
@@ -32,8 +31,8 @@ from pgle.run.capture.captured import (
     multiplies,
     read_captured,
 )
-from pgle.run.compiler.folder import claim
 from pgle.run.compiler.request import devices_in
+from pgle.run.directory.out import claim
 from pgle.run.hook.hook import with_hook
 from pgle.run.process.environment import LAUNCHERS, memory_fraction
 from pgle.run.process.process import ended, started
@@ -61,15 +60,18 @@ UNHOOKED = (
 )
 
 
+MOST_DEVICES = 2048
+"""Of a capture: XLA's CPU client takes device 2,048 for one of another process (`kMaxCpuDevicesPerProcess`)."""
+
 DEFAULT_DEVICES = 4  # virtual CPU devices when nobody says how many
 
 
 @dataclass(frozen=True)
 class Devices:
-    """How many devices a captured program has, and who said so."""
+    """How many devices a captured program has, and who names it."""
 
     count: int
-    assumed: bool = False  # nobody said it
+    assumed: bool = False  # nobody names it
     warnings: tuple[str, ...] = ()  # one line each
     topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
 
@@ -132,6 +134,9 @@ def capture_modules(
         UserError: the command cannot be started or compiled nothing.
         WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
     """
+    if devices.count > MOST_DEVICES:
+        remedy = f"pgle scale --devices {devices.count} grows the module from smaller captures"
+        raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
     base = os.environ if environment is None else environment
     for line in devices.warnings:
         _say(line)
@@ -139,11 +144,12 @@ def capture_modules(
     def run(where: Path, *, compute: bool) -> int:
         where.mkdir(parents=True, exist_ok=True)
         variables = capture_environment(base, where, devices, target, compute=compute)
-        return _run(command, variables, where, Wait(quiet_s, choose, until_step), output)
+        wait = partial(_wait_or_stop, quiet_s=quiet_s, choose=choose, until_step=until_step)
+        return _run(command, variables, where, wait, output)
 
     claim(folder)
     code = run(folder, compute=False)
-    left_out = _left_out(folder)
+    left_out = some(read_captured(folder).uncomputed, SHOWN)
     if code and left_out and not _has_step(folder) and _may_come_of_zeros(folder, code):
         _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
         second = folder / "computed"
@@ -163,7 +169,6 @@ def capture_modules(
     elif left_out:
         _say(f"not executed on the CPU, their results were zeros: {left_out}")
     found, shown = modules_in(folder), str(Next(kept_argv(command)))
-    _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
     program = read_captured(folder)
     unhooked = "" if program.python else UNHOOKED
     how = ended(code) + (f" ({program.error})" if program.error else "")
@@ -179,7 +184,7 @@ def capture_modules(
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
     if code and choose is None and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
-        what = f"{shown} {how} before its step was executed twice; it had compiled {there} (--choose NAME){hint}"
+        what = f"{shown} {how} before any step ran twice; it had compiled {there} (--choose NAME){hint}"
         raise WorkloadError(code, what)
     if code:
         write_files({folder / CODE: str(code)}, force=True)
@@ -197,35 +202,18 @@ def _rank(folder: Path) -> tuple[bool, int]:
     return _has_step(folder), len(modules_in(folder))
 
 
-@dataclass(frozen=True)
-class Wait:
-    """How long a program is waited for: as in `capture_modules`."""
-
-    quiet_s: float
-    choose: str | None
-    until_step: bool = False
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Wait, output: int) -> int:
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Callable[..., int], output: int
+) -> int:
     streams = {"stdout": output, "stderr": None if output == STDERR else output}
     child = started(command, environment, **streams, start_new_session=True)
     with suppress(OSError):  # of all processes this one ends first where memory runs out
         Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
     try:
-        return _wait_or_stop(child, folder, wait)
+        return wait(child, folder)
     except BaseException:
         _stop(child)
         raise
-
-
-def _left_out(folder: Path) -> str:
-    """The modules that the hook did not execute, in words; empty where it executed all."""
-    try:
-        names = list(dict.fromkeys((folder / UNCOMPUTED).read_text().splitlines()))
-    except OSError:
-        return ""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _has_step(folder: Path) -> bool:
@@ -239,14 +227,6 @@ def _has_step(folder: Path) -> bool:
 
 def _say(text: str) -> None:
     print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
-
-
-def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
-    """Where the user wanted jax's dumps, they lie there as well."""
-    if wanted and "://" not in wanted:
-        Path(wanted).mkdir(parents=True, exist_ok=True)
-        for path in modules:
-            shutil.copyfile(path, Path(wanted) / path.name)
 
 
 def capture_environment(
@@ -268,10 +248,10 @@ def capture_environment(
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]
     if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
-    files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
     wanted = " ".join([given, *flags]).strip()
     config = {
-        "captured": {what: str(folder.resolve() / name) for what, name in files.items()},
+        "captured": str(folder.resolve() / PROGRAM),
+        "computes": compute,
         "devices": devices.count,
         "flags": flags,
         "given": wanted,
@@ -295,68 +275,69 @@ def capture_environment(
     }
 
 
-def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, wait: Wait) -> int:
+def _wait_or_stop(
+    child: subprocess.Popen[bytes], folder: Path, *, quiet_s: float, choose: str | None, until_step: bool
+) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
-    quiet_s, choose = wait.quiet_s, wait.choose
     seen, since = 0, time.monotonic()
     told_s, told_size = SAY_S, 0
     while True:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return shell_code(child.wait(POLL_S))
-        except subprocess.TimeoutExpired:
-            pass
-        size = sum(path.stat().st_size for path in modules_in(folder))
+        modules = modules_in(folder)
+        size = sum(path.stat().st_size for path in modules)
         if size != seen:
             seen, since = size, time.monotonic()
-        if not seen and time.monotonic() - since > told_s:
+        quiet = time.monotonic() - since
+        if not seen and quiet > told_s:
             _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
             told_s *= 2
-        quiet = time.monotonic() - since
-        if wait.until_step and seen and _is_known(folder, choose):
+        if not seen:
+            continue
+        wanted = _wanted(modules, choose)
+        if until_step and _is_known(wanted, choose):
             _stop(child)
             return 0
-        if not seen or quiet <= quiet_s:
+        if quiet <= quiet_s:
             continue
-        patience = quiet_s * _patience(folder, choose)
-        if quiet <= patience and seen != told_size:
-            told_size = seen
-            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes what is there)")
+        patience = quiet_s * (1 if _is_settled(wanted, choose, folder) else UNSETTLED)
         if quiet > patience:
-            count = len(modules_in(folder))
-            what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
-            _say(f"{what} (--quiet-for)")
+            what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
+            _say(f"{what} {patience:g} s (--quiet-for)")
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0
+        if seen != told_size:
+            told_size = seen
+            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes what is there)")
 
 
-def _is_known(folder: Path, choose: str | None) -> bool:
-    """Whether the step is known: executed as often as tells it, or what is wanted was compiled or executed."""
-    if choose is None:
-        return not doubt_of(choose_module(modules_in(folder), None))
+def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:
+    """The step so far, or the module that is wanted; None if that has not come yet."""
+    with suppress(UserError):
+        return choose_module(modules, choose)
+    return None
+
+
+def _is_known(wanted: Path | None, choose: str | None) -> bool:
+    """Whether the step is known: executed as often as tells it, or what is wanted was executed."""
+    if wanted is None or choose is None:
+        return wanted is not None and not doubt_of(wanted)
+    return read_captured(wanted.parent).executed.get(wanted.name, 0) > 0
+
+
+def _is_settled(wanted: Path | None, choose: str | None, folder: Path) -> bool:
+    """Whether a training step, or what is wanted, was seen: else the program is given more time."""
+    if wanted is None or choose is not None:
+        return wanted is not None
     program = read_captured(folder)
-    with suppress(UserError):  # it has not come yet
-        return program.executed.get(choose_module(modules_in(folder), choose).name, 0) > 0
-    return False
+    return not program.python or not (program.compiling or doubt_of(wanted))  # no hook: nothing is known
 
 
 def _waits(folder: Path) -> str:
     what = read_captured(folder).waits_for
     remedy = "start all of them in the command, or none: one process has all devices here"
     return f": jax.distributed.initialize waits ({what}; {remedy})" if what else ""
-
-
-def _patience(folder: Path, choose: str | None) -> int:
-    """How many times the quiet time a program is given: more before a training step, or what is wanted, was seen."""
-    program = read_captured(folder)
-    if choose is not None:
-        with suppress(UserError):  # it has not come yet
-            choose_module(modules_in(folder), choose)
-            return 1
-        return UNSETTLED
-    if not program.python:
-        return 1  # no hook, nothing is known
-    return UNSETTLED if program.compiling or doubt_of(choose_module(modules_in(folder), None)) else 1
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.files import read_bytes
 from pgle.xla.flags.text import Flag, format_flags
 
@@ -125,13 +125,7 @@ def constant_bytes(module: Path) -> int:
     return sum(math.prod(map(int, shape[:-1].split(b"x"))) * max(int(bits), 8) // 8 for shape, _, bits in found)
 
 
-LOWERED = ".lowered_for_cuda"
-"""The hook's list of modules; ``!`` before those that it could not lower for GPUs."""
-
-PROGRAM = ".program.json"
-"""What the hook writes of the program: its interpreter, and how often each module was executed."""
-
-UNCOMPUTED = ".uncomputed"  # the hook's list of modules that it did not execute, by the names of their functions
+PROGRAM = ".program.json"  # the record that the hook writes: `CapturedProgram`
 
 CODE = ".exit_code"  # there where the program failed
 
@@ -166,7 +160,7 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
             raise UserError(
                 "no module is dumped there",
                 where=folder,
-                remedy="dump them with JAX_DUMP_IR_TO=DIR, or run the program: pgle rehearse -- python train.py",
+                remedy="dump them with JAX_DUMP_IR_TO=DIR, or give the program in its place: -- python train.py",
             )
     return tuple(found)
 
@@ -182,6 +176,8 @@ class CapturedProgram:
     executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
     of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
+    uncomputed: Sequence[str] = ()  # functions whose results were zeros: they were not executed
+    not_lowered: Sequence[str] = ()  # file names of modules that jax cannot lower for GPUs here
     error: str = ""  # the exception that ended it, in a line
     by_zeros: bool = False  # whether zeros for results may be why
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
@@ -211,8 +207,7 @@ def partitioned(module: Path) -> Path:
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
     """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
-    code, lowered = (module.parent / name for name in (CODE, LOWERED))
-    program, found = read_captured(module.parent), []
+    code, program, found = module.parent / CODE, read_captured(module.parent), []
     if why := no_step(module):
         found.append(f"{why}; {STEP_REMEDY}")
     elif (module.parent / STOPPED).is_file() and program.executed and (doubt := doubt_of(module)):
@@ -222,8 +217,13 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         )
     if code.is_file():
         why = f" ({program.error})" if program.error else ""
-        found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed")
-    if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
+        zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
+        found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed{zeros}")
+    if also := _executed_too(module, program):
+        found.append(
+            f"executed as often as {module_name(module)}, and not in these figures: {some(also, 3)} (--choose NAME)"
+        )
+    if module.name in program.not_lowered:
         found.append(
             f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
             "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
@@ -235,6 +235,21 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             "of them on every GPU, and slow to compile; pass them as arguments"
         )
     return tuple(found)
+
+
+def _executed_too(module: Path, program: CapturedProgram) -> list[str]:
+    """The program's other functions that are executed in every step, as an update apart from its gradients is."""
+    times = program.executed.get(module.name, 0)
+    names = (name for name, count in program.executed.items() if count >= times > 1 and name != module.name)
+    return list(dict.fromkeys(module_name(module.parent / name) for name in names if name not in program.of_jax))
+
+
+def own_failure(folder: Path) -> tuple[int, str]:
+    """The exit code of a captured program that failed after its step, and its exception; 0 if zeros may be why."""
+    code, program = folder / CODE, read_captured(folder)
+    if not code.is_file() or (program.uncomputed and program.by_zeros):
+        return 0, ""
+    return int(code.read_text()), program.error
 
 
 def no_step(module: Path) -> str:
@@ -352,6 +367,21 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
     what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
     remedy = "--choose NAME takes another module" if own > 1 else "its arrays lie on one, so nothing is communicated"
     return f"1x1x{own}", (f"{what}; {remedy}",)
+
+
+def check_fits(module: Path, topology: str) -> None:
+    """Refuse a function's module that is for other devices than were asked for: its caller can build it for those.
+
+    Raises:
+        UserError: with how to build it.
+    """
+    _, remarks = fitted(module, topology)
+    if remarks:
+        own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))
+        build = f"build the mesh with {asked} devices, or ask for {own}"
+        shard = "give the arguments shardings on a mesh: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
+        what = f"is for {own} device{'s' * (own != 1)}, and not for {asked}"
+        raise UserError(what, where=module_name(module), remedy=shard if own == 1 else build)
 
 
 def is_step(module: Path) -> bool:

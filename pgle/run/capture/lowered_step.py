@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from pgle.errors import UserError, one_line
+from pgle.run.capture.captured import devices_of
 
 PLATFORM = "cuda"
 
+_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL
+
 _LOCK = RLock()
-_MESH = re.compile(r"sdy\.mesh @\w+ = <\[(.*?)\]>")
+_MESH = re.compile(r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]")  # the latter before jax 0.7
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
+_OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
+"""Where a notebook's cells are files: another folder in every kernel, for the same step."""
 
 
 def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) -> Path:
@@ -44,7 +52,7 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
     try:
         with _for_gpus() as made:
             step.lower(*given)  # type: ignore[attr-defined]
-        text = made[-1].as_text(debug_info=True)
+        text = _OF_KERNEL.sub("", made[-1].as_text(debug_info=True))
     except Exception as error:  # of the user's function, and whatever jax says of it
         what = f"cannot be lowered for GPUs: {type(error).__name__}: {one_line(str(error))[:400]}"
         raise UserError(what, where=name) from error
@@ -52,6 +60,33 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
     path = folder / f"jax_ir0000_{_module_name(text)}_compile.mlir"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def lowered_steps(
+    build: Callable[[int], Sequence[Any]], devices: Sequence[int], folder: Path
+) -> tuple[list[Path], dict[int, str]]:
+    """The modules of a step at several sizes, and of each size that has none why.
+
+    Args:
+        build: from a number of devices to the step and its arguments; it may raise ValueError.
+        devices: the sizes.
+        folder: for the files.
+    """
+    found, unfit = [], {}
+    for count in devices:
+        place = folder / str(count)
+        place.mkdir()
+        try:
+            step, *args = build(count)
+            path = lowered_step(step, args, place)
+        except (UserError, ValueError) as error:
+            unfit[count] = getattr(error, "what", f"{type(error).__name__}: {one_line(str(error))}")
+            continue
+        if (own := devices_of(path)) not in (None, count):
+            unfit[count] = f"the step is for {own} GPUs"
+        else:
+            found.append(path)
+    return found, unfit
 
 
 def _shape(leaf: Any) -> Any:
@@ -83,7 +118,7 @@ def _for_gpus() -> Iterator[list[Any]]:
     import jax
 
     made: list[Any] = []
-    with _LOCK:
+    with _LOCK, _without_cuda():
         usual = jax.stages.Traced.lower
 
         def lower(self: Any, **options: Any) -> Any:
@@ -97,6 +132,19 @@ def _for_gpus() -> Iterator[list[Any]]:
             jax.stages.Traced.lower = usual
 
 
+@contextmanager
+def _without_cuda() -> Iterator[None]:
+    """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries when it first looks at it."""
+    if _CHECK in os.environ or any(Path(device).exists() for device in _DRIVERS):
+        yield
+        return
+    os.environ[_CHECK] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_CHECK]
+
+
 def _check_mesh(name: str, text: str) -> None:
     """Refuse a module with a mesh of several devices that jax takes for one of a single device."""
     found = _PARTITIONS.search(text)
@@ -108,10 +156,7 @@ def _check_mesh(name: str, text: str) -> None:
 
 
 def _size(axes: str) -> int:
-    size = 1
-    for axis in re.findall(r"=(\d+)", axes):
-        size *= int(axis)
-    return size
+    return prod(map(int, re.findall(r"(?<![\w.])\d+", axes)))
 
 
 def _module_name(text: str) -> str:

@@ -8,47 +8,43 @@ scheduled module, the schedule that the latency-hiding scheduler believed in and
 from __future__ import annotations
 
 import json
-import queue
-import re
+import os
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any
 
 import msgspec
 
 import pgle
 from pgle.errors import UserError
-from pgle.run.compiler.cache import Cache, key_of
+from pgle.run.compiler.cache import Answer, Cache, key_of
 from pgle.run.compiler.dumps import (
-    BEFORE,
     LOG,
+    UNSCHEDULED,
     check_room,
     crash,
-    find_dump,
     find_schedule,
-    keep_before_stages,
-    mask_configs,
+    keep_unscheduled,
     memory_of,
     refused,
-    remove_generated_code,
-    remove_passes,
     scheduled_module,
+    tidy,
 )
-from pgle.run.compiler.folder import claim
 from pgle.run.compiler.request import (
-    PASSES,
+    OF_JAX,
+    SCHEDULING_PASSES,
     OnPhase,
     Phase,
     RehearsalRequest,
     RehearsalResult,
     check,
-    environment,
-    message,
+    xla_flags,
 )
+from pgle.run.directory.out import claim
 from pgle.xla.hlo.dumps import fingerprint_of
 
 
@@ -75,7 +71,7 @@ class Compiler:
         self._process: subprocess.Popen[bytes] | None = None
         self._jaxlib = ""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._waiting: dict[int, tuple[RehearsalRequest, OnPhase, queue.SimpleQueue[dict[str, Any]]]] = {}
+        self._waiting: dict[int, tuple[RehearsalRequest, OnPhase, Future[dict[str, Any]]]] = {}
         self._count = 0
         self._is_closed = False
 
@@ -107,90 +103,83 @@ class Compiler:
                 is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
         """
         check(request)
-        began = time.perf_counter()
         folder = request.dump_dir.resolve()
         claim(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        answer = self._kept_or_compiled(request, folder, on_phase)
-        check_room(folder)
-        log = folder / LOG
-        if "user_error" in answer:
-            error = answer["user_error"]
-            raise UserError(error["what"], where=error["where"] or request.module, remedy=error["remedy"])
-        if "crashed" in answer:
-            raise crash(answer["crashed"], log, request.flags)
-        if "xla_error" in answer:
-            raise refused(answer["xla_error"], request.module, log)
-        name = answer["module_name"]
-        after = _module(folder, request, answer)
-        assert after is not None  # else the worker would not have said that it is done
+        answer, kept = self._kept_or_compiled(request, folder, on_phase)
+        after = _module(folder, request, answer.module_name)
+        assert after is not None  # else the worker would not have reported that it is done
         return RehearsalResult(
-            module_name=name,
-            num_partitions=answer["num_partitions"],
-            num_replicas=answer["num_replicas"],
             after_optimizations=after,
-            before_optimizations=find_dump(folder, name, "before_optimizations.hlo.pb"),
-            schedule=find_schedule(folder, name),
-            log=log,
+            schedule=find_schedule(folder, answer.module_name),
+            log=folder / LOG,
             fingerprint=fingerprint_of(after),
-            compile_s=answer["compile_s"],
-            start_s=answer["read_s"],
-            wall_s=time.perf_counter() - began,
-            cpu_s=answer["cpu_s"],
-            peak_bytes=answer["peak_bytes"],
             memory=memory_of(after),
-            jaxlib=answer["jaxlib"],
-            kept="kept" in answer,
+            kept=kept,
+            **msgspec.structs.asdict(answer),
         )
 
-    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Answer, bool]:
+        """The answer, and whether it comes from the cache."""
         if self._cache is None:
-            return self._ask(request, folder, on_phase)
-        key = self._key(request)
-        names = {"@FOLDER@": str(folder)}
+            return self._compiled(request, folder, on_phase), False
+        key, names = self._key(request), {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
         kept = self._cache.load(key, folder, names)
-        if kept is not None and _is_whole(kept, _module(folder, request, kept)):
-            self._on_phase(Phase(request, "kept from before", kept["module_name"]))
+        module = None if kept is None else _module(folder, request, kept.module_name)
+        if kept is not None and module is not None and module.is_file():
+            self._on_phase(Phase(request, "kept from before", kept.module_name))
             self._on_phase(Phase(request, "done"))
-            return kept | {"kept": True}
+            return kept, True
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
-        answer = self._ask(request, folder, on_phase)
-        # The module may have been written anew since its content was asked for.
-        if "module_name" in answer and key == self._key(request):
+        answer = self._compiled(request, folder, on_phase)
+        if key == self._key(request):  # else the module was written anew since its content was asked for
             self._cache.store(key, folder, names, answer)
-        return answer
+        return answer, False
+
+    def _compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> Answer:
+        reply = self._ask(request, folder, on_phase)
+        check_room(folder)
+        if error := reply.get("user_error"):
+            raise UserError(error["what"], where=error["where"] or request.module, remedy=error["remedy"])
+        if "crashed" in reply:
+            raise crash(reply["crashed"], folder / LOG, request.flags)
+        if "xla_error" in reply:
+            raise refused(reply["xla_error"], request.module, folder / LOG)
+        return msgspec.convert(reply, Answer)
 
     def _key(self, request: RehearsalRequest) -> str:
-        others = (request.target, request.portable_target, request.allocator_bytes, request.topology)
-        switches = {
-            "others": others,
-            "profile": request.profile_as,
-            "whole": (request.to_the_end, request.as_job, request.before_stages, request.until_scheduling),
-            "passes": "" if request.passes is None else PASSES[request.passes],
+        others = {
+            "device": (request.target, request.portable_target, request.allocator_bytes, request.topology),
+            "passes": (request.as_job, request.keeps_unscheduled, request.passes, SCHEDULING_PASSES),
         }
-        return key_of(self.python, request.module, request.flags, request.profile, switches)
+        return key_of(self.python, request.module, request.flags, request.profile, others)
 
     def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
         """Send a request and wait for its answer."""
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        answer: Future[dict[str, Any]] = Future()
         with self._lock:
             process = self._started()
             self._count += 1
             number = self._count
-            self._waiting[number] = (request, on_phase, answers)
+            self._waiting[number] = (request, on_phase, answer)
+        order = {
+            "id": number,
+            "module": str(request.module.resolve()),
+            "dump_dir": str(folder),
+            "xla_flags": xla_flags(request, folder),
+            "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
+        }
+        same = ("target", "portable_target", "allocator_bytes", "topology", "as_job", "passes")
         try:
-            self._send(process, message(number, request, folder))
-            answer = answers.get(timeout=request.timeout_s)
-            remove_generated_code(folder)
-            mask_configs(folder)
-            if request.before_stages or request.until_scheduling:
-                keep_before_stages(folder)
-                remove_passes(folder)
-            return answer | {"jaxlib": self._jaxlib}
-        except queue.Empty:
+            self._send(process, {**order, **{name: getattr(request, name) for name in same}})
+            reply = answer.result(request.timeout_s)
+            keeps = request.keeps_unscheduled or request.passes == "before scheduling"
+            tidy(folder, passes=keeps and keep_unscheduled(folder))
+            return reply | {"jaxlib": self._jaxlib}
+        except TimeoutError:
             what = f"not compiled after {request.timeout_s:g} s"
             raise UserError(what, where=request.module, remedy=f"see the log: {folder / LOG}") from None
         finally:
@@ -214,7 +203,7 @@ class Compiler:
             return self._process
         # The child may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
         root = str(Path(pgle.__file__).resolve().parent.parent)
-        start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.children import main; main()"
+        start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker import main; main()"
         try:
             process = subprocess.Popen(
                 [self.python, "-c", start],
@@ -232,8 +221,8 @@ class Compiler:
         if "jaxlib" not in hello:
             process.kill()
             process.wait()
-            if said := hello.get("user_error"):
-                raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
+            if reply := hello.get("user_error"):
+                raise UserError(reply["what"], where=reply["where"], remedy=reply["remedy"])
             raise UserError(f"the compiler's process does not start: {self._last_words()}", where=self.python)
         self._jaxlib = hello["jaxlib"]
         self._process = process
@@ -243,21 +232,21 @@ class Compiler:
     def _listen(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
         """Hand answers to those who wait for them, until the process ends."""
         for line in stream:
-            said = json.loads(line)
-            if (waiting := self._waiting.get(said["id"])) is None:
+            reply = json.loads(line)
+            if (waiting := self._waiting.get(reply["id"])) is None:
                 continue
-            request, on_phase, answers = waiting
-            if "answer" in said:
-                self._waiting.pop(said["id"], None)
-                answers.put(said["answer"])
+            request, on_phase, answer = waiting
+            if "answer" in reply:
+                self._waiting.pop(reply["id"], None)
+                answer.set_result(reply["answer"])
             else:
-                phase = Phase(request, said["phase"], said.get("module", ""), said.get("devices", 0))
+                phase = Phase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
                 on_phase(phase)
                 self._on_phase(phase)
         code = process.wait()
         for number in list(self._waiting):
-            *_, answers = self._waiting.pop(number)
-            answers.put({"crashed": code})
+            *_, answer = self._waiting.pop(number)
+            answer.set_result({"crashed": code})
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -265,55 +254,29 @@ class Compiler:
         return rows[-1].strip()[:300] if rows else "no output"
 
 
-def _module(folder: Path, request: RehearsalRequest, answer: dict[str, Any]) -> Path | None:
+def _module(folder: Path, request: RehearsalRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
-    if request.until_scheduling:
-        return folder / BEFORE["scheduling"]
-    return scheduled_module(folder, str(answer.get("module_name")))
+    return folder / UNSCHEDULED if request.passes == "before scheduling" else scheduled_module(folder, name)
 
 
-class _Answer(TypedDict):
-    """What is kept of a compilation besides its files."""
-
-    module_name: str
-    num_partitions: int
-    num_replicas: int
-    compile_s: float
-    read_s: float
-    cpu_s: float
-    peak_bytes: int
-    jaxlib: str
-
-
-def _is_whole(answer: dict[str, Any], module: Path | None) -> bool:
-    """Whether a kept answer says all that is needed, and its module is there."""
-    try:
-        msgspec.convert(answer, _Answer)
-    except msgspec.ValidationError:
-        return False
-    return module is not None and module.is_file()
+def environment() -> dict[str, str]:
+    """The compiler's environment: ours without what would change the compilation."""
+    drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
+    return kept | {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
+        # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
+        "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
+    }
 
 
 def rehearse_compile(request: RehearsalRequest, python: str = sys.executable) -> RehearsalResult:
     """Compile one module in a session of its own; see `Compiler.compile`."""
     with Compiler(python) as compiler:
         return compiler.compile(request)
-
-
-def matches_job(result: RehearsalResult, job: Path | str) -> bool:
-    """Whether a rehearsal compiled to the fingerprint of the job that wrote the module.
-
-    Args:
-        result: of a rehearsal with the job's target, topology and flags, `RehearsalRequest.as_job`.
-        job: the job's fingerprint (32 hexadecimal digits), or its ``*_gpu_after_optimizations.hlo.pb`` dump.
-
-    Raises:
-        UserError: the dump has no fingerprint.
-    """
-    if isinstance(job, str) and re.fullmatch(r"[0-9a-f]{32}", job):
-        return result.fingerprint == job
-    path = Path(job)
-    wanted = fingerprint_of(path)
-    if not wanted:
-        raise UserError("holds no fingerprint", where=path, remedy="give the *_gpu_after_optimizations.hlo.pb dump")
-    return result.fingerprint == wanted

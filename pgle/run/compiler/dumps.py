@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import resource
 import shutil
 from collections.abc import Iterable, Sequence
-from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
-from pgle.run.ask.jax_private.wire import fields, hlo_module_bytes, without_fields
-from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE
+from pgle.run.ask.jax_private.wire import hlo_module_bytes, without_fields
+from pgle.run.directory.out import LOG as LOG
 from pgle.xla.log.events import FATAL, flag_refusal
 
-LOG = "xla.log"
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-Stage: TypeAlias = Literal["combining", "scheduling"]
-"""Of XLA's passes: the earlier ones decide what is computed in which fusions; then collectives are combined and made
-asynchronous, and copies put in; then all is scheduled."""
-BEFORE: dict[Stage, str] = {"combining": "before_combining.hlo.pb", "scheduling": "before_scheduling.hlo.pb"}
-"""Files with the module as it was before a stage."""
-_FIRST: dict[Stage, tuple[str, str]] = {
-    "combining": ("rename_fusions", "post-fusion*optimization"),
-    "scheduling": ("fusion-wrapper", "pre-scheduling-passes"),
-}
-"""The pass that a stage begins with, and its pipeline as the names of dumps have it."""
+UNSCHEDULED = "before_scheduling.hlo.pb"
+"""File with the module as it was before scheduling, where that was asked for."""
 SCHEDULING = "scheduling"
-"""The phase that begins when the module is written as it was before that stage, where that was asked for."""
+"""The phase that begins when XLA has dumped that."""
+DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
+"""The flag by which XLA dumps the module as it was before scheduling, and around each pass of that name."""
+_BEFORE_SCHEDULING = "*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"
+_OF_PASSES = "module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"
+
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
 FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
@@ -64,76 +57,42 @@ def find_schedule(folder: Path, name: str) -> Path | None:
     return _newest(exact or [path for path in dumps if re.match(r"main\.\d+", stems[path])])
 
 
+def find_unscheduled(folder: Path) -> Path | None:
+    """XLA's dump of the module as it was before scheduling (`DUMP_BEFORE_SCHEDULING`)."""
+    return next(iter(sorted(folder.glob(_BEFORE_SCHEDULING))), None)
+
+
+def keep_unscheduled(folder: Path) -> bool:
+    """Keep the module as it was before scheduling as `UNSCHEDULED`; whether it is there."""
+    dump, kept = find_unscheduled(folder), folder / UNSCHEDULED
+    data = None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
+    if data is not None:
+        kept.write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
+    return kept.exists()
+
+
 def is_generating_code(folder: Path) -> bool:
     """Whether code generation has left its first file."""
     return any(path.suffix in CODE_GENERATION for path in folder.iterdir())
 
 
-def remove_generated_code(folder: Path) -> None:
-    """Remove what code generation dumped: of no use here, and hundreds of files for a large step."""
+def tidy(folder: Path, *, passes: bool) -> None:
+    """Remove what nobody reads, hundreds of files for a large step, and leave no credential.
+
+    Args:
+        folder: of dumps.
+        passes: whether the modules before and after single passes go, too.
+    """
     for path in folder.iterdir():
-        if path.suffix in CODE_GENERATION:
+        if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
             path.unlink()
+    mask_configs(folder)
 
 
 def mask_configs(folder: Path) -> None:
     """Leave no credential in what XLA dumps of its flags."""
     for path in folder.glob("*.config.pbtxt"):
         mask_file(path)
-
-
-def dump_before(stages: Iterable[Stage]) -> str:
-    """The flag by which XLA dumps the module as it was before these stages, and around each pass of the same names."""
-    return f"--xla_dump_hlo_pass_re=^({'|'.join(_FIRST[stage][0] for stage in stages)})$"
-
-
-def find_before(folder: Path, stage: Stage) -> Path | None:
-    """XLA's dump of the module as it was before a stage (`dump_before`)."""
-    return next(iter(sorted(folder.glob(f"*.{_FIRST[stage][1]}.after_pipeline-start.*.hlo.pb"))), None)
-
-
-def keep_before_stages(folder: Path) -> None:
-    """Keep the module as it was before each stage, where it was dumped, as `BEFORE` names it."""
-    for stage, name in BEFORE.items():
-        dump, kept = find_before(folder, stage), folder / name
-        data = None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
-        if data is not None:
-            kept.write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
-
-
-def remove_passes(folder: Path) -> None:
-    """Remove the modules as they were before and after single passes."""
-    for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
-        path.unlink()
-
-
-def dataflow_of(dump: Path) -> str:
-    """What a module that is not scheduled computes, whatever its names, ids and chains of bitcasts: a digest.
-
-    Args:
-        dump: an HloModuleProto, as `BEFORE` names files of.
-    """
-    from pgle.xla.protos import hlo_pb2
-
-    module = hlo_pb2.HloModuleProto.FromString(read_bytes(dump))
-    computations: dict[int, bytes] = {}
-    for computation in module.computations:  # those that are called come first, and so do operands
-        made: dict[int, bytes] = {}
-        sources: dict[int, bytes] = {}  # of bitcasts, what they are bitcasts of
-        held = []
-        for item in computation.instructions:
-            number, is_bitcast = item.id, item.opcode == "bitcast"
-            parts = [sources.get(given, made[given]) if is_bitcast else made[given] for given in item.operand_ids]
-            sources |= {number: parts[0]} if is_bitcast else {}
-            parts += [computations[called] for called in item.called_computation_ids]
-            parts += sorted(made.get(before, b"") for before in item.control_predecessor_ids)
-            for name in ("name", "id", "operand_ids", "called_computation_ids", "control_predecessor_ids", "metadata"):
-                item.ClearField(name)
-            item.DiscardUnknownFields()
-            made[number] = hashlib.sha256(b"".join([item.SerializeToString(), *parts])).digest()
-            held += [] if is_bitcast else [made[number]]
-        computations[computation.id] = hashlib.sha256(b"".join([*sorted(held), made[computation.root_id]])).digest()
-    return computations[module.entry_computation_id].hex()
 
 
 def is_full(folder: Path) -> bool:
@@ -168,8 +127,8 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     """
     text = log.read_text(errors="replace")[-TAIL:]
     if (refused := flag_refusal(text)) is not None:
-        said = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"
-        return UserError(f"this XLA refuses a flag: {said}", remedy="leave it out, or see: pgle flags lint")
+        reason = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"
+        return UserError(f"this XLA refuses a flag: {reason}", remedy="leave it out, or see: pgle flags lint")
     fatal = FATAL.search(text)
     line = next((group for group in fatal.groups() if group), "") if fatal else ""
     if code == -9:
@@ -179,9 +138,9 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     return UserError(f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}")
 
 
-def refused(said: str, module: Path, log: Path) -> UserError:
-    """The error for a module that XLA does not compile, by the first line of what XLA said."""
-    line = said.strip().partition("\n")[0]
+def refused(answer: str, module: Path, log: Path) -> UserError:
+    """The error for a module that XLA does not compile, by the first line of what XLA answers."""
+    line = answer.strip().partition("\n")[0]
     if (dynamic := _DYNAMIC.search(line)) is not None:
         what = f"the sizes of its arrays are known only as it runs ({dynamic[0]})"
         return UserError(what, where=module, remedy="export or lower it with numbers in place of symbols")
@@ -192,43 +151,19 @@ def memory_of(dump: Path) -> dict[str, int]:
     """Device memory of a scheduled module by XLA's buffer assignment, in bytes.
 
     Args:
-        dump: the HloProto of the module; XLA's memory report is looked for in the same folder.
+        dump: the HloProto of the module.
 
     Returns:
-        argument and output (of both memories; some may be the same buffer); temp and total, of the GPU alone. Empty if
-        XLA left no report.
+        argument, output (results that take no argument's place), temp, and total, which holds constants, too; all of
+        the GPU alone. Empty if the dump holds no buffer assignment.
     """
-    report = _newest(dump.parent.glob(f"{dump.name.removesuffix('.hlo.pb')}-memory-usage-report.pb"))
-    if report is None:
+    from pgle.xla.hlo.buffers import buffers_from_bytes  # and protobuf, which the worker's Python may lack
+
+    plan = buffers_from_bytes(read_bytes(dump))
+    if plan is None:
         return {}
-    from pgle.xla.protos import hlo_pb2
-
-    # One entry for each memory space: 1 its bytes, 2 its colour, 3 its allocations. Host memory is not the GPU's.
-    spaces = [list(fields(space)) for _, space in fields(report.read_bytes()) if isinstance(space, bytes)]
-    usage = [found for space in spaces if (2, HOST_MEMORY_SPACE) not in space for found in space]
-    total = sum(value for number, value in usage if number == 1 and isinstance(value, int))
-    # The temporary buffers are combined into one allocation, which is numbered last (xla/service/buffer_assignment.cc).
-    allocations = [
-        {key: content for key, content in fields(value) if isinstance(content, int)}
-        for number, value in usage
-        if number == 3 and isinstance(value, bytes)
-    ]
-    temp = max(allocations, key=lambda item: item.get(1, 0), default={}).get(2, 0)
-    module = hlo_module_bytes(read_bytes(dump)) or b""
-    head = hlo_pb2.HloModuleProto.FromString(without_fields(module, {3: None})).host_program_shape
-    return {
-        "argument": sum(_size(shape, hlo_pb2) for shape in head.parameters),
-        "output": _size(head.result, hlo_pb2),
-        "temp": temp,
-        "total": total,
-    }
-
-
-def _size(shape: Any, hlo_pb2: Any) -> int:
-    if shape.tuple_shapes:
-        return sum(_size(element, hlo_pb2) for element in shape.tuple_shapes)
-    bits = BITS.get(hlo_pb2.PrimitiveType.Name(shape.element_type).lower(), 0)
-    return int(prod(shape.dimensions) * bits + 7) // 8
+    sizes = {"argument": plan.arguments_bytes, "output": plan.outputs_bytes, "temp": plan.temporary_bytes}
+    return {**sizes, "total": plan.peak_bytes}
 
 
 def _newest(paths: Iterable[Path]) -> Path | None:

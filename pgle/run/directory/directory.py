@@ -31,6 +31,7 @@ COMPARED: tuple[StageName, StageName] = ("baseline", "perf")  # the stages whose
 CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
 LOG = "output.log"
 MANIFEST = "manifest.json"
+STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
 STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"
@@ -207,6 +208,11 @@ class RunDirectory:
     def profile(self) -> Path:
         """Where `pgle run`, and without another name `pgle convert RUN`, write the cost profile."""
         return self.path / "profile.pbtxt"
+
+    @property
+    def judged_flags(self) -> Path:
+        """XLA flags that the baseline ran without, if the run was to judge them."""
+        return self.path / "flags.txt"
 
     @property
     def found_profile(self) -> Path | None:

@@ -12,7 +12,7 @@ from pgle.run.ask.flag_probe import installed
 from pgle.run.ask.machine import Check, Machine, read_gpus
 from pgle.run.ask.plugins import Repair, repair
 from pgle.run.directory.manifest import Gpu
-from pgle.run.doctor import gpu, software
+from pgle.run.doctor import checks
 
 PLUGIN = "CUDA plugin"
 TO_REHEARSE = ("jax", PLUGIN, "packages", "XLA_FLAGS", "disk", "run directory")
@@ -55,24 +55,24 @@ def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
     """
     gpus = read_gpus(machine)
     probes: tuple[tuple[str, Callable[[], Check]], ...] = (
-        ("GPUs", lambda: gpu.check_gpus(machine, gpus)),
-        ("driver", lambda: gpu.check_driver(machine, gpus)),
-        ("CUPTI", lambda: gpu.check_counters(machine)),
-        ("DCGM", lambda: gpu.check_monitors(machine)),
-        ("profilers", lambda: gpu.check_profilers(machine)),
-        ("nsys", lambda: gpu.check_nsys(machine)),
-        ("jax", lambda: software.check_jax(machine)),
-        (PLUGIN, lambda: software.check_plugin(machine)),
-        ("ptxas", lambda: software.check_ptxas(machine)),
-        ("packages", lambda: software.check_packages(machine)),
-        ("XLA_FLAGS", lambda: software.check_flags(machine)),
-        ("variables", lambda: software.check_variables(machine)),
-        ("XLA log", lambda: software.check_log(machine)),
-        ("compilation cache", lambda: software.check_compilation_cache(machine)),
-        ("disk", lambda: software.check_disk(machine, run_dir)),
-        ("run directory", lambda: software.check_run_dir(machine, run_dir)),
-        ("limits", lambda: software.check_limits(machine)),
-        ("shared memory", lambda: software.check_shared_memory(machine, gpus)),
+        ("GPUs", lambda: checks.check_gpus(machine, gpus)),
+        ("driver", lambda: checks.check_driver(machine, gpus)),
+        ("CUPTI", lambda: checks.check_counters(machine)),
+        ("DCGM", lambda: checks.check_monitors(machine)),
+        ("profilers", lambda: checks.check_profilers(machine)),
+        ("nsys", lambda: checks.check_nsys(machine)),
+        ("jax", lambda: checks.check_jax(machine)),
+        (PLUGIN, lambda: checks.check_plugin(machine)),
+        ("ptxas", lambda: checks.check_ptxas(machine)),
+        ("packages", lambda: checks.check_packages(machine)),
+        ("XLA_FLAGS", lambda: checks.check_flags(machine)),
+        ("variables", lambda: checks.check_variables(machine)),
+        ("XLA log", lambda: checks.check_log(machine)),
+        ("compilation cache", lambda: checks.check_compilation_cache(machine)),
+        ("disk", lambda: checks.check_disk(machine, run_dir)),
+        ("run directory", lambda: checks.check_run_dir(machine, run_dir)),
+        ("limits", lambda: checks.check_limits(machine)),
+        ("shared memory", lambda: checks.check_shared_memory(machine, gpus)),
     )
     with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
         return Diagnosis(tuple(pool.map(lambda probe: _safely(*probe), probes)), gpus)

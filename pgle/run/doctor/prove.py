@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-import io
-import re
-import socket
 import sys
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, write_files
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.stages.pipeline import Pipeline, PipelineRequest, run_pipeline
-from pgle.run.stages.running import Capture, choose_back_end
+from pgle.run.stages.pipeline import Capture, Pipeline, PipelineRequest, choose_back_end, run_pipeline
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 
 PROGRAM = ("-m", "pgle.workloads.overlap")
 """Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
 DEVICES = 4
-IN_BUNDLE = ("manifest.json", "profile.pbtxt", "profile.pbtxt.json", "facts.json", "steps.jsonl", "output.log")
-MAX_FILE_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,6 @@ class Proof:
     links: tuple[Link, ...]  # in order
     simulated: bool  # whether the GPU is; then its times are of the simulation
     run: Path  # the run directory, which is kept
-    bundle: AnyPath | None  # a small archive to attach to a report; None where it was not asked for
 
     @property
     def ok(self) -> bool:
@@ -53,7 +43,7 @@ class Proof:
         return all(link.ok for link in self.links)
 
 
-def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None], bundle: AnyPath | None) -> Proof:
+def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None]) -> Proof:
     """Run all stages of `pgle run` on our small program, and look at what each left.
 
     Args:
@@ -61,7 +51,6 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
         capture: as of `pgle run`; ``auto`` takes the GPUs where there are any.
         target: the GPU to simulate where there is none.
         announce: called with the name of each stage before it starts.
-        bundle: a ``.tar.gz`` to write.
 
     Raises:
         UserError: the run directory is not empty, or a stage cannot be run.
@@ -74,10 +63,7 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     words = (sys.executable, *PROGRAM, *(("--devices", str(DEVICES), "--compile-only") if simulated else ()))
     stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
     result = run_pipeline(PipelineRequest(stage, back_end), announce)
-    proof = Proof(links(result), simulated, run, bundle)
-    if bundle is not None:
-        write_files({bundle: packed(run, proof)})
-    return proof
+    return Proof(links(result), simulated, run)
 
 
 def links(result: Pipeline) -> tuple[Link, ...]:
@@ -117,22 +103,3 @@ def links(result: Pipeline) -> tuple[Link, ...]:
         ),
         Link("step times", compared is not None, "runs without and with the profile can be compared", change),
     )
-
-
-def packed(run: Path, proof: Proof) -> bytes:
-    """The small files of a run directory as ``.tar.gz``; names of hosts, users and home folders are replaced."""
-    hidden = {str(Path.home()): "~", str(run.resolve()): "RUN", socket.gethostname(): "HOST", getpass.getuser(): "USER"}
-    files = {"proof.txt": "".join(f"{'ok' if x.ok else 'FAILED'}  {x.name}: {x.found}\n" for x in proof.links).encode()}
-    for path in sorted(run.rglob("*")):
-        if path.is_file() and path.name.startswith(IN_BUNDLE) and not path.is_symlink():
-            files[str(path.relative_to(run))] = path.read_bytes()[-MAX_FILE_BYTES:]
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, data in files.items():
-            text = data.decode(errors="replace")
-            for word, other in hidden.items():
-                text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", other, text)
-            entry = tarfile.TarInfo(f"pgle-proof/{name}")
-            entry.size = len(text.encode())
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    return out.getvalue()

@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 from pgle.errors import UserError
 from pgle.next import typed
-from pgle.run.directory.directory import MANIFEST, RunDirectory
-from pgle.run.inputs.logs import utf8_head
+from pgle.run.directory.directory import MANIFEST, STORED, RunDirectory
 from pgle.run.inputs.next_command import following
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import fingerprint_of
@@ -23,7 +22,6 @@ DEPTH = 4  # folders below the first; a profiler's log directory nests its xplan
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
 PROGRAM = "JAX program"
-STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
 TRACE = "timeline.trace.json"
 PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # its files in a folder
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
@@ -183,7 +181,6 @@ def _head(path: Path, *words: bytes) -> bool:
             head = file.read(1 << 15)
     except OSError:
         return False
-    head = utf8_head(head)
     return any(word in head for word in words)
 
 

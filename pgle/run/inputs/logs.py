@@ -1,4 +1,4 @@
-"""Texts of people: logs in any encoding, and stdin kept as a file whose name says what it is."""
+"""Texts of people: logs, and stdin kept as a file whose name says what it is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
 
 from pgle.errors import UserError
 from pgle.files import MAX_FILE_BYTES, open_bytes, read_head
-from pgle.run.compiler.folder import claim
+from pgle.run.directory.out import claim
 
 HEAD_BYTES = 4096  # of a file, to decide whether it is text
 
@@ -22,22 +21,9 @@ LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
 MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
 
 
-def utf8(stream: IO[bytes]) -> io.BufferedReader:
-    """A stream of text as UTF-8 without a byte order mark; of a pipe, what has come so far can be read at once."""
-    return io.BufferedReader(_Utf8(stream), 1 << 20)
-
-
-def utf8_head(head: bytes) -> bytes:
-    """The beginning of a file as UTF-8, where it is text."""
-    encoding = _encoding(head)
-    if encoding == "utf-8-sig":
-        return head.removeprefix(codecs.BOM_UTF8)
-    return head.decode(encoding, errors="replace").encode()
-
-
 def is_text(head: bytes) -> bool:
     """Whether a file that begins so is text: one zero byte or another is left by a file system, many are binary."""
-    return utf8_head(head).count(0) <= len(head) // 10
+    return head.count(0) <= len(head) // 10
 
 
 class TextLines:
@@ -65,7 +51,7 @@ class TextLines:
         with open_bytes(self.path) as file:
             if not is_text(file.peek(HEAD_BYTES)[:HEAD_BYTES]):
                 raise UserError("is not text", where=self.path, remedy=remedy)
-            text = io.TextIOWrapper(utf8(file), "utf-8", errors="replace")
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="replace")
             lines = characters = 0
             while line := text.readline(LONGEST_LINE):
                 yield line.rstrip("\n")
@@ -75,44 +61,6 @@ class TextLines:
                     raise UserError(what, where=self.path, remedy=remedy)
                 while len(line) == LONGEST_LINE and not line.endswith("\n"):
                     line = text.readline(LONGEST_LINE)
-
-
-def _encoding(head: bytes) -> str:
-    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    if len(head) > 3 and (head[0] == 0) + (head[1] == 0) == 1:  # one half of the first sign, which is ASCII
-        return "utf-16-be" if head[0] == 0 else "utf-16-le"
-    return "utf-8-sig"
-
-
-class _Utf8(io.RawIOBase):
-    """What `utf8` reads: bytes as they are, without the mark, or UTF-16 recoded."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._ready: bytes | None = None  # None before the first bytes, which tell the encoding
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if self._ready is None:
-            head = self._stream.read(4)
-            encoding = _encoding(head)
-            if encoding == "utf-8-sig":
-                self._ready = head.removeprefix(codecs.BOM_UTF8)
-            else:
-                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-                self._ready = self._decoder.decode(head).encode()
-        while not self._ready:
-            data = getattr(self._stream, "read1", self._stream.read)(len(buffer))
-            self._ready = data if self._decoder is None else self._decoder.decode(data, final=not data).encode()
-            if not data:
-                break
-        given, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
-        buffer[: len(given)] = given
-        return len(given)
 
 
 STDIN = "-"  # the word for stdin on a command line
@@ -130,8 +78,6 @@ MAGIC = {
 """How content begins → the suffix by which readers know it; else it is a log."""
 
 _ARCHIVES = {b"\xfd7zXZ\x00": ".xz", b"\x1f\x8b": ".gz"}
-
-_HEAD_BYTES = 4096
 
 
 def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
@@ -152,11 +98,11 @@ def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
             left -= file.write(piece)
             if left < 0:
                 raise UserError(f"more than {MAX_FILE_BYTES:,} bytes", where=STDIN, remedy="give the part that matters")
-    head = read_head(raw, _HEAD_BYTES)
+    head = read_head(raw, HEAD_BYTES)
     archive = next((suffix for magic, suffix in _ARCHIVES.items() if head.startswith(magic)), "")
     if archive:
         raw = raw.rename(raw.with_suffix(archive))
-        head = read_head(raw, _HEAD_BYTES)
+        head = read_head(raw, HEAD_BYTES)
     return raw.rename(folder / f"stdin{_suffix(head, binary)}{archive}")
 
 
@@ -178,6 +124,6 @@ def keep_module(out: Path) -> Path:
 
 
 def _suffix(head: bytes, binary: str) -> str:
-    text = utf8_head(head).lstrip()
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     found = next((suffix for magic, suffix in MAGIC.items() if text.startswith(magic)), "")
     return found or (binary if head.startswith(b"\n") and not head.isascii() else ".log")

@@ -67,10 +67,14 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
-    note = ""
-    hardware = given
-    if given is None and costs.program.hlo is not None and not on_host(trace):
-        hardware, note = _hardware(trace, costs.program.hlo)
+    hardware, note = given, ""
+    if not on_host(trace):
+        own, capability, why = _hardware(trace, costs.program.hlo)
+        if target is None:
+            hardware, note = (None, "") if costs.program.hlo is None else (own, why)
+        elif capability not in (None, target.compute_capability):
+            ran_on = own.name if own else "other GPUs"
+            note = f"the trace is of {ran_on}; expected times are of {target.name}, since --target says so"
     trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
     memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
@@ -168,13 +172,16 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     return replace(trace, warnings=(*trace.warnings, *notes)), Dumps((folder,), (module,))
 
 
-def _hardware(trace: Trace, module: Module) -> tuple[Hardware | None, str]:
-    """The GPU that the HLO or else the trace names, None for one that is not in the table; and what to say of it."""
+def _hardware(trace: Trace, module: Module | None) -> tuple[Hardware | None, tuple[int, int] | None, str]:
+    """The GPU that the HLO or else the trace names, None for one that is not in the table; its compute capability; and
+    what to say of it."""
     recorded = next((recording for recording in trace.recordings.values() if recording.capability), Recording())
     if recorded.vendor.lower() not in ("", "nvidia"):
-        return None, f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
-    capability = compute_capability(module) or recorded.capability
-    return by_capability(capability), "" if capability else "no GPU is named: an H100 is assumed; say --target"
+        note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
+        return None, None, note
+    capability = (module and compute_capability(module)) or recorded.capability
+    note = "" if capability else "no GPU is named: an H100 is assumed; say --target"
+    return by_capability(capability), capability, note
 
 
 def on_host(trace: Trace) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import quoted, typed
-from pgle.run.directory.directory import COMPARED, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
 
 if TYPE_CHECKING:
     from pgle.run.directory.manifest import Manifest
@@ -64,7 +64,9 @@ def launch_of(run: RunDirectory) -> Launch:
     if not asked:
         return Launch(run=run)
     options = [word for name in _OPTIONS if asked.get(name) is not None for word in (f"--{name}", str(asked[name]))]
-    options += [f"--flag={flag.word}" for flag in _flags(asked)]
+    judged = run.judged_flags.read_text().splitlines() if run.judged_flags.is_file() else []
+    options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
+    options += ["--flags-file", str(run.judged_flags)] if judged else []
     profiling = [
         word
         for name, default in _OF_PROFILING.items()
@@ -98,26 +100,11 @@ def look_closer(run: RunDirectory) -> str:
 
 
 def tune(run: RunDirectory) -> str:
-    """The search for flags by what was measured in a run."""
+    """The search for flags by what was measured in a run; empty if one there has found nothing better."""
+    searches = [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
+    if any(not (folder / "flags.txt").exists() for folder in searches):
+        return ""
     return typed("pgle", "tune", run.path, "-o", free(run.path / "tuned"))
-
-
-def against_other_flags(run: RunDirectory) -> str | None:
-    """Step times against the latest earlier run in the same folder, of this program under other flags; None: none."""
-    mine, log = _asked(run), run.stage("perf").rank().log
-    with suppress(OSError):
-        others = (RunDirectory(run.path.parent / path.name) for path in run.path.resolve().parent.iterdir())
-        before = {}
-        for other in (
-            found for found in others if found.is_recorded and _is_older(found.stage("perf").rank().log, log)
-        ):
-            asked = _asked(other)
-            same = asked and all(asked.get(name) == mine.get(name) for name in ("command", "capture", *_OPTIONS))
-            if same and asked.get("XLA_FLAGS") != mine.get("XLA_FLAGS"):
-                before[other.stage("perf").rank().log.stat().st_mtime_ns] = other
-        if before:
-            return typed("pgle", "compare", before[max(before)].stage("perf").path, run.stage("perf").path)
-    return None
 
 
 def more_runs(run: RunDirectory) -> str:

@@ -98,6 +98,9 @@ def _about(folder: Path) -> dict[str, str]:
     names = Counter(gpu.name for gpu in gpus)
     found = {"hardware": ", ".join(f"{count} × {name}" for name, count in names.items())}
     for record in records[:1]:
+        if record.topology.get("simulated") and record.topology.get("devices"):
+            found["hardware"] = f"{record.topology['devices']} × {record.topology['target']}"
+        found["module"] = str(record.facts.get("module", ""))
         found |= {"started": record.started[:16], "commit": record.commit}
         found |= {name: version for name, version in sorted(record.versions.items()) if name.startswith("jax")}
         found["command"] = " ".join(record.argv)

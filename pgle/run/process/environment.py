@@ -48,14 +48,13 @@ class ChildEnvironment:
         return with_efforts(self.plan.xla_flags, efforts(self.values))
 
 
-def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
+def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
     """The user's XLA_FLAGS; where the variable names a file, what that file holds, with the finding that it does.
 
     Raises:
         UserError: the file cannot be read, on which XLA would abort.
     """
-    text = (os.environ if environ is None else environ).get("XLA_FLAGS", "")
-    parsed = parse_flags(text)
+    parsed = parse_flags(environ.get("XLA_FLAGS", ""))
     if not parsed.file:
         return parsed
     try:
@@ -66,18 +65,17 @@ def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
     return replace(held, findings=(*parsed.findings, *held.findings))
 
 
-def flags_with(own: str, environ: Mapping[str, str] | None = None) -> tuple[Flag, ...]:
+def flags_with(own: str) -> tuple[Flag, ...]:
     """The flags of a captured program: the user's, and those that it or a script before it sets, which come later.
 
     Args:
         own: the whole XLA_FLAGS as the program had them; empty where nothing set them.
-        environ: of the user; default: this process's.
 
     Raises:
         UserError: one of them names a file that cannot be read.
     """
     set_there = [flag for flag in user_flags({"XLA_FLAGS": own}).flags if flag.name not in OF_CPUS]
-    given = (*user_flags(environ).flags, *efforts(environ))
+    given = (*user_flags().flags, *efforts())
     return (*(flag for flag in given if flag not in set_there), *set_there)
 
 
@@ -89,14 +87,13 @@ def environment_with(own: str) -> dict[str, str]:
     return {**os.environ, "XLA_FLAGS": text, **asked}
 
 
-def efforts(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> tuple[Flag, ...]:
+def efforts(environ: Mapping[str, str] = os.environ, more: Sequence[str] = ()) -> tuple[Flag, ...]:
     """The `EFFORTS` that environment variables state, or flags of the command line, which win.
 
     Raises:
         UserError: one has no value that jax takes.
     """
-    values = os.environ if environ is None else environ
-    found = {name: Flag(name, values[name.upper()]) for name in EFFORTS if values.get(name.upper())}
+    found = {name: Flag(name, environ[name.upper()]) for name in EFFORTS if environ.get(name.upper())}
     checked = {name: checked_effort(flag, f"{name.upper()}={flag.value}") for name, flag in found.items()}
     for flag in map(typed_flag, more):
         if flag.name in EFFORTS:
@@ -117,12 +114,12 @@ def with_efforts(text: str, asked: Sequence[Flag]) -> FlagList:
 
 
 def given_flags(
-    environ: Mapping[str, str] | None = None, more: Sequence[str] = (), *, own_dumps: bool = False
+    environ: Mapping[str, str] = os.environ, more: Sequence[str] = (), *, own_dumps: bool = False
 ) -> FlagList:
     """All flags that a user gives: XLA_FLAGS of the environment, then the command line's, which win.
 
     Args:
-        environ: default: this process's.
+        environ: the user's environment.
         more: flags of the command line, as `typed_flag` reads them.
         own_dumps: leave out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
 
@@ -160,7 +157,7 @@ def build_environment(
     mode: Mode,
     *,
     python: str | None = None,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     dump_to: str = "",
     stablehlo_to: str = "",
     profile: str = "",
@@ -173,7 +170,7 @@ def build_environment(
     Args:
         mode: the kind of run.
         python: the interpreter of the user's program, asked which flags its jaxlib knows; default: ours.
-        environ: the user's environment; default: this process's.
+        environ: the user's environment.
         dump_to: directory for XLA's dumps, absolute; none where empty.
         stablehlo_to: directory for the StableHLO of every compiled function, absolute; none where empty.
         profile: absolute path of the cost profile, for mode ``perf``.
@@ -185,7 +182,7 @@ def build_environment(
     Raises:
         UserError: the interpreter has no jaxlib, the flags name a missing file, or mode and profile do not agree.
     """
-    base = dict(os.environ if environ is None else environ)
+    base = dict(environ)
     user = given_flags(base, more_flags, own_dumps=own_dumps)
     plan = flags_for(mode, installed(python).jaxlib or None, user, dump_to=dump_to, profile=profile)
     plan, unknown = _leave_out_unknown(plan, user, python)
@@ -311,9 +308,8 @@ class Rank:
         return self.size == 1
 
 
-def find_rank(environ: Mapping[str, str] | None = None) -> Rank:
+def find_rank(env: Mapping[str, str] = os.environ) -> Rank:
     """The rank of this process; a single process where no launcher's variables make sense."""
-    env = os.environ if environ is None else environ
     for launcher, rank, size in LAUNCHERS:
         number, count = _number(env, rank), _number(env, size)
         if number is not None and count is not None and 0 <= number < count and count > 1:

@@ -31,7 +31,7 @@ CONNECT_S = 10  # seconds for which a scheduler may not answer
 
 @contextmanager
 def executor(where: str, tasks: int) -> Iterator[Executor]:
-    """An executor for so many tasks; tasks that have not begun when the block is left by an exception are dropped.
+    """An executor for so many tasks. An exception that leaves the block ends those that run here, and drops the others.
 
     Args:
         where: `PROCESSES`, one for each core and no more than tasks; or ``dask://HOST:PORT``.
@@ -69,6 +69,10 @@ def _processes(tasks: int) -> Iterator[Executor]:
         raise UserError(
             what, remedy="give fewer or smaller inputs at a time; pgle convert: or --executor dask://HOST:PORT"
         ) from None
+    except BaseException:  # what was begun would be waited for
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -106,6 +110,11 @@ def _dask(where: str) -> Iterator[Executor]:
     try:
         if not client.scheduler_info()["workers"]:
             raise UserError("the cluster has no workers", where=where, remedy="start some: dask worker HOST:PORT")
+        try:
+            client.run(os.chdir, Path.cwd())  # a command and its files may be named from here
+        except OSError:
+            remedy = "start pgle in a folder that they share"
+            raise UserError(f"the workers do not see {Path.cwd()}", where=where, remedy=remedy) from None
         yield client.get_executor(pure=False)
     except KilledWorker:
         remedy = "give its workers more, --memory-limit of dask worker"

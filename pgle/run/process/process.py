@@ -142,11 +142,15 @@ def ended(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says anything, of which only the end is read."""
+    """The last line of a log, of which only the end is read; if an answer of pgle failed, its verdict."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = [line.strip() for line in reversed(lines) if line.strip()]
+    return next((line for line in said if line.startswith(FAILED)), said[0] if said else "")
+
+
+FAILED = "✗ "  # begins the verdict of an answer of pgle that failed; warnings come below it
 
 
 def _pump(

@@ -6,29 +6,40 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
 from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.carry import carry, scale_by
+from pgle.costs.profile.carry import carry, check_source, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
-from pgle.run.capture.capture import Devices, capture_modules
-from pgle.run.capture.captured import CapturedProgram, devices_of, module_name, read_captured
+from pgle.files import read_bytes, write_files
+from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
+from pgle.run.capture.captured import (
+    PROGRAM,
+    CapturedProgram,
+    choose_module,
+    devices_of,
+    module_name,
+    partitioned,
+    read_captured,
+)
 from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.dumps import memory_of
 from pgle.run.compiler.request import RehearsalResult
+from pgle.run.process.executor import PROCESSES
 from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
+from pgle.scale.grow import bases, grown
 from pgle.scale.plan import Trial, UnfitError, filled
 from pgle.scale.row import Row, end_of, exposed_by_collective, operations_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.timeline import ORIGINS, Stream
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.reader import is_hlo, read_module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
@@ -39,32 +50,49 @@ OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 
 @dataclass(frozen=True)
-class RowRequest:
-    """What to capture, compile and price; it is sent to other processes and machines."""
+class ScaleRequest:
+    """What is asked."""
 
-    trial: Trial
-    words: tuple[str, ...]  # the command with its placeholders; of a trial with a file none
-    target: str  # the GPU, by name or description
-    out: Path  # folder of all rows, absolute
-    profile: Path | None = None
-    measured_on: Path | None = None  # HLO of the module that the profile was measured on; None: of this row
-    network_gb_s: float | None = None
+    words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
+    devices: tuple[int, ...]  # sizes; of files none: each has its own
+    out: Path  # folder for all rows
+    vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
+    target: str = "h100"
+    per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
+    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, with a warning
+    profile: Path | None = None  # a profile, or a run directory
+    # HLO of the profile's module; None: as the run directory of the profile says, else the first row
+    measured_on: Path | None = None
+    measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
+    unfit: Mapping[int, str] = field(default_factory=dict)  # of files: why there is none for a size
     flags: tuple[str, ...] = ()
     choose: str | None = None
     quiet_s: float = 20.0
+    executor: str = PROCESSES
     cached: bool = True
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network."""
+        return find_hardware(load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s)
+
+    @property
+    def are_files(self) -> bool:
+        """Whether the words are modules and not a command."""
+        return all(Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word))) for word in self.words)
+
+
+@dataclass(frozen=True)
+class RowRequest(ScaleRequest):
+    """What to capture, compile and price; it is sent to other processes and machines, so its paths are absolute."""
+
+    trial: Trial = field(kw_only=True)
 
     @property
     def folder(self) -> Path:
         """The folder of this row."""
         return self.out / "rows" / self.trial.name
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network."""
-        return find_hardware(
-            load_target(self.target), devices_per_host=self.trial.per_host, network_gb_s=self.network_gb_s
-        )
 
 
 @dataclass(frozen=True)
@@ -76,12 +104,15 @@ class Made:
     memory: Mapping[str, int]  # as of `memory_of`
     limit_bytes: int  # that jax's allocator has; 0: no limit
     warnings: tuple[str, ...] = ()
+    grown: Path | None = None  # the program's module, if it is larger than a capture
 
 
 def make_row(request: RowRequest) -> Row:
     """Capture, compile, price. What the program, or XLA, refuses at this size is the row's `failure`."""
     began = time.monotonic()
     trial, folder = request.trial, request.folder
+    if trial.unfit:
+        return Row(trial.devices, hosts=trial.hosts, failure=trial.unfit)
     empty = Row(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (CAPTURED, COMPILED):  # of a row that was stopped
@@ -90,8 +121,8 @@ def make_row(request: RowRequest) -> Row:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
             row = _priced(request, empty, _made(request, log.fileno()))
     except WorkloadError as error:  # whose message holds the whole command, which all rows share
-        said = read_captured(folder / CAPTURED).error or str(error)
-        row = replace(empty, failure=_short(said, folder))
+        reason = read_captured(folder / CAPTURED).error or str(error)
+        row = replace(empty, failure=_short(reason, folder))
     except (UnfitError, UserError) as error:
         row = replace(empty, failure=_short(str(error), folder))
     return replace(row, wall_s=time.monotonic() - began)
@@ -118,22 +149,43 @@ def _made(request: RowRequest, log: int) -> Made:
     setting = told_of_hosts(setting, target, topology, request.network_gb_s)
     made = _compiled(request, setting, target, topology)
     limit = int(setting.memory_fraction * target.memory_bytes)
-    return Made(made.scheduled, made.after_optimizations, made.memory, limit, setting.warnings)
+    found = Made(made.scheduled, made.after_optimizations, made.memory, limit, setting.warnings)
+    if trial.file or trial.devices <= MOST_DEVICES:
+        return found
+    how = f"{', '.join(map(str, bases(trial.devices, MOST_DEVICES, trial.per_host)))} GPUs"
+    return replace(
+        found, warnings=(*found.warnings, f"its module is grown from captures at {how}"), grown=setting.module
+    )
 
 
 def _captured(request: RowRequest, target: Target, log: int) -> tuple[Sequence[Path], CapturedProgram]:
-    where = request.folder / CAPTURED
-    found = capture_modules(
-        filled(request.words, request.trial),
+    """The modules of the program at this size, or of its step if the size is larger than can be captured."""
+    trial, where = request.trial, request.folder / CAPTURED
+    if trial.devices <= MOST_DEVICES:
+        return _captured_at(request, trial, where, target, log), read_captured(where)
+    steps = {}
+    for size in bases(trial.devices, MOST_DEVICES, trial.per_host):
+        last = where / str(size)
+        found = _captured_at(request, replace(trial, devices=size), last, target, log)
+        steps[size] = step = choose_module(found, request.choose)
+        if partitioned(step) != step:
+            raise UnfitError(f"only the program can partition its step, on at most {MOST_DEVICES} GPUs")
+    module = grown({size: read_bytes(path).decode() for size, path in steps.items()}, trial.devices)
+    write_files({where / step.name: module, where / PROGRAM: read_bytes(last / PROGRAM)})
+    return [where / step.name], read_captured(where)
+
+
+def _captured_at(request: RowRequest, trial: Trial, where: Path, target: Target, log: int) -> Sequence[Path]:
+    return capture_modules(
+        filled(request.words, trial),
         where,
         target=target,
-        devices=Devices(request.trial.devices, topology=request.trial.topology),
+        devices=Devices(trial.devices, topology=trial.topology),
         quiet_s=request.quiet_s,
         choose=request.choose,
         until_step=True,
         output=log,
     )
-    return found, read_captured(where)
 
 
 def _compiled(request: RowRequest, setting: Setting, target: Target, topology: str) -> RehearsalResult:
@@ -168,7 +220,8 @@ def _priced(request: RowRequest, empty: Row, made: Made) -> Row:
         limit_bytes=made.limit_bytes or None,
         costs_are="estimated" if profile is None else prediction.costs_are,
         covered_share=None if profile is None else _covered_share(prediction),
-        scheduled=str(made.path.relative_to(request.out) if made.path.is_relative_to(request.out) else made.path),
+        scheduled=_inside(made.path, request.out),
+        grown="" if made.grown is None else _inside(made.grown, request.out),
         warnings=(
             *made.warnings,
             *opaque_warnings(module, () if profile is None else {cost.name for cost in profile.costs}),
@@ -180,6 +233,10 @@ def _priced(request: RowRequest, empty: Row, made: Made) -> Row:
     )
 
 
+def _inside(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
 def _profile(request: RowRequest, made: Made, hardware: Hardware) -> tuple[Profile | None, tuple[str, ...]]:
     """The measured costs under this row's names, and what to say of them."""
     if request.profile is None:
@@ -188,6 +245,7 @@ def _profile(request: RowRequest, made: Made, hardware: Hardware) -> tuple[Profi
     if request.measured_on is None:
         return given, given.warnings
     before, after = _table(request.measured_on), _table(made.path)
+    check_source(given, before, request.profile)
     return carry(given, before, after, scale_by(before, after, hardware)).profile, given.warnings
 
 

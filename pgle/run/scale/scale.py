@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -12,53 +12,19 @@ from pgle.files import read_bytes, sha256
 from pgle.run.capture.captured import devices_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
-from pgle.run.process.executor import PROCESSES, executor
+from pgle.run.process.executor import executor
 from pgle.run.process.process import check_program
 from pgle.run.scale.record import Record, digests
-from pgle.run.scale.row import OF_JAX, RowRequest, make_row
+from pgle.run.scale.row import OF_JAX, RowRequest, ScaleRequest, make_row
 from pgle.scale.answer import Answer, answer
 from pgle.scale.fit import fits
 from pgle.scale.plan import Trial, check_names, trials
 from pgle.scale.row import Row
-from pgle.xla.hlo.reader import is_hlo, read_module
-from pgle.xla.targets import Hardware, find_hardware, load_target
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.targets import Hardware, load_target
 
 OnRow = Callable[[Row, int, int], None]
 """Called with each row, how many are there, and how many there will be; 0: not known."""
-
-
-@dataclass(frozen=True)
-class ScaleRequest:
-    """What is asked."""
-
-    words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
-    devices: tuple[int, ...]  # sizes; of files none: each has its own
-    out: Path  # folder for all rows
-    vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
-    target: str = "h100"
-    per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
-    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, which is said
-    profile: Path | None = None  # a profile, or a run directory
-    measured_on: Path | None = (
-        None  # HLO of the profile's module; None: as the run directory of the profile says, else the first row
-    )
-    measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
-    flags: tuple[str, ...] = ()
-    choose: str | None = None
-    quiet_s: float = 20.0
-    executor: str = PROCESSES
-    cached: bool = True
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network."""
-        return find_hardware(load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s)
-
-    @property
-    def are_files(self) -> bool:
-        """Whether the words are modules and not a command."""
-        return all(Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word))) for word in self.words)
 
 
 @dataclass(frozen=True)
@@ -115,6 +81,8 @@ def _of_command(request: ScaleRequest) -> tuple[Trial, ...]:
 
 def _of_files(request: ScaleRequest) -> tuple[Trial, ...]:
     """A trial for each file, by the devices that it is for."""
+    if not (request.words or request.unfit):
+        raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
     if request.vary or request.fit or len(request.devices) > 1:
         remedy = "leave out --vary, --fit and --devices, and give a file for each size; or give the program"
         raise UserError("a module has one size", where=request.words[0], remedy=remedy)
@@ -122,10 +90,15 @@ def _of_files(request: ScaleRequest) -> tuple[Trial, ...]:
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
     several = len(set(sizes)) < len(sizes)
     found = (
-        Trial(count, per_host, (("module", Path(word).name),) if several else (), file=str(Path(word).resolve()))
-        for word, count in zip(request.words, sizes, strict=True)
+        Trial(count, per_host, (("module", path.name),) if several else (), str(path.resolve()), _digest(path))
+        for path, count in zip(map(Path, request.words), sizes, strict=True)
     )
-    return tuple(sorted(found, key=lambda trial: trial.devices))
+    missing = (Trial(count, per_host, unfit=why) for count, why in request.unfit.items())
+    return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
+
+
+def _digest(path: Path) -> str:
+    return sha256(read_bytes(path))[:12]
 
 
 def _devices_in(path: Path, asked: Sequence[int]) -> int:
@@ -142,8 +115,8 @@ def _about(request: ScaleRequest) -> Mapping[str, object]:
     """All that a row depends on, but its size and values."""
     profile = request.profile
     return {
-        "command": list(request.words),
-        "files": digests(request.words),
+        "command": [] if request.are_files else list(request.words),  # the row of a file has its digest
+        "files": {} if request.are_files else digests(request.words),
         "target": sha256(load_target(request.target).text.encode()),
         "per_host": request.per_host,
         "network_gb_s": request.network_gb_s,
@@ -204,17 +177,6 @@ class _Making:
         self._on_row(row, self._made, total)
 
     def _row(self, trial: Trial) -> RowRequest:
-        request = self._request
-        return RowRequest(
-            trial=trial,
-            words=request.words,
-            target=request.target,
-            out=request.out.resolve(),
-            profile=request.profile if request.profile is None else request.profile.resolve(),
-            measured_on=self._measured_on,
-            network_gb_s=request.network_gb_s,
-            flags=request.flags,
-            choose=request.choose,
-            quiet_s=request.quiet_s,
-            cached=request.cached,
-        )
+        profile = self._request.profile
+        paths = {"out": self._request.out.resolve(), "profile": profile and profile.resolve()}
+        return RowRequest(**{**vars(self._request), **paths, "measured_on": self._measured_on}, trial=trial)

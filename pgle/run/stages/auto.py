@@ -6,6 +6,7 @@ traces, so nsys sees nothing in the same run. A second run takes the compiled pr
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,20 +14,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgle.errors import UserError
+from pgle.masking import kept_argv
+from pgle.next import typed
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook.hook import read_facts
 from pgle.run.process.environment import interpreter
-from pgle.run.stages.evidence import lines_about
-from pgle.run.stages.real import RealBackEnd, checked_window
-from pgle.run.stages.running import run_stage
+from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
+from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.xla.flags.catalogue import release
 from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 
-FIRST_RELEASE = (0, 4, 31)  # of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
 """From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
@@ -85,6 +86,7 @@ def run_auto(request: AutoRequest) -> AutoResult:
         UserError: jax is too old, or a stage cannot be run.
         WorkloadError: the program failed.
     """
+    _check_gpu(request)
     notes = _check_release(request)
     environment = {
         "JAX_ENABLE_PGLE": "true",
@@ -119,6 +121,14 @@ _CACHE_ALL = {
 """Keep every program, also those that compile fast: each must be found again."""
 
 
+def _check_gpu(request: AutoRequest) -> None:
+    """Refuse a program that jax would run on CPUs here; a launcher may start it on other machines."""
+    is_here = Path(request.command[0]).name.startswith("python") if request.command else False
+    if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):
+        remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
+        raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
+
+
 def _check_release(request: AutoRequest) -> tuple[str, ...]:
     """Notes on the installed jax; raises `UserError` where it is too old."""
     try:
@@ -126,9 +136,6 @@ def _check_release(request: AutoRequest) -> tuple[str, ...]:
     except (UserError, KeyError):
         return ()
     found = release(version)
-    if found < FIRST_RELEASE:
-        remedy = "use 'pgle run', which does by hand what AutoPGLE does"
-        raise UserError(f"jax {version} has no AutoPGLE (it came with 0.4.31)", remedy=remedy)
     if request.then_nsys and found < FIRST_HANDOVER:
         remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
         raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)

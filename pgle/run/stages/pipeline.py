@@ -1,19 +1,21 @@
-"""`pgle run`: profile → convert → baseline → verify → perf → compare; what has not changed is skipped."""
+"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline → verify → perf →
+compare, where what has not changed is skipped."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.lookup.coverage import Coverage
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
 from pgle.errors import UserError
-from pgle.files import check_absent, write_files
+from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
@@ -25,17 +27,106 @@ from pgle.run.directory.manifest import (
     now,
     read_manifest,
     record_file,
+    same_program,
     settle,
 )
 from pgle.run.fitted import fitted
 from pgle.run.inputs.next_command import record_comparison
 from pgle.run.process.environment import find_rank
-from pgle.run.stages.running import content_addressed, run_held
+from pgle.run.stages.real import RealBackEnd, checked_window
+from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
+from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.module_verdict import Bounds, ProfileUse
+
+Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
+
+GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) -> BackEnd:
+    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
+
+    Args:
+        capture: the profiler, or ``simulated``.
+        window: what is traced.
+        simulated: the fields of `SimulatedBackEnd`.
+
+    Raises:
+        UserError: `window` is none.
+    """
+    if capture == "auto":
+        capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
+    if capture == "simulated":
+        checked_window(window)
+        return SimulatedBackEnd(**simulated)
+    return RealBackEnd(capture, checked_window(window))
+
+
+AGAINST = "against the profile run"  # begins a warning of another program
+
+
+def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) -> StageResult:
+    """Run one stage by itself.
+
+    Raises:
+        UserError: it cannot be run, XLA would not use the profile, or another pgle is at work in the run directory.
+        WorkloadError: the user's program failed.
+    """
+    if request.profile is not None:
+        read_profile(request.profile)
+    back_end.check(request)
+    is_alone = find_rank().is_alone
+    with request.run.held(shared=not is_alone):
+        if is_alone:
+            settle(request.run)
+        return run_held(request, back_end, again=force, force=force)
+
+
+def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bool) -> StageResult:
+    """Run a stage in a run directory that is held already; `again` and `force` as in `BackEnd.run`."""
+    if request.profile is not None:
+        request = replace(request, profile=content_addressed(request.profile, request.run))
+    try:
+        result = back_end.run(request, again=again, force=force)
+    except BaseException:
+        if find_rank().is_alone:
+            settle(request.run)
+        raise
+    return replace(result, warnings=(*result.warnings, *_mismatches(request)))
+
+
+def _mismatches(request: StageRequest) -> tuple[str, ...]:
+    """The differences between this stage's program and the profile run's in its run directory."""
+    manifest = read_manifest(request.run.path)
+    profiled, now = manifest.last("profile"), manifest.last(request.stage)
+    if request.stage == "profile" or profiled is None or now is None:
+        return ()
+    return tuple(f"{AGAINST}, {line}" for line in same_program(profiled, now))
+
+
+def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
+    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
+
+    A directory is used in place. Raises `UserError` if it is in an object store.
+    """
+    if profile.is_dir():
+        if not isinstance(profile, Path):
+            raise UserError("is a directory of an object store", where=profile, remedy="copy it here first")
+        return profile.resolve()
+    data = profile.read_bytes()
+    named = run.content_named(sha256(data), profile.suffix)
+    if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
+        sidecar = sidecar_path(profile)
+        files: dict[AnyPath, bytes | str] = {named: data}
+        if sidecar.exists():
+            files[sidecar_path(named)] = sidecar.read_bytes()
+        write_files(files, force=True)  # ranks may write the same content at once
+    return named.resolve()
+
 
 STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
 
@@ -48,6 +139,7 @@ class PipelineRequest:
     back_end: BackEnd  # what runs the stages
     fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
     force: bool = False  # run every stage again
+    judged: tuple[str, ...] = ()  # of the stage's flags those that the baseline runs without
 
 
 @dataclass(frozen=True)
@@ -119,6 +211,7 @@ class _Experiment:
         self._announce = announce
         self._on_result = on_result
         self._skipped: list[str] = []
+        self._recorded: dict[str, None] = {}  # warnings of the stages that are skipped
         self._results: list[StageResult] = []
 
     def run(self) -> Pipeline:
@@ -126,16 +219,20 @@ class _Experiment:
         request, profiled = self._request, self._request.stage
         for name in (profiled.stage, *COMPARED):
             self._run.stage(name).check(again=self._is_recorded(name) or request.force)
+        if request.judged:
+            write_files({self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *request.judged, ""))}, force=True)
         self._launch(profiled)
         self._convert()
-        baseline = replace(profiled, stage="baseline", mode="baseline")
+        without = tuple(flag for flag in profiled.flags if flag not in request.judged)
+        baseline = replace(profiled, stage="baseline", mode="baseline", flags=without)
         self._launch(baseline)
         self._announce("verify")
-        coverage = verify(self._run.profile, [baseline.folder.rank().hlo])
+        covers = profiled if request.judged else baseline  # a module that was compiled with the flags of the perf stage
+        coverage = verify(self._run.profile, [covers.folder.rank().hlo])
         path, note = self._run.profile, ""
         if not coverage.is_ok(profiled.bounds):
-            path, note = _carried(self._run, baseline)
-            coverage = verify(path, [baseline.folder.rank().hlo]) if note else coverage
+            path, note = _carried(self._run, covers)
+            coverage = verify(path, [covers.folder.rank().hlo]) if note else coverage
         self._on_result(coverage)
         profile = content_addressed(path, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
@@ -154,7 +251,7 @@ class _Experiment:
             use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
             comparison=comparison,
             checks=checks,
-            warnings=(*([note] if note else self._other_names(coverage)), *warnings),
+            warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *warnings),
             facts={} if perf is None else perf.facts,
             exposed_us=_exposed(before, perf),
         )
@@ -184,6 +281,8 @@ class _Experiment:
         if stage.stage == "profile":
             self._check_profile()
         result = run_held(stage, back_end, again=self._is_recorded(stage.stage) or force, force=force)
+        if self._request.judged and stage.stage == "baseline":  # it is meant to differ
+            result = replace(result, warnings=tuple(line for line in result.warnings if AGAINST not in line))
         if result.failed:
             raise StageError(f"{stage.stage}: {result.failed}")
         self._results.append(result)
@@ -235,6 +334,8 @@ class _Experiment:
         why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs, versions)
         if not why:
             self._skipped.append(stage)
+            last = manifest.last(stage)
+            self._recorded |= dict.fromkeys(last.warnings if last is not None else ())
             self._announce(f"{stage}: unchanged, skipped")
         else:
             self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")

@@ -6,6 +6,7 @@ log lines and the profile's use are real; every time is simulated, and everythin
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,18 @@ import numpy as np
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
+from pgle.next import Next, typed
 from pgle.run.ask.flag_probe import installed
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
-from pgle.run.capture.captured import capture_warnings, choose_module, fitted, modules_in, partitioned, read_captured
+from pgle.run.capture.captured import (
+    capture_warnings,
+    choose_module,
+    fitted,
+    modules_in,
+    own_failure,
+    partitioned,
+    read_captured,
+)
 from pgle.run.compiler.compile import rehearse_compile
 from pgle.run.compiler.request import RehearsalRequest
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
@@ -42,8 +52,8 @@ from pgle.run.process.environment import (
     environment_with,
     interpreter,
 )
-from pgle.run.process.process import check_program
-from pgle.run.stages.evidence import verdict
+from pgle.run.process.process import check_program, ended
+from pgle.run.stages.real import verdict
 from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
@@ -121,7 +131,7 @@ class SimulatedBackEnd:
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
-        topology, said = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
+        topology, remarks = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
         asked, inputs = self.asked(request), self.inputs(request)
         record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
         compiled = rehearse_compile(
@@ -142,7 +152,7 @@ class SimulatedBackEnd:
         prediction = predict(module, None, target, expand_loops=True)
         executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
         trace = simulate(
-            module, prediction.timeline, ranks=compiled.num_partitions, executions=executions,
+            module, prediction.timeline, ranks=compiled.num_devices, executions=executions,
             seed=SEEDS[request.stage],
         )  # fmt: skip
         if request.stage == "profile":
@@ -156,17 +166,17 @@ class SimulatedBackEnd:
             "program": module_path.name,
             "fingerprint": compiled.fingerprint,
             "target": target.name,
-            "devices": f"{compiled.num_partitions} simulated {target.name}",
+            "devices": f"{compiled.num_devices} simulated {target.name}",
             "jaxlib": compiled.jaxlib,
             "flags": kept_flags(child.flags.text),
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
-        where = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
+        where = {"simulated": True, "target": target.name, "devices": compiled.num_devices}
         record = end_record(
             request, replace(record, versions=self.versions(request), topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
-            warnings=(*_assumed(self._devices), *said, *capture_warnings(module_path), *notes),
+            warnings=(*_assumed(self._devices), *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
         return StageResult(request, True, 0, judged, times, facts, record.warnings)
 
@@ -178,7 +188,7 @@ class SimulatedBackEnd:
         return build_environment(
             request.mode,
             python=python,
-            environ=environment_with(own) if own else None,
+            environ=environment_with(own) if own else os.environ,
             more_flags=request.flags,
             own_dumps=True,
             profile=str(request.profile or ""),
@@ -228,11 +238,22 @@ class SimulatedBackEnd:
                     devices=self._devices,
                     quiet_s=self.quiet_s,
                 )
+                _check_end(request.command, folder, self._devices)
             except (UserError, WorkloadError) as error:
                 end_record(request, record, error.exit_code, warnings=(str(error),))
                 raise
         end_record(request, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
+
+
+def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
+    """Raise `WorkloadError` if the program failed, though its step was executed and zeros for results are not why."""
+    code, error = own_failure(folder)
+    if code:
+        how = f"{ended(code)}{error and f' ({error})'} after its step was executed"
+        given = () if devices.assumed else ("--devices", devices.count)
+        instead = typed("pgle", "rehearse", *given, "--", *kept_argv(command))
+        raise WorkloadError(code, f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}")
 
 
 def _assumed(devices: Devices) -> tuple[str, ...]:

@@ -292,7 +292,6 @@ class Gathered:
         start, duration = events.times_ns(where.origin_ns)
         instruction = strings[0].codes_of(events.stats["hlo_op"], data)
         module = strings[1].codes_of(events.stats["hlo_module"], data)
-        instruction, module, program = where.defaults.fill(events, instruction, module)
         graph = activity & (events.stats["cuda_graph_exec_id"].form != ABSENT)
         self.leave_out("graph-launch", duration[graph])
         activity &= ~graph
@@ -306,7 +305,7 @@ class Gathered:
         scope = integers(events.stats["scope_range_id"], 0)
         if not keep.any():
             return
-        codes = self.module_codes(module, program)
+        codes = self.module_codes(module, events.stats["program_id"])
         for identity, name in where.libraries.items():
             rows = np.flatnonzero(keep & (events.metadata == identity))
             pairs = distinct(codes[rows] << 32 | instruction[rows]).tolist()
@@ -326,9 +325,9 @@ class Gathered:
             kind=kind,
         )
 
-    def module_codes(self, name: npt.NDArray[np.int32], program: tuple[Ints, npt.NDArray[np.bool_]]) -> Ints:
+    def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
         """Codes of (module name, program id); -1 where there is no name."""
-        number, given = program
+        number, given = integers(program, 0), program.form == INTEGER
         new = np.ones(len(name), bool)
         new[1:] = (np.diff(name) != 0) | (np.diff(number) != 0) | (np.diff(given) != 0)
         heads = np.flatnonzero(new)
@@ -355,41 +354,11 @@ class Gathered:
         names = list(self.names.of)
         return tuple(ModuleKey(names[code], program) for code, program in self.modules.of)
 
-    def device_values(self) -> tuple[Device, ...]:
-        """The devices, by code."""
-        return tuple(self.devices.of)
-
 
 def integers(stat: Stat, absent: int) -> Ints:
     """int64[n], the integer values of a stat."""
     is_integer = stat.form == INTEGER
     return stat.value if is_integer.all() else np.where(is_integer, stat.value, absent)
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """Stats that stand on event metadata, for events that do not have them: codes by metadata id."""
-
-    instruction: dict[int, int]
-    module: dict[int, int]
-    program: dict[int, int]
-
-    def fill(
-        self, events: Events, instruction: npt.NDArray[np.int32], module: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], tuple[Ints, npt.NDArray[np.bool_]]]:
-        """Instruction and module name codes, and (program ids, bool[n] given)."""
-        stat = events.stats["program_id"]
-        number, given = integers(stat, 0), stat.form == INTEGER
-        if self.instruction or self.module or self.program:
-            number, given = number.copy(), given.copy()
-            for identity in distinct(events.metadata).tolist():
-                here = events.metadata == identity
-                instruction[here & (instruction < 0)] = self.instruction.get(identity, -1)
-                module[here & (module < 0)] = self.module.get(identity, -1)
-                if identity in self.program:
-                    missing = here & ~given
-                    number[missing], given[missing] = self.program[identity], True
-        return instruction, module, (number, given)
 
 
 @dataclass(frozen=True)
@@ -399,26 +368,5 @@ class Place:
     device: Device
     stream: int
     origin_ns: int
-    defaults: Defaults
     scopes: Scopes
     libraries: Mapping[int, str] = field(default_factory=dict)  # names of libraries' kernels, by metadata id
-
-
-def metadata_defaults(plane: Plane, instructions: Codes[str], names: Codes[str]) -> Defaults:
-    """The stats ``hlo_op``, ``hlo_module`` and ``program_id`` of a plane's event metadata."""
-    found: Sequence[dict[int, int]] = ({}, {}, {})
-    tables = (instructions, names, None)
-    ids = [plane.stat_ids.get(name) for name in WANTED[:3]]
-    for identity, item in plane.rest.event_metadata.items():
-        for stat in item.stats:
-            if stat.metadata_id not in ids:
-                continue
-            which = ids.index(stat.metadata_id)
-            table = tables[which]
-            if table is None:
-                found[which][identity] = int(stat.int64_value or stat.uint64_value)
-                continue
-            text = stat.str_value or (plane.rest.stat_metadata[stat.ref_value].name if stat.ref_value else "")
-            if text:
-                found[which][identity] = table.code(text)
-    return Defaults(*found)

@@ -36,13 +36,11 @@ from pgle.trace.table import LIBRARIES, Device, Kind, ModuleKey, Recording, Sour
 from pgle.trace.xplane.columns import (
     INTEGER,
     WANTED,
-    Defaults,
     Events,
     Gathered,
     Place,
     Strings,
     integers,
-    metadata_defaults,
     read_events,
     read_pairs,
 )
@@ -65,7 +63,6 @@ from pgle.trace.xplane.wire import DamagedError, Ints, repeated, signed
 
 _LINE_EVENTS, _LINE_TIMESTAMP = 4, 3
 _POSITIVE = (1 << 62) - 1
-_NO_DEFAULTS = Defaults({}, {}, {})
 
 
 def add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered) -> None:
@@ -111,10 +108,9 @@ def _thunks(
     name = strings[1].codes_of(events.stats["hlo_module"], data)
     run = events.stats["run_id"]
     keep = (instruction >= 0) & (name >= 0) & (run.form == INTEGER)
-    instruction, name, program = _NO_DEFAULTS.fill(events, instruction, name)
     start_ns, duration_ns = events.times_ns(origin_ns)
     start, end = events.offset_ps, events.offset_ps + events.duration_ps
-    module = gathered.module_codes(np.where(keep, name, -1).astype(np.int32), program)
+    module = gathered.module_codes(np.where(keep, name, -1).astype(np.int32), events.stats["program_id"])
     device = integers(events.stats["device_ordinal"], 0)
     columns = (start_ns, duration_ns, start, end, instruction, module, events.metadata, device, run.value)
     return _Thunks(*(column[keep] for column in columns))
@@ -282,7 +278,6 @@ def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gath
     ordinal = plane.name.removeprefix(GPU_PREFIX)
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     ids = plane.stat_ids
-    defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
     named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
     libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
     lines = [_Line(data, *span) for span in plane.lines]
@@ -291,7 +286,7 @@ def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gath
         if len(line.starts) == 0:
             continue
         device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
-        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes, libraries)
+        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, scopes, libraries)
         for events in read_events(data, line.starts, line.ends, WANTED, ids):
             gathered.add_gpu(events, data, strings, place)
 
@@ -366,7 +361,7 @@ def _table(
     recordings: Mapping[str, Recording],
 ) -> Trace:
     """Columns → Trace, ordered by (device, start)."""
-    found = gathered.device_values()
+    found = tuple(gathered.devices.of)
     devices = tuple(sorted(found))
     device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
     start = gathered.column("start_ns")

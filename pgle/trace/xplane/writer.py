@@ -131,8 +131,6 @@ _KIND_NAMES = {Kind.KERNEL: "Kernel", Kind.MEMCPY: "MemcpyD2D", Kind.MEMSET: "Me
 _DETAILS = {Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}
 _UINT64, _INT64, _REF = 0x18, 0x20, 0x38  # tags of the value of an XStat
 
-StatValue = str | int | float
-
 
 @dataclass
 class _Names:
@@ -153,12 +151,7 @@ class _Scopes:
     parent: npt.NDArray[np.int64]
 
 
-def write_xplane(
-    trace: Trace,
-    *,
-    hlo: Mapping[ModuleKey, bytes] | None = None,
-    extra_stats: Mapping[str, StatValue] | None = None,
-) -> bytes:
+def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
     Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
@@ -167,7 +160,6 @@ def write_xplane(
     Args:
         trace: n GPU activities of one process.
         hlo: HloProtos to embed; `trace.hlo` where None.
-        extra_stats: stats that every event gets, as a profiler's context id or occupancy.
 
     Raises:
         ValueError: the devices belong to several processes: write one file for each.
@@ -180,10 +172,7 @@ def write_xplane(
     scopes = _scopes(trace)
     out = [length_delimited(1, _metadata_plane(trace.hlo if hlo is None else hlo, pid))]
     out.append(length_delimited(1, _scope_plane(scopes)))
-    out.extend(
-        length_delimited(1, _device_plane(trace, index, scopes, extra_stats or {}))
-        for index in range(len(trace.devices))
-    )
+    out.extend(length_delimited(1, _device_plane(trace, index, scopes)) for index in range(len(trace.devices)))
     recording = trace.recordings.get(process)
     if recording is not None and recording.utc_ns is not None:
         out.append(length_delimited(1, _environment_plane(recording.utc_ns)))
@@ -251,13 +240,12 @@ def _environment_plane(utc_ns: int) -> bytes:
     return serialized
 
 
-def _device_plane(trace: Trace, index: int, scopes: _Scopes, extra: Mapping[str, StatValue]) -> bytes:
+def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> bytes:
     """``/device:GPU:N`` with a line per stream."""
     device = trace.devices[index]
     names = _Names()
     for name in ("correlation_id", "scope_range_id", "tf_op", "hlo_op", "hlo_module", "program_id", *_DETAILS.values()):
         names[name]
-    constants = _constant_stats(names, extra)
     rows = np.flatnonzero(trace.device == index)
     used = np.unique(trace.instruction[rows])
     op_ref = np.zeros(len(trace.instructions) + 1, np.int64)
@@ -272,7 +260,7 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes, extra: Mapping[str,
         parts = [line.SerializeToString()]
         for start in range(0, len(of_stream), BLOCK_EVENTS):
             block = of_stream[start : start + BLOCK_EVENTS]
-            parts.append(_events(trace, block, scopes.of_row[block], origin, names, op_ref, module_ref, constants))
+            parts.append(_events(trace, block, scopes.of_row[block], origin, names, op_ref, module_ref))
         body.append(length_delimited(3, b"".join(parts)))
     plane = xplane_pb2.XPlane(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
     for i in used.tolist():
@@ -283,21 +271,6 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes, extra: Mapping[str,
     return b"".join(body)
 
 
-def _constant_stats(names: _Names, extra: Mapping[str, StatValue]) -> bytes:
-    """Stats that every event has, ready to append."""
-    stats = []
-    for name, value in extra.items():
-        stat = xplane_pb2.XStat(metadata_id=names[name])
-        if isinstance(value, str):
-            stat.str_value = value
-        elif isinstance(value, float):
-            stat.double_value = value
-        else:
-            stat.int64_value = value
-        stats.append(length_delimited(4, stat.SerializeToString()))
-    return b"".join(stats)
-
-
 def _events(
     trace: Trace,
     rows: npt.NDArray[np.int64],
@@ -306,7 +279,6 @@ def _events(
     names: _Names,
     op_ref: npt.NDArray[np.int64],
     module_ref: npt.NDArray[np.int64],
-    constants: bytes,
 ) -> bytes:
     """The XEvents of `rows` as fields of an XLine."""
     kind, module = trace.kind[rows], trace.module[rows]
@@ -324,8 +296,6 @@ def _events(
         here = kind == details_kind
         if here.any():
             stat(name, _REF, np.full(len(rows), names["kind:unknown"]), here)
-    if constants:
-        records.constant(constants)
     stat("tf_op", _REF, np.full(len(rows), names["XlaModule:"]))
     stat("hlo_op", _REF, op_ref[trace.instruction[rows]])
     stat("hlo_module", _REF, module_ref[module])

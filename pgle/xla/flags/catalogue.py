@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from statistics import median
 from typing import Any, Literal
 
 from pgle.errors import UserError, many
@@ -263,6 +264,12 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
 def _is_change(text: str, names: set[str], value: str | None) -> bool:
     name, _, other = text.partition("=")
     return name in names and (value is None or (value.lower() in _OFF) == (other.lower() in _OFF))
+
+
+def is_slower(effects: Iterable[Effect]) -> bool:
+    """Whether most readings say that the step got longer."""
+    readings = [reading for effect in effects for reading in effect.change]
+    return bool(readings) and median(readings) > 0
 
 
 def summary(effects: Iterable[Effect]) -> str:

@@ -67,13 +67,13 @@ def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | No
             seen = ", ".join(item for item in table.releases if item in table.present.get(flag.name, ()))
             message = f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
             yield Finding("warning", "uncertain", flag.name, message, f"run '{FLAGS_LINT}' where jaxlib is installed")
-        status, said = ("unknown", "") if known is False else _value_verdict(flag)
+        status, answer = ("unknown", "") if known is False else _value_verdict(flag)
     else:
-        status, said = verdicts.get(flag.text, ("known", ""))
+        status, answer = verdicts.get(flag.text, ("known", ""))
     if status == "unknown":
         yield _unknown(flag, jaxlib)
     elif status in ("bad-value", "failed"):
-        yield _bad_value(flag, said)
+        yield _bad_value(flag, answer)
     elif status == "known":
         yield from _superseded(flag, jaxlib)
 
@@ -112,13 +112,13 @@ def _unknown(flag: Flag, jaxlib: str) -> Finding:
     return Finding("error", "unknown", flag.name, f"jaxlib {jaxlib} does not know it: XLA ends the program", remedy)
 
 
-def _bad_value(flag: Flag, said: str) -> Finding:
+def _bad_value(flag: Flag, answer: str) -> Finding:
     setting = catalogue().get(flag.name)
     values = ", ".join(setting.values) if setting is not None else ""
     remedy = f"one of {values}" if values else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
     if flag.name == DISABLE_ASYNC and not flag.value:
         remedy = f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
-    words = f" ({said})" if said and "Flag parsing failed" not in said else ""
+    words = f" ({answer})" if answer and "Flag parsing failed" not in answer else ""
     message = f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
     return Finding("error", "bad-value", flag.name, message, remedy)
 
@@ -186,7 +186,7 @@ def _profile(flags: FlagList, jaxlib: str) -> Iterator[Finding]:
         message = "XLA reads .pbtxt and .pb only and ignores this file without a word"
         yield Finding("error", "no-effect", PROFILE_PATH, message, "rename it")
     if flags.is_true(LHS) is False and at >= release("0.11.2"):
-        message = f"jaxlib {jaxlib} ignores the profile without a word where LHS is off"
+        message = f"jaxlib {jaxlib} ignores the profile without a word if LHS is off"
         yield Finding("error", "contradiction", LHS, message, f"set --{LHS}=true")
     if flags.is_true(LHS) is not True and at < release("0.5.1"):
         message = f"jaxlib {jaxlib} ignores the profile without a word unless LHS is on"

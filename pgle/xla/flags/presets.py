@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError, suggestion
-from pgle.next import REHEARSE_FLAG, THRESHOLDS, TUNE
+from pgle.next import REHEARSE_FLAG, TUNE
 from pgle.xla.collectives import ASYNC_FLAGS
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, release
 from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, format_flags, merge_flags, parse_flags
@@ -55,8 +55,6 @@ LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms
 ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
 
 _PIPELINE_SINCE = "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
-RENAMES_SINCE = "0.11.1"
-"""From here on collectives that stay synchronous get a new name after scheduling (openxla/xla#46463)."""
 _OLD_PIPELINE_PARALLEL = (
     Choice("xla_gpu_enable_pipelined_p2p", "true", "overlaps send and receive with compute", NVIDIA),
     Choice("xla_gpu_collective_permute_decomposer_threshold", "1024", "splits transfers into send and receive", NVIDIA),
@@ -105,9 +103,6 @@ def _replacements(choice: Choice, version: str) -> tuple[Choice, ...]:
 
 def _needless(choice: Choice, version: str) -> bool:
     """Whether a release does it by itself, so that leaving it out loses nothing."""
-    at = release(version)
-    if choice.name == SOL:
-        return not release("0.8.0") <= at < release("0.11.2")
     setting = catalogue().get(choice.name)
     if setting is None or not choice.name.endswith(("_combine_by_dim", "_collective_combining")):
         return False
@@ -118,7 +113,7 @@ def collective_matmul(jaxlib: str, *, streams: bool) -> Iterator[Finding]:
     """Traps of splitting matmuls with a release; `streams`: on several streams."""
     if release(jaxlib) == release(BROKEN) and streams:
         message = (
-            f"on GPUs jaxlib {BROKEN} fails to compile what it splits where a device's share of a dimension is above "
+            f"on GPUs jaxlib {BROKEN} fails to compile what it splits if a device's share of a dimension is above "
             "1024 ('async_computation expected to contain only the root', jax-ml/jax#39200)"
         )
         yield Finding("warning", "fails", STREAMS, message, f"set --{STREAMS}=false, or take another jaxlib")
@@ -131,12 +126,10 @@ def collective_matmul(jaxlib: str, *, streams: bool) -> Iterator[Finding]:
         yield Finding("note", "not-rehearsed", THRESHOLD, message, f"{remedy} of a GPU run")
 
 
-Mode: TypeAlias = Literal["sync", "async", "sync-legacy", "baseline", "perf"]
+Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
 
-PROFILE_MODES: tuple[Mode, ...] = ("sync", "async", "sync-legacy")  # those that measure
-
-SYNC_MODES: tuple[Mode, ...] = ("sync", "sync-legacy")
-"""Those that keep every collective synchronous, to measure each alone."""
+PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # those that measure
+MEASURES_ALONE: Mode = "sync"  # keeps every collective synchronous, to measure each alone
 
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled
@@ -147,16 +140,6 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     "async": (
         "profile run as the JAX guide has it, LHS and asynchronous collectives on: collectives share GPU and links",
         (ON, SAME, NO_GRAPHS),
-    ),
-    "sync-legacy": (
-        "profile run of the JAX-Toolbox guide: LHS and asynchronous collectives off",
-        (
-            Choice(LHS, "false", "no reordering while it is measured", NVIDIA_PGLE),
-            Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
-            SAME,
-            Choice(DISABLE_ASYNC, ASYNC_KINDS, SYNC.reason, NVIDIA_PGLE),
-            NO_GRAPHS,
-        ),
     ),
     "baseline": ("LHS on, no profile: what PGLE has to beat", (ON, SAME)),
     "perf": ("performance run with a cost profile", (ON, SAME)),
@@ -233,14 +216,8 @@ def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choic
     """What the user's own flags, and the release, do to this kind of run."""
     found: list[Finding] = []
     at = release(version)
-    wants_lhs = mode in ("async", "sync", "baseline", "perf")
-    if wants_lhs and user.is_true(LHS) is False:
+    if user.is_true(LHS) is False:
         found.append(Finding("warning", "lhs-off", LHS, _lhs_off(mode, version), "remove it"))
-    if mode == "sync-legacy" and at >= release(RENAMES_SINCE):
-        message = (
-            f"with LHS off, jaxlib {version} leaves nothing that leads from a collective back to the name PGLE needs"
-        )
-        found.append(Finding("warning", "names-lost", LHS, message, "use --mode sync"))
     if mode in ("async", "baseline", "perf") and user.value(DISABLE_ASYNC):
         message = "your flag keeps collectives synchronous, so LHS has nothing to overlap"
         found.append(Finding("warning", "no-async", DISABLE_ASYNC, message, "remove it"))
@@ -275,8 +252,6 @@ def _lhs_off(mode: Mode, version: str) -> str:
         return f"your flag turns LHS off in jaxlib {version}, but not on Hopper and newer, where it stays on"
     return f"your flag turns LHS off in jaxlib {version}" + (": the profile is ignored" if mode == "perf" else "")
 
-
-MAXTEXT = "MaxText 0.2.5 configs/gpu/a3"
 
 LAYER_BYTES = "1073741824"
 """Combine threshold of NVIDIA's list of recommended flags, which is older than XLA's own choice by memory."""
@@ -355,17 +330,6 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
             Choice(THRESHOLD, "0", "every such matmul is split", NVIDIA),
         ),
     ),
-    "nccl-single-host": (
-        "NCCL between the GPUs of one host",
-        tuple(
-            Choice(name, value, "may speed up collectives inside one host", JAX, is_flag=False)
-            for name, value in (
-                ("NCCL_LL128_BUFFSIZE", "-2"),
-                ("NCCL_LL_BUFFSIZE", "-2"),
-                ("NCCL_PROTO", "SIMPLE,LL,LL128"),
-            )
-        ),
-    ),
     "recommended": (
         "NVIDIA's list for large models with PGLE",
         (
@@ -380,51 +344,26 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
             ORDER,
         ),
     ),
-    "maxtext": (
-        "what MaxText's scripts for H100 set (Llama 2 7B on 128 GPUs, Llama 3.1 405B on 1,024)",
-        (
-            ON,
-            Choice("xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", MAXTEXT),
-            Choice(COMMAND_BUFFER, "", "no CUDA graphs", MAXTEXT),
-            Choice("xla_gpu_enable_highest_priority_async_stream", "true", "collectives start first", MAXTEXT),
-            *(
-                Choice(f"xla_gpu_{kind}_combine_threshold_bytes", size, "joins collectives of a layer", MAXTEXT)
-                for kind, size in (
-                    ("all_reduce", LAYER_BYTES), ("all_gather", "134217728"), ("reduce_scatter", "134217728"),
-                )
-            ),
-            *(replace(choice, source=MAXTEXT) for choice in (*_PIPELINED, _BUFFERED, *_ANY_DIM)),
-            Choice("xla_disable_hlo_passes", "rematerialization", "LHS bounds memory itself; may run out", MAXTEXT),
-        ),
-    ),
-}  # fmt: skip
+}
 
 
 _START = f"a start that '{TUNE}' should beat"
 _OTHER_FINGERPRINT = "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": (_OTHER_FINGERPRINT,),
-    "pgle-profile-sync-legacy": (_OTHER_FINGERPRINT,),
     "fsdp": (
         f"{_START}: simulated, an FSDP step that scans over its layers (eight H100) gets 6 % shorter by it than with "
         "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % longer with its pipelining flags, and "
         "7.1 % with double buffering too",
-        f"the combine thresholds are a start; '{THRESHOLDS}' computes them",
     ),
     "recommended": (
         _START,
         "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
-        f"often beat them; '{THRESHOLDS}' computes a layer's, "
-        f"'{REHEARSE_FLAG}' compares",
-    ),
-    "maxtext": (
-        f"{_START}: simulated, a step of Llama 3.1 70B on 128 H100 gets 1.8 % longer by it than with the profile "
-        "alone, since XLA runs collectives whose results nothing reads",
+        f"often beat them; '{TUNE}' finds one, '{REHEARSE_FLAG}' compares",
     ),
     "pipeline-parallel": (
         f"{_START}: simulated on eight H100, a ring of stages gets 4 % longer by it than with the profile alone",
     ),
-    "nccl-single-host": ("of no use across hosts; NCCL itself advises to set NCCL_PROTO only for debugging",),
 }
 
 
@@ -460,7 +399,7 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
     fitted, findings = fit(choices, at)
     remarks = tuple(Finding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
     findings += _ignored(profile if name == "pgle-perf" else "")
-    traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else _lost_names(name, at)
+    traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else ()
     return Preset(name, what, at, fitted, (*findings, *remarks, *traps))
 
 
@@ -470,13 +409,3 @@ def _ignored(profile: str) -> tuple[Finding, ...]:
         return ()
     message = f"XLA ignores {profile} without a word: a profile's name ends in .pbtxt or .pb"
     return (Finding("warning", "suffix", PROFILE_PATH, message, "rename the file"),)
-
-
-def _lost_names(name: str, version: str) -> tuple[Finding, ...]:
-    if name != "pgle-profile-sync-legacy" or release(version) < release(RENAMES_SINCE):
-        return ()
-    message = (
-        f"jaxlib {version} renames collectives after scheduling, and with LHS off nothing leads back to the names "
-        "PGLE needs: 1 of 12 collectives of an FSDP step matched, with pgle-profile-sync 12 (rehearsed with 0.12.0.1)"
-    )
-    return (Finding("warning", "names-lost", LHS, message, "use pgle-profile-sync"),)

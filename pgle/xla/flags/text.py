@@ -33,6 +33,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]*")
 _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
 
+FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
+"""The line of a file of flags behind which those are that a run judges."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something to say about a flag."""

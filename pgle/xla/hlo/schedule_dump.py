@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from typing import Any
 
 from google.protobuf import text_format
@@ -48,11 +47,10 @@ _UNUSED_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where LHS placed an instruction: cycles from the start of its computation, and bytes in use after it."""
+    """Where LHS placed an instruction: cycles from the start of its computation."""
 
     start_cycles: float
     end_cycles: float
-    memory_bytes: int = 0
 
     @property
     def cycles(self) -> float:
@@ -68,11 +66,8 @@ class Statistics:
     0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although compute overlaps them in the slots).
     """
 
-    # time in which nothing ran, by the kind of what was in flight; ``other`` where nothing was
-    wasted_cycles: Mapping[str, float]
-    total_wasted_cycles: float  # all of it
+    total_wasted_cycles: float  # in which nothing ran
     total_cycles: float  # length of the computation
-    memory_peak_bytes: int  # the most bytes in use
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,7 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     try:
         computations = {
             (name := computation_names[item.computation_id]): ComputationSchedule(
-                name, (slots := _slots(item.instructions, names)), _statistics(slots, pairs)
+                name, (slots := _slots(item.instructions, names)), _statistics(slots.values())
             )
             for item in dumped
         }
@@ -215,44 +210,14 @@ def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule])
 
 
 def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mapping[int, str]) -> dict[str, Slot]:
-    return {
-        names[item.id]: Slot(item.start_timestamp_cycles, item.end_timestamp_cycles, item.memory_usage_after)
-        for item in items
-    }
+    return {names[item.id]: Slot(item.start_timestamp_cycles, item.end_timestamp_cycles) for item in items}
 
 
-def _statistics(slots: Mapping[str, Slot], pairs: Iterable[AsyncPair]) -> Statistics:
-    """What the slots add up to; idle time counts for the one in flight that is waited for first."""
-    starting = sorted(
-        (slots[pair.start].end_cycles, slots[pair.done].start_cycles, pair.kind)
-        for pair in pairs
-        if pair.start in slots and pair.done in slots
-    )
-    in_flight: list[tuple[float, str]] = []
-    wasted: dict[str, float] = {}
-    position = 0
-    for idle_from, idle_to in _idle(slots.values()):
-        while position < len(starting) and starting[position][0] <= idle_from:
-            heappush(in_flight, starting[position][1:])
-            position += 1
-        while in_flight and in_flight[0][0] <= idle_from:
-            heappop(in_flight)
-        kind = in_flight[0][1] if in_flight else "other"
-        wasted[kind] = wasted.get(kind, 0.0) + idle_to - idle_from
-    return Statistics(
-        wasted_cycles=wasted,
-        total_wasted_cycles=sum(wasted.values(), 0.0),
-        total_cycles=max((slot.end_cycles for slot in slots.values()), default=0.0),
-        memory_peak_bytes=max((slot.memory_bytes for slot in slots.values()), default=0),
-    )
-
-
-def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
-    """When nothing ran, as intervals in order; slots come in schedule order."""
-    gaps = []
-    busy_until = 0.0
+def _statistics(slots: Iterable[Slot]) -> Statistics:
+    """What slots in schedule order add up to."""
+    wasted = busy_until = 0.0
     for slot in slots:
         if slot.start_cycles > busy_until + _NOISE:
-            gaps.append((busy_until, slot.start_cycles))
+            wasted += slot.start_cycles - busy_until
         busy_until = max(busy_until, slot.end_cycles)
-    return gaps
+    return Statistics(wasted, busy_until)

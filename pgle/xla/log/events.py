@@ -179,14 +179,14 @@ LISTS_SINCE = (0, 5, 1)  # first release of jax whose XLA lists the instructions
 Refusal: TypeAlias = Literal["unknown", "bad-value"]
 
 
-def flag_refusal(said: str) -> tuple[Refusal, str] | None:
+def flag_refusal(text: str) -> tuple[Refusal, str] | None:
     """What a process that read XLA_FLAGS says against a flag: how it is refused, and XLA's own words.
 
     An unknown flag comes first: it is fatal in every release, a bad value only from 0.4.31 on.
     """
     found: dict[Refusal, str] = {}
     rules = [wording.pattern for wording in WORDINGS if wording.kind is Kind.FLAG_REFUSED]
-    for line in said.splitlines():
+    for line in text.splitlines():
         text = line.split("] ", 1)[-1].strip()
         if any(rule.search(text) for rule in rules):
             how: Refusal = "unknown" if text.startswith("Unknown") else "bad-value"

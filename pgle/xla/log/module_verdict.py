@@ -84,7 +84,7 @@ class ModuleVerdict:
     remedy: str = ""  # what to do; empty where nothing is to be done
     profile: str = ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
     found: int | None = None  # what XLA counts as found; None where it does not say
-    # what XLA counts as missing; None where it does not say. 0 is also said by silence (0.5.1 and newer).
+    # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
     missing: int | None = None
     missing_names: tuple[str, ...] = ()  # of some or all of them
     covered: int | None = None  # instructions with a cost of their own; None where nobody counts them
@@ -180,10 +180,7 @@ class Remedy(StrEnum):
         f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
     NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
-    STALE = (
-        "the profile is of another compilation: profile again with this run's flags and jax; "
-        f"`{VERIFY}` shows what fits"
-    )
+    STALE = f"profile again with this run's flags and jax; `{VERIFY}` shows what fits"
     OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (
         "say which jax it was (--jax 0.6.2), or run with "
@@ -296,8 +293,8 @@ def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Boun
     main = replace(main, module=schedule.module)
     if schedule.agrees:
         judged = replace(main, why="the profile has costs for the module").with_fit(schedule).by_fit(bounds)
-        said = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
-        return replace(judged, why=f"{judged.why}; {schedule.sentence}{said}")
+        contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        return replace(judged, why=f"{judged.why}; {schedule.sentence}{contrary}")
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
     if not schedule.compared:
         return replace(main, why=why, remedy=str(Remedy.NO_NAMES))
@@ -373,7 +370,7 @@ def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     if line := lines.get(Kind.LHS_RAN):
         first = context.log.lines.get(Kind.INFO)
         if first is not None and first.line == line.line and not context.whole:
-            why = "the scheduler ran, but the log begins there: what it said of the profile may be cut off"
+            why = "the scheduler ran, but the log begins there: its lines on the profile may be cut off"
             return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
         why = "the scheduler ran, but no profile was found for it"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)

@@ -14,7 +14,8 @@ from pgle.costs.lookup.contention import (
     contention_of,
     measure_contention,
 )
-from pgle.costs.profile.value import Cost, Profile
+from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.trace.table import Device, ModuleKey, Trace
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
@@ -58,9 +59,10 @@ def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
 
 
 def measured(of: Trace) -> Contention | None:
-    target = np.arange(len(NAMES), dtype=np.int32)
-    collective = np.array([name == "gather" for name in NAMES])
-    return measure_contention(of, 0, np.array([True]), MODULE, NAMES, NAMES, target, collective)
+    kinds = {"gather": CostKind.COLLECTIVE}
+    filed = tuple(Filed(name, kinds.get(name, CostKind.COMPUTE), owner=name) for name in NAMES)
+    naming = Naming(np.arange(len(NAMES), dtype=np.int32), filed)
+    return measure_contention(of, 0, np.array([True]), MODULE, naming)
 
 
 def test_products_and_other_kernels_have_a_factor_each() -> None:
@@ -112,9 +114,9 @@ def test_a_kind_without_samples_is_assumed() -> None:
 @pytest.mark.parametrize(
     "damaged",
     [None, 7, {}, {"product": 2.0}, {**asdict(MEASURED), "beside": 3}, {**asdict(MEASURED), "product": {"likely": "x"}},
-     {**asdict(MEASURED), "product": asdict(Slowdown(float("nan"), 1, 2, 9))},
+     {**asdict(MEASURED), "product": {"likely": float("nan"), "low": 1, "high": 2, "samples": 9}},
      {**asdict(MEASURED), "product": {**asdict(MEASURED.product), "samples": "many"}},
-     {**asdict(MEASURED), "product": asdict(Slowdown(-1, -1, 2, 9))}],
+     {**asdict(MEASURED), "product": {"likely": -1, "low": -1, "high": 2, "samples": 9}}],
 )  # fmt: skip
 def test_a_damaged_record_is_left_aside(damaged: object) -> None:
     assert contention_of(sidecar(damaged), "jit_step") == ASSUMED

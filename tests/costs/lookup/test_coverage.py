@@ -56,6 +56,51 @@ def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(step: Module, f
     assert gap.cost_us == pytest.approx(costs[gone].cost_us)
 
 
+@pytest.mark.parametrize(("factor", "is_implausible"), [(29, False), (31, True), (1 / 29, False), (1 / 31, True)])
+def test_a_cost_of_something_else_is_told_by_the_estimate(
+    step: Module, full: Profile, factor: float, is_implausible: bool
+) -> None:
+    name = "custom-call.219.0"  # 2.8 of 170 ms, estimated
+    changed = tuple(cost._replace(cost_us=cost.cost_us * factor) if cost.name == name else cost for cost in full.costs)
+    found = cover(replace(full, costs=changed), [step])
+    assert [item.name for item in main_of(found).implausible] == ([name] if is_implausible else [])
+
+
+HLO = """HloModule jit_step, is_scheduled=true
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}
+
+ENTRY main {
+  table = f32[4096,128] parameter(0)
+  places = s32[100000,1] parameter(1)
+  rows = f32[100000,128] parameter(2)
+  ROOT OPERATION
+}
+"""
+SCATTER = """it = f32[4096,128] scatter(table, places, rows), update_window_dims={1}, inserted_window_dims={0}, \
+scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_implausible"),
+    [
+        (SCATTER, False),  # as long as rows repeat
+        ('it = f32[4096,128] custom-call(table), custom_call_target="my_kernel"', False),  # anything
+        ("it = f32[4096,128] negate(table)", True),
+    ],
+)
+def test_a_cost_that_data_decides_or_nobody_knows_may_be_large(
+    tmp_path: Path, operation: str, is_implausible: bool
+) -> None:
+    (tmp_path / "step.txt").write_text(HLO.replace("OPERATION", operation))
+    found = main_of(cover(Profile((Cost("it", 3000.0),)), [read_module(tmp_path / "step.txt")]))
+    assert (found.count.value, bool(found.implausible)) == (1, is_implausible)
+
+
 def test_time_coverage_counts_loops_by_their_trips() -> None:
     (module,) = read_modules(TESTDATA / "hlo/jax-0.12.0.1/async")
     profile = estimate_profile(module, find_hardware("a100-40gb"))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pgle.costs.lookup.contention import MIN_GAPS, Launch, measure_launch
-from pgle.costs.profile.value import Origin
+from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.profile.value import Origin, likely_kind
 from pgle.trace.table import Device, ModuleKey, Trace
 
 N = MIN_GAPS + 10
@@ -37,15 +38,17 @@ def kernels(gap: float, count: int = N) -> tuple[list[float], list[float], list[
     return [i * (10 + gap) for i in range(count)], [10.0] * count, [f"k{i}" for i in range(count)], [7] * count
 
 
-def is_collective(of: Trace) -> np.ndarray:
-    return np.array([name.startswith("all-") for name in of.instructions])
+def naming(of: Trace, iterations: int | dict[str, int]) -> Naming:
+    of_name = iterations if isinstance(iterations, dict) else dict.fromkeys(of.instructions, iterations)
+    filed = [Filed(name, likely_kind(name), iterations=of_name.get(name, 1)) for name in of.instructions]
+    return Naming(np.arange(len(filed), dtype=np.int32), tuple(filed))
 
 
 KEPT = np.array([True])
 
 
 def measured(of: Trace, kept: np.ndarray = KEPT, iterations: int = 1) -> Launch | None:
-    return measure_launch(of, 0, kept, is_collective(of), np.full(len(of.instructions), iterations))
+    return measure_launch(of, 0, kept, naming(of, iterations))
 
 
 def test_the_gap_between_kernels_is_measured() -> None:
@@ -90,9 +93,7 @@ def test_kernels_of_one_launch_have_no_gap_but_several_launches_are_counted() ->
 def test_iterations_of_a_loop_are_runs_and_not_launches_of_one(iterations: int, launches: dict[str, float]) -> None:
     starts, durations, names, streams = kernels(1.5)
     of = trace(starts, durations, [*["k0"] * 4, *names[4:]], streams)
-    found = measure_launch(
-        of, 0, KEPT, is_collective(of), np.array([iterations if name == "k0" else 1 for name in of.instructions])
-    )
+    found = measure_launch(of, 0, KEPT, naming(of, {"k0": iterations}))
     assert found is not None
     assert dict(found.kernels) == launches
 

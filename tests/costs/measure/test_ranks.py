@@ -9,12 +9,7 @@ from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs, name_instructions
-from pgle.costs.measure.ranks import align_program
-from pgle.costs.profile.align import Evidence
-from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.merge import merge_profiles
-from pgle.costs.profile.value import CostKind, Profile
-from pgle.files import write_files
+from pgle.costs.measure.ranks import Evidence, align_program
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Recording
@@ -81,39 +76,6 @@ def costs_of(traces, hlo=()):
     return {cost.name: cost for cost in result.costs}, result
 
 
-def merged(nodes, folder: Path, hlo=()):
-    """Each node's traces reduced by themselves, written, read and merged."""
-    inputs = []
-    for number, traces in enumerate(nodes):
-        _, result = costs_of(traces, hlo)
-        profile = Profile(result.costs, {}, (), result.occurrences, {"": result.ends})
-        write_files(profile_files(folder / f"node{number}.pbtxt", profile), force=True)
-        inputs.append((f"node{number}", read_profile(folder / f"node{number}.pbtxt")))
-    return merge_profiles(inputs)
-
-
-def by_node(traces, split):
-    """The traces of nodes with that many ranks each."""
-    return [traces[end - size : end] for size, end in zip(split, np.cumsum(split), strict=True)]
-
-
-def collectives(costs):
-    return {
-        cost.name: (cost.cost_us, cost.samples, cost.min_us, cost.max_us, cost.spread)
-        for cost in costs
-        if cost.kind == CostKind.COLLECTIVE
-    }
-
-
-def near(values):
-    """As profiles keep them: occurrences in whole ns, costs with six digits."""
-    return {name: pytest.approx(value, rel=1e-5) for name, value in values.items()}
-
-
-def lines_on_windows(warnings):
-    return [line for line in warnings if "trace the same steps on all" in line]
-
-
 FORMATS = pytest.mark.parametrize("through", [through_nsys, through_xplane, as_they_are])
 
 
@@ -136,43 +98,6 @@ def test_windows_of_different_lengths_are_matched_at_the_right_end(make_trace, t
     assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(TRUE_US, rel=0.02)
     (line,) = [line for line in result.warnings if "recorded" in line]
     assert "5 to 8 executions, begin up to 3 apart, matched by when their collectives end" in line
-
-
-SPLITS = pytest.mark.parametrize("split", [(1, 1, 1, 1), (2, 2), (1, 3)], ids=["ranks", "pairs", "one-and-three"])
-
-
-@SPLITS
-@pytest.mark.parametrize("firsts", [(0, 0, 0, 0), (0, 1, 0, 0), (3, 2, 1, 0), (0, 2, 2, 3)])
-def test_ranks_reduced_on_their_own_and_merged_cost_what_they_cost_together(make_trace, tmp_path, firsts, split):
-    traces = [
-        window(make_trace, rank, first, first + 7, clock_us=10_000_000 * rank) for rank, first in enumerate(firsts)
-    ]
-    found = merged(by_node(traces, split), tmp_path)
-    _, together = costs_of(traces)
-    assert (found.exact, found.inexact) == (3, 0)
-    assert {cost.name: cost.cost_us for cost in found.profile.costs} == pytest.approx(TRUE_US, rel=0.02)
-    assert collectives(found.profile.costs) == near(collectives(together.costs))
-    if split == (1, 1, 1, 1):
-        assert lines_on_windows(found.warnings) == lines_on_windows(together.warnings)
-
-
-def merging_two_at_a_time(traces, folder):
-    first, second = (merged([[one] for one in pair], folder).profile for pair in (traces[:2], traces[2:]))
-    return merge_profiles([("first", first), ("second", second)])
-
-
-@pytest.mark.parametrize("firsts", [(0, 1, 0, 0), (3, 2, 1, 0), (0, 1, 2, 3)])
-def test_merging_in_two_steps_is_merging_at_once(make_trace, tmp_path, firsts):
-    traces = [window(make_trace, rank, first, first + 7, clock_us=-80 * rank) for rank, first in enumerate(firsts)]
-    _, together = costs_of(traces)
-    assert collectives(merging_two_at_a_time(traces, tmp_path).profile.costs) == near(collectives(together.costs))
-
-
-def test_wall_clocks_tell_in_profiles_too(make_trace, tmp_path):
-    began = [1_700_000_000_000_000_000 + ns for ns in (0, 300_000, -200_000, 100_000)]
-    traces = [alike(make_trace, rank, first, origin_ns=began[rank]) for rank, first in enumerate((0, 1, 0, 2))]
-    found = merged([[trace] for trace in traces], tmp_path)
-    assert any("begin up to 2 apart, matched by their wall clocks" in line for line in found.warnings)
 
 
 def alike(make_trace, rank, first, *, origin_ns):
@@ -224,15 +149,6 @@ def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
 
 
-@SPLITS
-def test_replica_groups_stay_apart_in_profiles(make_trace, tmp_path, split):
-    traces = [window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))]
-    hlo = [in_rows_and_columns()]
-    _, together = costs_of(traces, hlo)
-    assert {key.count(".") for key in together.occurrences["reduce-scatter.4"]} == {1, 2}
-    assert collectives(merged(by_node(traces, split), tmp_path, hlo).profile.costs) == near(collectives(together.costs))
-
-
 def test_one_common_execution_without_clocks_is_said_to_be_unclear(make_trace):
     traces = [window(make_trace, rank, 4 * (rank // 2), 4 * (rank // 2) + 5) for rank in range(RANKS)]
     _, result = costs_of(traces)
@@ -243,4 +159,3 @@ def test_windows_that_begin_together_are_left_alone(make_trace):
     traces = [window(make_trace, rank, 0, 7, clock_us=5_000 * rank) for rank in range(RANKS)]
     _, result = costs_of(traces)
     assert not any("begin" in line for line in result.warnings)
-    assert sorted(result.occurrences["reduce-scatter.4"]) == [f"{number}.0" for number in range(7)]

@@ -141,6 +141,23 @@ def test_modules_that_share_nothing_are_refused(
     assert not (tmp_path / "o.pbtxt").exists()
 
 
+def test_a_profile_of_another_program_is_refused(
+    testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump, out = str(testdata / "hlo" / RELEASES[0] / "async"), tmp_path / "o.pbtxt"
+    foreign = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"  # it has all-gather-start and fusion.1, too
+    assert run(["carry", str(foreign), "--from", dump, "--to", dump, "-o", str(out)]) == 2
+    assert "--from is not the module that this profile was measured on" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_share_is_of_all_the_profile_s_time(tmp_path: Path) -> None:
+    other = Cost("fusion.9", 60.0, kind=CostKind.COMPUTE)  # of no instruction of the module
+    loop = Cost("while.1", 500.0, kind=CostKind.LOOP)  # its body's costs count
+    profile = Profile((*MEASURED.costs, other, loop))
+    assert carry(profile, gathering(tmp_path, 4), gathering(tmp_path, 4, "g.7")).share == pytest.approx(140 / 200)
+
+
 SCALED = """HloModule jit_step, is_scheduled=true, num_partitions=4
 
 %fused (p: bf16[64,128]) -> bf16[128,64] {{

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile import files
 from pgle.costs.profile.effective import Fault, effective_costs, effective_entries, profile_findings
 from pgle.costs.profile.files import decode_profile, read_profile
 from pgle.costs.profile.value import Cost, Profile
@@ -14,7 +13,7 @@ FP = "0123456789abcdef0123456789abcdef"
 
 def profile_of(*entries: tuple[str, float]) -> Profile:
     text = "".join(f'costs {{ name: "{name}" cost_us: {cost_us} }}\n' for name, cost_us in entries)
-    return files.profile_of(decode_profile(text.encode(), Path("x.pbtxt")))
+    return decode_profile(text.encode(), Path("x.pbtxt"))
 
 
 def table(profile: Profile, fingerprint: str = "") -> dict[str, float]:

@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgle.costs.profile.text import TextSyntaxError, decode_entries, encode_entries
+from pgle.costs.profile.files import TextSyntaxError, decode_entries, encode_entries
 from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

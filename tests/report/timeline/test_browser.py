@@ -9,10 +9,10 @@ from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
 from pgle.report.page import html
-from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Action, Column, Table
 from pgle.report.page.value import Page as Answer
 from pgle.report.page.value import Section as Timed
+from pgle.report.schedules.schedule import Schedule, sections
 from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import panel_of
 from pgle.schedule.timeline import Stream, Timeline

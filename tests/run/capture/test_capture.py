@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.capture.capture import UNSETTLED, Devices, _patience, capture_environment, capture_modules, devices_for
+from pgle.run.capture.capture import Devices, _is_settled, _wanted, capture_environment, capture_modules, devices_for
 from pgle.run.capture.captured import (
     CapturedProgram,
     candidates,
@@ -27,6 +27,7 @@ from pgle.run.capture.captured import (
     fitted,
     module_name,
     modules_in,
+    own_failure,
     read_captured,
 )
 from pgle.run.hook.hook import HOOK_SITE
@@ -134,7 +135,8 @@ def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypat
 def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
     (tmp_path / "jax_ir0001_jit_infer_compile.mlir").write_text("func.func public @main() -> () { }")
     (tmp_path / ".program.json").write_text('{"python": "python", "version": [3, 11]}')
-    assert [_patience(tmp_path, name) for name in ("jit_infer", "jit_train", None)] == [1, UNSETTLED, UNSETTLED]
+    asked, modules = ("jit_infer", "jit_train", None), modules_in(tmp_path)
+    assert [_is_settled(_wanted(modules, name), name, tmp_path) for name in asked] == [True, False, False]
 
 
 @pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])
@@ -420,14 +422,8 @@ def test_the_programs_python_is_known(captured):
     assert program.jaxlib == metadata.version("jaxlib")
 
 
-def test_dumps_that_the_user_wanted_lie_where_the_user_wanted_them(captured, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_DUMP_IR_TO", str(tmp_path / "mine"))
-    module = captured("import jax, jax.numpy as jnp\njax.jit(jnp.sin)(jnp.ones((8, 8)))")
-    assert (tmp_path / "mine" / module.name).read_bytes() == module.read_bytes()
-
-
 def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
-    with pytest.raises(WorkloadError, match=r"ended with exit code 3 before its step was executed twice") as failed:
+    with pytest.raises(WorkloadError, match=r"ended with exit code 3 before any step ran twice") as failed:
         captured("import jax.numpy as jnp\nfor _ in range(3): jnp.dot(jnp.ones(3), jnp.ones(3))\nraise SystemExit(3)")
     assert failed.value.exit_code == 3
 
@@ -507,7 +503,23 @@ def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
 def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
     module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise SystemExit(3)")
     (said,) = capture_warnings(module)
-    assert "ended with exit code 3" in said
+    assert said.endswith("ended with exit code 3 after its step was executed")
+    assert own_failure(module.parent) == (3, "")
+
+
+def test_a_function_that_is_executed_in_every_step_too_is_named(captured):
+    update = "update = jax.jit(lambda w: [x * 2 for x in w])\n"
+    module = captured(f"{TWO}{update}for _ in range(5): weights = update(train_step(weights, x))")
+    assert module_name(module) == "jit_train_step"
+    assert any("as often as jit_train_step, and not in these figures: jit__lambda" in line
+               for line in capture_warnings(module))  # fmt: skip
+
+
+def test_an_exception_of_a_program_whose_modules_were_all_executed_is_its_own(captured):
+    module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise RuntimeError('late')")
+    code, error = own_failure(module.parent)
+    assert code == 1
+    assert error.startswith("RuntimeError: late")
 
 
 def test_a_folder_of_xlas_dumps_has_the_modules_before_optimisation(tmp_path):
@@ -578,6 +590,8 @@ assert train_step(jnp.ones((2048, 2048)))[0, 0] > 0
 def test_a_program_whose_check_of_its_first_step_fails_by_zeros_is_not_run_again(captured, capfd):
     module = captured(STOPS_AT_ZERO)
     assert "ended with exit code 1" in capture_warnings(module)[0]
+    assert capture_warnings(module)[0].endswith("zeros for its results may be why")
+    assert own_failure(module.parent) == (0, "")
     assert "running it again" not in capfd.readouterr().err
 
 
@@ -613,7 +627,7 @@ def test_which_exceptions_zeros_may_cause(of_hook, code, may):
 def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hangs(
     of_hook, tmp_path, monkeypatch, work, found
 ):
-    partition = of_hook("partition")
+    partition = of_hook("lowering")
     monkeypatch.setattr(partition, "IDLE_S", 0.3)
     child = subprocess.Popen(["sh", "-c", f"{work}; exec sleep 600"], cwd=tmp_path)
     assert bool(partition._dumped(child.pid, str(tmp_path))) == found
@@ -647,14 +661,14 @@ def test_a_failed_program_is_run_again_only_for_what_zeros_may_cause(
 
     def run(command, environment, folder, quiet_s, choose):
         folders.append(folder)
-        (folder / ".uncomputed").write_text("jit_step\n")
         (folder / "jax_ir0001_jit_init_compile.mlir").write_text("module @jit_init")
-        program = {"python": "python", "version": [3, 12], "error": error, "by_zeros": by_zeros}
+        program = {"python": "python", "version": [3, 12], "uncomputed": ["jit_step"], "error": error}
+        program["by_zeros"] = by_zeros
         (folder / ".program.json").write_text(json.dumps(program))
         return code
 
     monkeypatch.setattr("pgle.run.capture.capture._run", run)
-    with pytest.raises(WorkloadError, match="before its step was executed twice"):
+    with pytest.raises(WorkloadError, match="before any step ran twice"):
         capture_modules(["x"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
     assert len(folders) == runs
 
@@ -662,7 +676,7 @@ def test_a_failed_program_is_run_again_only_for_what_zeros_may_cause(
 def test_a_better_capture_is_kept(tmp_path, monkeypatch, capfd):
     def run(command, environment, folder, quiet_s, choose):
         names = ("init", "train_step") if folder.name == "captured" else ("init",)
-        (folder / ".uncomputed").write_text("jit_step\n")
+        (folder / ".program.json").write_text('{"uncomputed": ["jit_step"]}')
         for number, name in enumerate(names):
             (folder / f"jax_ir000{number}_jit_{name}_compile.mlir").write_text("module @jit")
         return len(names) - 1
@@ -678,7 +692,8 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
     words = [sys.executable, "-c", "import jax.numpy as jnp; jnp.ones(3)\n{}['flops']"]
     with pytest.raises(WorkloadError) as failed:
         capture_modules(words, tmp_path / "captured", target=H100, devices=devices_for(None, {}), quiet_s=60)
-    assert "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before its step" in str(failed.value)
+    why = "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before any step ran twice"
+    assert why in str(failed.value)
     assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import random
 import sys
-import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.cache import Cache, key_of
+from pgle.run.compiler.cache import Answer, Cache, key_of
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.request import OnPhase, RehearsalRequest
 
 NAMES = {"@FOLDER@": "/here"}
+ANSWER = Answer("jit_f", 4, 2.5, "0.10.2")
 
 
 @pytest.fixture
@@ -34,10 +36,10 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def test_what_is_kept_comes_back_with_other_paths_in_its_texts(cache: Cache, dumps: Path, tmp_path: Path) -> None:
-    cache.store("k", dumps, NAMES, {"compile_s": 2.5})
+    cache.store("k", dumps, NAMES, ANSWER)
     there = tmp_path / "there"
     there.mkdir()
-    assert cache.load("k", there, {"@FOLDER@": "/there"}) == {"compile_s": 2.5}
+    assert cache.load("k", there, {"@FOLDER@": "/there"}) == ANSWER
     assert (there / "xla.log").read_text() == "dumped to /there"
     assert (there / "m.hlo.pb").read_bytes() == b"/here \x00\xff"
 
@@ -51,11 +53,11 @@ def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
     [
         lambda data: data[: len(data) // 2],
         lambda data: data[:80] + b"xx" + data[82:],
-        lambda data: data.replace(b"xla.log", b"../logs"),
+        lambda data: zlib.compress(zlib.decompress(data).replace(b"xla.log", b"../logs")),
     ],
 )
 def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path, damage) -> None:
-    cache.store("k", dumps, NAMES, {})
+    cache.store("k", dumps, NAMES, ANSWER)
     (path,) = cache.folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
     there = tmp_path / "there"
@@ -66,12 +68,12 @@ def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path
 
 def test_the_least_recently_used_go_first(cache: Cache, dumps: Path, tmp_path: Path) -> None:
     for age, key in enumerate("abc"):
-        cache.store(key, dumps, NAMES, {})
-        os.utime(cache.folder / f"{key}.zip", (age, age))
+        cache.store(key, dumps, NAMES, ANSWER)
+        os.utime(cache.folder / key, (age, age))
     cache.load("a", dumps, NAMES)
-    size = (cache.folder / "a.zip").stat().st_size
-    Cache(cache.folder, 2 * size).store("d", dumps, NAMES, {})
-    assert sorted(path.name for path in cache.folder.iterdir()) == ["a.zip", "d.zip"]
+    size = (cache.folder / "a").stat().st_size
+    Cache(cache.folder, 2 * size).store("d", dumps, NAMES, ANSWER)
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["a", "d"]
 
 
 def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
@@ -82,18 +84,18 @@ def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
     cache, draw = Cache.of_user(), random.Random(0)
     for number in range(6):
         (dumps / MODULE).write_bytes(draw.randbytes(300_000))  # which nothing compresses
-        cache.store(f"k{number}", dumps, NAMES, {})
-        kept = {path.stem: path.stat().st_size for path in cache.folder.glob("*.zip")}
+        cache.store(f"k{number}", dumps, NAMES, ANSWER)
+        kept = {path.name: path.stat().st_size for path in cache.folder.iterdir()}
         assert sum(kept.values()) <= 1 << 20
         assert f"k{number}" in kept
     assert len(kept) == 3
     (dumps / MODULE).write_bytes(draw.randbytes(2 << 20))  # more than the bound
-    cache.store("large", dumps, NAMES, {})
-    assert {path.name for path in cache.folder.iterdir()} == {f"{name}.zip" for name in kept}
+    cache.store("large", dumps, NAMES, ANSWER)
+    assert {path.name for path in cache.folder.iterdir()} == set(kept)
 
 
 def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
-    Cache(tmp_path / "cache", 0).store("k", dumps, NAMES, {})
+    Cache(tmp_path / "cache", 0).store("k", dumps, NAMES, ANSWER)
     assert not (tmp_path / "cache").exists()
 
 
@@ -133,8 +135,6 @@ def test_a_value_that_no_path_can_be_is_a_value(module: Path) -> None:
     assert key_of(sys.executable, module, (f"--xla_passes={'x,' * 3000}",), None, {})
 
 
-ANSWER = {"module_name": "jit_f", "num_partitions": 4, "num_replicas": 1, "compile_s": 1.0, "read_s": 0.1, "cpu_s": 1.0,
-          "peak_bytes": 1, "jaxlib": "0.10.2"}  # fmt: skip
 MODULE = "module_0001.jit_f.sm_9.0a_gpu_after_optimizations.hlo.pb"
 
 
@@ -147,12 +147,12 @@ class Pretended(Compiler):
         (folder / MODULE).write_bytes(request.module.read_bytes())
         if self.edit:
             request.module.write_text(self.edit)
-        return dict(ANSWER)
+        return msgspec.to_builtins(ANSWER)
 
 
-def compiled(compiler: Compiler, module: Path, folder: Path) -> dict[str, Any]:
+def is_kept(compiler: Compiler, module: Path, folder: Path) -> bool:
     folder.mkdir()
-    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder, lambda phase: None)
+    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder, lambda phase: None)[1]
 
 
 def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:
@@ -160,25 +160,34 @@ def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache,
     module.write_text("one")
     compiler = Pretended(cache=cache)
     compiler.edit = "two"
-    compiled(compiler, module, tmp_path / "a")
+    is_kept(compiler, module, tmp_path / "a")
     module.write_text("one")
-    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    assert not is_kept(compiler, module, tmp_path / "b")
     compiler.edit = ""
-    compiled(compiler, module, tmp_path / "c")
-    assert compiled(compiler, module, tmp_path / "d")["kept"]
+    is_kept(compiler, module, tmp_path / "c")
+    assert is_kept(compiler, module, tmp_path / "d")
 
 
-@pytest.mark.parametrize("answer", ["[]", "{}", '{"module_name": 1}', "[" * 100_000])
-def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize("entry", [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}])
+def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path: Path, entry: object) -> None:
     module = tmp_path / "m.mlir"
     module.write_text("one")
     compiler = Pretended(cache=cache)
-    compiled(compiler, module, tmp_path / "a")
-    (path,) = cache.folder.glob("*.zip")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(".answer.json", answer)
-        archive.writestr("other.txt", "x")
-    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    is_kept(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.iterdir()
+    path.write_bytes(zlib.compress(msgspec.msgpack.encode(entry)))
+    assert not is_kept(compiler, module, tmp_path / "b")
+    assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
+
+
+def test_an_entry_without_its_module_is_compiled_again(cache: Cache, tmp_path: Path) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    is_kept(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.iterdir()
+    path.write_bytes(zlib.compress(msgspec.msgpack.encode({"answer": ANSWER, "files": {"other.txt": b"x"}})))
+    assert not is_kept(compiler, module, tmp_path / "b")
     assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
 
 

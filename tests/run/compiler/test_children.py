@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.compiler.children import folds_slowly
+from pgle.run.compiler.worker import folds_slowly
 
 
 @pytest.mark.parametrize(

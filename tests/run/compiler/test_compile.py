@@ -19,10 +19,11 @@ import pytest
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, matches_job, rehearse_compile
+from pgle.run.compiler.compile import Compiler, rehearse_compile
 from pgle.run.compiler.dumps import check_room
 from pgle.run.compiler.request import RehearsalRequest, RehearsalResult
 from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse import matches_job
 from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
@@ -68,7 +69,7 @@ def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> Rehearsa
 def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(rehearse: Rehearse, tmp_path: Path) -> None:
     folder, token = tmp_path / "a \"b' c", "hf_" + "0Fake" * 6
     table = f"--xla_gpu_experimental_collective_perf_table_path={tmp_path}/{token}"
-    assert rehearse(dump_dir=folder, flags=(LHS, table), until_scheduling=True).module_name == STEP
+    assert rehearse(dump_dir=folder, flags=(LHS, table), passes="before scheduling").module_name == STEP
     (config,) = folder.glob("*.config.pbtxt")
     assert token not in config.read_text()
     assert f"{tmp_path}/***" in config.read_text()
@@ -112,7 +113,6 @@ def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> 
     assert (found.name, found.is_scheduled, found.num_partitions) == (STEP, True, 4)
     assert found.fingerprint == baseline.fingerprint
     assert baseline.schedule is not None
-    assert baseline.before_optimizations is not None
 
 
 def test_leaves_no_generated_code(baseline: RehearsalResult) -> None:
@@ -120,7 +120,7 @@ def test_leaves_no_generated_code(baseline: RehearsalResult) -> None:
 
 
 def test_says_how_long_it_took(baseline: RehearsalResult) -> None:
-    assert 0 < baseline.compile_s + baseline.start_s <= baseline.wall_s
+    assert baseline.compile_s > 0
 
 
 def names(module: Path) -> list[list[str]]:
@@ -128,17 +128,16 @@ def names(module: Path) -> list[list[str]]:
     return [[item.name for item in each.instructions] for each in read_module(module).computations.values()]
 
 
-def test_the_schedule_is_that_of_a_compilation_to_the_end(rehearse: Rehearse, baseline: RehearsalResult) -> None:
-    assert names(rehearse(to_the_end=True).after_optimizations) == names(baseline.after_optimizations)
-
-
 def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_path: Path) -> None:
     request = RehearsalRequest(module, TARGET.text, tmp_path / "0", flags=(LHS,))
-    with Compiler() as compiler, ThreadPoolExecutor(2) as pool:
+    phases: list[tuple[str, str]] = []
+    with (
+        Compiler(on_phase=lambda phase: phases.append((phase.request.dump_dir.name, phase.name))) as compiler,
+        ThreadPoolExecutor(2) as pool,
+    ):
         first = compiler.compile(request)
         others = list(pool.map(compiler.compile, [replace(request, dump_dir=tmp_path / name) for name in "12"]))
-    assert first.start_s > 0
-    assert [other.start_s for other in others] == [0, 0]
+    assert [folder for folder, phase in phases if phase == "reading"] == ["0"]
     assert [names(other.after_optimizations) for other in others] == [names(first.after_optimizations)] * 2
 
 
@@ -166,7 +165,7 @@ from pgle.xla.targets import load_target
 def phase(phase):
     print(phase.name, compiler._process.pid, flush=True)
 compiler = Compiler(on_phase=phase)
-compiler.compile(RehearsalRequest(Path(sys.argv[1]), load_target("a100").text, Path(sys.argv[2]), to_the_end=True))
+compiler.compile(RehearsalRequest(Path(sys.argv[1]), load_target("a100").text, Path(sys.argv[2])))
 """
 
 
@@ -221,13 +220,6 @@ def test_verdict_on_a_wrong_path(rehearse: Rehearse, tmp_path: Path) -> None:
     assert (main.verdict, main.why) == (ProfileUse.NOT_USED, "the profile file does not exist")
 
 
-def test_verdict_on_a_compile_option(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
-    profile = tmp_path / "p.pbtxt"
-    profile.write_text(costs)
-    main = verdict_of(rehearse(profile=profile, profile_as="option")).main
-    assert (main.module, main.verdict, main.profile) == (STEP, ProfileUse.USED, "fdo_profile (text)")
-
-
 def test_a_schedule_dump_alone_is_proof(
     rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
 ) -> None:
@@ -256,7 +248,7 @@ def test_a_profile_leaves_the_fingerprint_alone(
     profile = tmp_path / "with blank.pbtxt"
     profile.write_text(costs)
     result = rehearse(profile=profile)
-    assert matches_job(result, baseline.fingerprint)
+    assert matches_job(result.fingerprint, baseline.fingerprint)
     assert verdict_of(result).main.verdict is ProfileUse.USED
 
 
@@ -279,10 +271,10 @@ def test_bytecode(rehearse: Rehearse, baseline: RehearsalResult, module: Path, t
 
 
 def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, baseline: RehearsalResult) -> None:
-    assert baseline.before_optimizations is not None
-    result = rehearse(baseline.before_optimizations)
+    (before,) = baseline.log.parent.glob("*.before_optimizations.hlo.pb")
+    result = rehearse(before)
     found = read_module(result.after_optimizations)
-    assert (result.num_partitions, found.num_partitions) == (4, 4)
+    assert (result.num_devices, found.num_partitions) == (4, 4)
     assert {"all-reduce", "all-gather"} <= {item.opcode.removesuffix("-start") for item in found.walk()}
 
 
@@ -301,7 +293,7 @@ def test_exported_function(rehearse: Rehearse, tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", write, path], check=True)
     result = rehearse(path)
-    assert result.num_partitions == 4
+    assert result.num_devices == 4
     assert any(item.opcode.startswith("all-reduce") for item in read_module(result.after_optimizations).walk())
 
 
@@ -315,8 +307,8 @@ def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse,
     (dumped,) = job.glob("jax_ir*_jit_step_compile.mlir")
     (compiled,) = job.glob("*.jit_step.*gpu_after_optimizations.hlo.pb")
     result = rehearse(dumped, flags=(), as_job=True)
-    assert matches_job(result, compiled)
-    assert not matches_job(result, "0" * 32)
+    assert matches_job(result.fingerprint, str(compiled))
+    assert not matches_job(result.fingerprint, "0" * 32)
     assert fingerprint_of(compiled) == read_module(compiled).fingerprint
 
 
@@ -324,7 +316,7 @@ def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse,
 def test_a_dump_of_2024_compiles(rehearse: Rehearse, testdata: Path) -> None:
     dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
     result = rehearse(dump)
-    assert (result.module_name, result.num_partitions) == ("pjit__wrapped_step_fn", 4)
+    assert (result.module_name, result.num_devices) == ("pjit__wrapped_step_fn", 4)
     assert result.schedule is not None
 
 
@@ -337,7 +329,7 @@ def test_topology_of_another_size(rehearse: Rehearse) -> None:
 
 
 def test_topology_over_two_hosts(rehearse: Rehearse) -> None:
-    assert rehearse(topology="1x2x2").num_partitions == 4
+    assert rehearse(topology="1x2x2").num_devices == 4
 
 
 def test_refused_flag(rehearse: Rehearse) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Compiler, matches_job, rehearse_compile
+from pgle.run.compiler.compile import Compiler, rehearse_compile
 from pgle.run.compiler.request import RehearsalRequest, xla_flags
+from pgle.run.rehearse import matches_job
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
@@ -40,11 +41,6 @@ def test_own_flags_come_first_so_that_the_users_win(request_for: RehearsalReques
 @pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
 def test_xla_reads_the_folder_that_is_meant(request_for: RehearsalRequest, name: str) -> None:
     assert parse_flags(xla_flags(request_for, Path(name))).value("xla_dump_to") == name
-
-
-def test_profile_as_option_is_no_flag(request_for: RehearsalRequest) -> None:
-    request = changed(request_for, profile=Path("p.pb"), profile_as="option")
-    assert "pgle_profile" not in xla_flags(request, Path("/d"))
 
 
 @pytest.mark.parametrize(
@@ -142,4 +138,4 @@ def test_a_dump_without_fingerprint_matches_nothing(testdata: Path, tmp_path: Pa
     path = tmp_path / "x.hlo.pb"
     path.write_bytes(b"\x0a\x05\x0a\x03abc")
     with pytest.raises(UserError, match=r"holds no fingerprint"):
-        matches_job(None, path)  # type: ignore[arg-type]
+        matches_job("", str(path))

@@ -17,8 +17,8 @@ from pgle.run.directory.manifest import (
     extend_manifest,
     read_manifest,
     record_file,
+    same_program,
 )
-from pgle.run.inputs.same_program import same_program
 
 PROFILE = StageRecord(
     stage="profile",

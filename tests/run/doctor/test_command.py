@@ -28,14 +28,14 @@ def test_a_machine_with_gpus_can_do_all(on, capsys):
     assert on(machine(smi=SMI_4_H100)) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[1] == "✓ Ready to measure, rehearse and simulate"
-    assert out.endswith("Next: pgle run -- COMMAND\n")
+    assert out.endswith("Next: give your program: pgle run -- …\n")
 
 
 def test_without_a_gpu_it_says_what_works(on, capsys):
     assert on(machine(smi=None)) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[1] == "! Can rehearse and simulate; cannot measure (see GPUs)"
-    assert out.endswith("Next: pgle run --capture simulated -- COMMAND\n")
+    assert out.endswith("Next: give your program: pgle run --capture simulated -- …\n")
     assert len(out.splitlines()) <= 14
 
 

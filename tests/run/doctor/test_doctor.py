@@ -8,8 +8,7 @@ from machines import H100, PARAMS, VERSIONS, machine
 from pgle.run.ask.machine import read_gpus, this_machine
 from pgle.run.ask.nsys import Nsys
 from pgle.run.directory.manifest import Gpu
-from pgle.run.doctor import gpu as doctor_gpu
-from pgle.run.doctor import software as doctor_software
+from pgle.run.doctor import checks
 from pgle.run.doctor.doctor import diagnose
 
 
@@ -32,17 +31,17 @@ def test_no_gpu_is_no_crash(smi):
 
 
 def test_equal_gpus_are_counted():
-    check = doctor_gpu.check_gpus(machine(), (H100,) * 4)
+    check = checks.check_gpus(machine(), (H100,) * 4)
     assert (check.verdict, check.found) == ("ok", "4 x NVIDIA H100 80GB HBM3 (80 GiB, sm_9.0)")
 
 
 def test_mixed_gpus_are_warned_about():
     other = Gpu("NVIDIA A100-SXM4-80GB", "580.65.06", 81920, "8.0")
-    assert doctor_gpu.check_gpus(machine(), (H100, other)).verdict == "warn"
+    assert checks.check_gpus(machine(), (H100, other)).verdict == "warn"
 
 
 def test_no_gpu_says_what_works_without():
-    assert "rehearse" in doctor_gpu.check_gpus(machine(), ()).remedy
+    assert "rehearse" in checks.check_gpus(machine(), ()).remedy
 
 
 DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"}
@@ -52,7 +51,7 @@ def no_gpu(says=None, **options):
     """The check where nvidia-smi is missing, or says this."""
     programs = {} if says is None else {"nvidia-smi": "/usr/bin/nvidia-smi"}
     made_up = machine(smi=None, programs=programs, says=says or "", **options)
-    return doctor_gpu.check_gpus(made_up, read_gpus(made_up))
+    return checks.check_gpus(made_up, read_gpus(made_up))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_devices_without_nvidia_smi_are_told():
 
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
 def test_gpus_that_cuda_may_not_see(value):
-    check = doctor_gpu.check_gpus(machine(environ={"CUDA_VISIBLE_DEVICES": value}), (H100,))
+    check = checks.check_gpus(machine(environ={"CUDA_VISIBLE_DEVICES": value}), (H100,))
     assert (check.verdict, "unset CUDA_VISIBLE_DEVICES" in check.remedy) == ("warn", True)
 
 
@@ -111,17 +110,17 @@ def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     here = this_machine()
-    assert "version mismatch" in doctor_gpu.check_gpus(here, read_gpus(here)).found
+    assert "version mismatch" in checks.check_gpus(here, read_gpus(here)).found
 
 
 def test_a_loaded_driver_without_devices_fails():
     check = no_gpu(files=DRIVER)
     assert (check.verdict, "driver 580.65.06 is loaded" in check.found) == ("fail", True)
-    assert doctor_gpu.check_driver(machine(files=DRIVER), ()).found == "580.65.06"
+    assert checks.check_driver(machine(files=DRIVER), ()).found == "580.65.06"
 
 
 def test_a_driver_too_old_for_the_plugins_cuda_fails():
-    check = doctor_gpu.check_driver(machine(), (Gpu("H100", "550.54.15"),))
+    check = checks.check_driver(machine(), (Gpu("H100", "550.54.15"),))
     assert (check.verdict, check.found) == ("fail", "550.54.15, older than CUDA 13 needs (580)")
 
 
@@ -130,11 +129,11 @@ def test_a_driver_too_old_for_the_plugins_cuda_fails():
 )
 def test_profiling_for_administrators_only(value, root, verdict):
     files = {} if value is None else {"/proc/driver/nvidia/params": PARAMS.format(value)}
-    assert doctor_gpu.check_counters(machine(files=files, is_root=root)).verdict == verdict
+    assert checks.check_counters(machine(files=files, is_root=root)).verdict == verdict
 
 
 def test_dcgm_says_how_to_pause_it():
-    check = doctor_gpu.check_monitors(machine(processes={"bash", "nv-hostengine"}))
+    check = checks.check_monitors(machine(processes={"bash", "nv-hostengine"}))
     assert (check.verdict, "dcgmi profile --pause" in check.remedy) == ("warn", True)
 
 
@@ -148,7 +147,7 @@ def test_dcgm_says_how_to_pause_it():
     ],
 )
 def test_two_profilers(environ, verdict):
-    assert doctor_gpu.check_profilers(machine(environ=environ)).verdict == verdict
+    assert checks.check_profilers(machine(environ=environ)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -156,16 +155,16 @@ def test_two_profilers(environ, verdict):
     [(None, "warn"), (Nsys(Path("/n"), (2024, 6, 2)), "warn"), (Nsys(Path("/n"), (2025, 3, 1)), "ok")],
 )
 def test_nsys_versions(found, verdict):
-    assert doctor_gpu.check_nsys(machine(nsys=lambda: found)).verdict == verdict
+    assert checks.check_nsys(machine(nsys=lambda: found)).verdict == verdict
 
 
 def test_a_python_without_jax_fails():
-    check = doctor_software.check_jax(machine(versions=without("jaxlib")))
+    check = checks.check_jax(machine(versions=without("jaxlib")))
     assert (check.verdict, check.found) == ("fail", "no jaxlib in /usr/bin/python3")
 
 
 def test_a_newer_jaxlib_fails():
-    assert doctor_software.check_jax(machine(versions=VERSIONS | {"jaxlib": "0.11.0"})).verdict == "fail"
+    assert checks.check_jax(machine(versions=VERSIONS | {"jaxlib": "0.11.0"})).verdict == "fail"
 
 
 @pytest.mark.parametrize(
@@ -180,22 +179,22 @@ def test_a_newer_jaxlib_fails():
     ],
 )
 def test_the_plugin_must_fit_jaxlib(versions, verdict, words):
-    check = doctor_software.check_plugin(machine(versions=versions))
+    check = checks.check_plugin(machine(versions=versions))
     assert (check.verdict, words in check.found) == (verdict, True)
 
 
 def test_ptxas_is_found_in_the_wheel():
     path = "/site/nvidia/cu13/bin/ptxas"
-    assert doctor_software.check_ptxas(machine(files={path: ""})).found == path
+    assert checks.check_ptxas(machine(files={path: ""})).found == path
 
 
 def test_a_missing_ptxas_does_not_stop_a_rehearsal():
-    check = doctor_software.check_ptxas(machine())
+    check = checks.check_ptxas(machine())
     assert (check.verdict, "suffices" in check.found) == ("warn", True)
 
 
 def test_old_packages_are_warned_about():
-    check = doctor_software.check_packages(machine(versions=VERSIONS | {"numpy": "1.24.0"}))
+    check = checks.check_packages(machine(versions=VERSIONS | {"numpy": "1.24.0"}))
     assert (check.verdict, "numpy 1.26 or newer" in check.remedy) == ("warn", True)
 
 
@@ -212,7 +211,7 @@ def test_old_packages_are_warned_about():
 def test_xla_flags_are_linted(flags, verdict):
     import sys
 
-    check = doctor_software.check_flags(machine(environ={"XLA_FLAGS": flags}, python=sys.executable))
+    check = checks.check_flags(machine(environ={"XLA_FLAGS": flags}, python=sys.executable))
     assert check.verdict == verdict
 
 
@@ -231,14 +230,14 @@ def test_xla_flags_are_linted(flags, verdict):
     ],
 )
 def test_variables_without_effect(environ, verdict, remedy):
-    check = doctor_software.check_variables(machine(environ=environ))
+    check = checks.check_variables(machine(environ=environ))
     assert (check.verdict, check.remedy) == (verdict, remedy)
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(None, "ok"), ("0", "ok"), ("1", "warn")])
 def test_the_log_level(level, verdict):
     environ = {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
-    assert doctor_software.check_log(machine(environ=environ)).verdict == verdict
+    assert checks.check_log(machine(environ=environ)).verdict == verdict
 
 
 def test_no_password_of_a_url_is_shown():
@@ -248,41 +247,39 @@ def test_no_password_of_a_url_is_shown():
 
 
 def test_the_compilation_cache_does_not_notice_a_changed_profile():
-    check = doctor_software.check_compilation_cache(machine(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"}))
+    check = checks.check_compilation_cache(machine(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"}))
     assert (check.verdict, "not its content" in check.remedy) == ("warn", True)
 
 
 def test_a_cache_that_is_off_is_fine():
     environ = {"JAX_COMPILATION_CACHE_DIR": "/cache", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    assert doctor_software.check_compilation_cache(machine(environ=environ)).verdict == "ok"
+    assert checks.check_compilation_cache(machine(environ=environ)).verdict == "ok"
 
 
 @pytest.mark.parametrize(("gib", "verdict"), [(1, "fail"), (10, "warn"), (100, "ok")])
 def test_disk_space(gib, verdict):
-    assert doctor_software.check_disk(machine(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+    assert checks.check_disk(machine(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
 
 
 def test_a_run_directory_that_cannot_be_written_fails():
-    assert doctor_software.check_run_dir(machine(writable=lambda path: False), "/runs").verdict == "fail"
+    assert checks.check_run_dir(machine(writable=lambda path: False), "/runs").verdict == "fail"
 
 
 def test_few_open_files_are_warned_about():
-    assert (
-        doctor_software.check_limits(machine(limit={"RLIMIT_NOFILE": 1024, "RLIMIT_MEMLOCK": -1}.get)).verdict == "warn"
-    )
+    assert checks.check_limits(machine(limit={"RLIMIT_NOFILE": 1024, "RLIMIT_MEMLOCK": -1}.get)).verdict == "warn"
 
 
 def test_locked_memory_matters_with_infiniband_only():
     limit = {"RLIMIT_NOFILE": -1, "RLIMIT_MEMLOCK": 64 << 10}.get
     infiniband = {"/dev/infiniband/uverbs0": ""}
-    assert doctor_software.check_limits(machine(limit=limit)).verdict == "ok"
-    assert doctor_software.check_limits(machine(limit=limit, files=infiniband)).verdict == "warn"
+    assert checks.check_limits(machine(limit=limit)).verdict == "ok"
+    assert checks.check_limits(machine(limit=limit, files=infiniband)).verdict == "warn"
 
 
 def test_little_shared_memory_matters_with_several_gpus_only():
     little = machine(free_bytes=lambda path: 64 << 20)
-    assert doctor_software.check_shared_memory(little, (H100,)).verdict == "ok"
-    assert doctor_software.check_shared_memory(little, (H100, H100)).verdict == "warn"
+    assert checks.check_shared_memory(little, (H100,)).verdict == "ok"
+    assert checks.check_shared_memory(little, (H100, H100)).verdict == "warn"
 
 
 def test_a_check_that_breaks_is_a_warning():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,22 @@ def test_what_is_wrong_in_a_process_is_said_here() -> None:
         list(pool.map(refuse, [7]))
 
 
+def long_work(begun: Path, done: Path) -> None:
+    begun.touch()
+    time.sleep(20)
+    done.touch()
+
+
+def test_an_interrupt_ends_the_work_that_was_begun(tmp_path: Path) -> None:
+    begun, done = tmp_path / "begun", tmp_path / "done"
+    with pytest.raises(KeyboardInterrupt), executor(PROCESSES, 1) as pool:
+        pool.submit(long_work, begun, done)
+        while not begun.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert not done.exists()
+
+
 @pytest.mark.parametrize("where", ["threads", "dask://", "head:8786"])
 def test_a_word_that_is_no_executor(where: str) -> None:
     with pytest.raises(UserError, match=f"{where}: is neither 'processes' nor dask://HOST:PORT"), executor(where, 1):
@@ -98,6 +115,14 @@ def test_what_is_wrong_on_a_cluster_is_said_here(tmp_path: Path, ranks: list[Pat
     bad.write_bytes(b"SQLite format 3\0" + bytes(200))
     with pytest.raises(UserError, match=r"rank1.sqlite: "):
         read_traces([ranks[0], bad], where=cluster)
+
+
+def test_a_cluster_works_in_the_folder_of_this_process(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with executor(cluster, 1) as pool:
+        assert pool.submit(os.getcwd).result() == str(tmp_path)
 
 
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,3 +196,8 @@ def test_the_command_ends_with_a_pgle_that_is_killed(tmp_path):
 def test_of_a_long_log_the_end_is_enough_for_its_last_line(tmp_path):
     (tmp_path / "log").write_text("x" * 100_000 + "\nthe end\n\n")
     assert last_line(tmp_path / "log") == "the end"
+
+
+def test_of_an_answer_that_failed_the_verdict_is_the_reason_not_its_warnings(tmp_path):
+    (tmp_path / "log").write_text("step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n", encoding="utf-8")
+    assert last_line(tmp_path / "log") == "✗ profile partly used"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgle.run.stages.auto import AutoRequest, _outcome
+from pgle.errors import UserError
+from pgle.run.stages.auto import AutoRequest, _outcome, run_auto
 
 REQUEST = AutoRequest(("python", "train.py"), run_dir=None)
 GPU = {"compilations": 3, "platform": "gpu"}
@@ -34,3 +35,11 @@ def test_a_function_compiled_ahead_of_time_is_said_to_be_out_of_reach(tmp_path):
     path = tmp_path / "output.log"
     path.write_text("")
     assert "lower().compile()" in _outcome(REQUEST, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]
+
+
+def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("pgle.run.stages.auto.GPU_DRIVER", tmp_path / "none")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with pytest.raises(UserError, match="no NVIDIA driver"):
+        run_auto(AutoRequest(("python", "-c", "raise SystemExit('ran')"), tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

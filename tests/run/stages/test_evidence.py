@@ -7,8 +7,18 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import StepLine, StepLines, console_records
-from pgle.run.stages.evidence import AUTO_PGLE, few_executions, hook_warnings, trouble, why_no_trace
-from pgle.run.stages.real import NSYS_STARTS, is_readable, judge_end, nsys_command, start_nsys
+from pgle.run.stages.real import (
+    AUTO_PGLE,
+    NSYS_STARTS,
+    few_executions,
+    hook_warnings,
+    is_readable,
+    judge_end,
+    nsys_command,
+    start_nsys,
+    trouble,
+    why_no_trace,
+)
 from pgle.steps.collect import step_number
 
 # Lines as programs and drivers print them.

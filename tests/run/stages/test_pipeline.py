@@ -85,7 +85,10 @@ class Recorded:
             shutil.copyfile(hlo, files.hlo / "jit.hlo.pb")
         failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
         facts = {"verdict": ProfileUse.USED.value}
-        end_record(request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed)
+        end_record(
+            request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed,
+            warnings=[f"of {request.stage}"],
+        )  # fmt: skip
         if self.exit_code:
             raise WorkloadError(self.exit_code, "the program ended with 9")
         return StageResult(request, False, 0, failed=failed)
@@ -143,6 +146,11 @@ def test_a_stage_whose_output_has_changed_runs_again(experiment):
     assert experiment().skipped == ("profile", "convert", "perf")
 
 
+def test_warnings_of_stages_that_are_skipped_are_in_the_answer(experiment):
+    experiment()
+    assert experiment().warnings[:3] == ("of profile", "of baseline", "of perf")
+
+
 def test_a_file_that_a_viewer_puts_beside_a_trace_changes_nothing(experiment):
     experiment()
     (experiment.folder / "profile/trace/rank0000/ALL_HOSTS.op_stats.pb").write_text("cache")
@@ -172,7 +180,7 @@ def test_what_is_done_stays_where_another_command_fails(experiment, failure):
 def test_what_is_done_stays_where_another_command_is_killed(experiment, monkeypatch):
     experiment()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("pgle.run.stages.running.settle", lambda run: None)  # nothing of pgle runs any more
+        patch.setattr("pgle.run.stages.pipeline.settle", lambda run: None)  # nothing of pgle runs any more
         experiment("other", killed_in="profile")
     assert (experiment.folder / "profile.1").is_dir()
     assert experiment().skipped == tuple(STAGES)
@@ -199,7 +207,7 @@ def test_another_command_runs_every_stage(experiment):
     experiment("train --layers 2")
     experiment("train --layers 4")
     assert experiment.launched == ["profile", "baseline", "perf"]
-    assert "profile: again, the command is another than in its last run" in experiment.said
+    assert "profile: again, its command has changed since its last run" in experiment.said
     assert (experiment.folder / "profile.1").is_dir()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.stages.running import choose_back_end, content_addressed
+from pgle.run.stages.pipeline import choose_back_end, content_addressed
 
 WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
 

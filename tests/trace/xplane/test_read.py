@@ -124,16 +124,6 @@ def test_times_are_nanoseconds_since_the_origin_of_the_line(tmp_path: Path):
     assert (trace.start_ns.tolist(), trace.duration_ns.tolist(), trace.stream.tolist()) == ([3_000], [5_000], [7])
 
 
-def test_stats_of_the_event_metadata_count_for_its_events(tmp_path: Path):
-    space = xplane_pb2.XSpace()
-    plane = add_plane(space, "/device:GPU:0", {"": [(0, 5, {}), (9, 5, op("own"))]})
-    for name, value in (("hlo_op", "shared"), ("hlo_module", "jit_f")):
-        key = next((k for k, v in plane.stat_metadata.items() if v.name == name), 0)
-        metadata = plane.event_metadata[plane.lines[0].events[0].metadata_id]
-        metadata.stats.append(xplane_pb2.XStat(metadata_id=key, str_value=value))
-    assert names(read(tmp_path, space)) == ["shared", "own"]
-
-
 def test_lines_that_repeat_the_streams_are_not_counted(tmp_path: Path):
     events: list[Event] = [(0, 5, op("a"))]
     lines = dict.fromkeys(("Stream #7(Kernel)", "XLA Modules", "XLA Ops", "Async XLA Ops"), events)

@@ -110,17 +110,6 @@ def test_lines_are_named_after_streams_and_kinds():
     assert (line.id, line.name) == (13, "Stream #13(Kernel,MemcpyD2D)")
 
 
-def test_extra_stats_are_on_every_event():
-    trace = trace_of([(0, 0, 0, 0, [(1, 5, 0)] * 3)])
-    data = write_xplane(trace, extra_stats={"context_id": "$$1", "theoretical_occupancy_pct": 50.0, "grid": 7})
-    plane = next(p for p in xplane_pb2.XSpace.FromString(data).planes if p.name == "/device:GPU:0")
-    for event in plane.lines[0].events:
-        found = {plane.stat_metadata[stat.metadata_id].name: stat for stat in event.stats}
-        assert found["context_id"].str_value == "$$1"
-        assert found["theoretical_occupancy_pct"].double_value == 50.0
-        assert found["grid"].int64_value == 7
-
-
 def test_same_trace_gives_the_same_bytes():
     trace = trace_of([(d, 0, e, i, [(1, 5, 0)]) for e in range(2) for d in range(2) for i in range(4)])
     assert write_xplane(trace) == write_xplane(trace)

@@ -7,7 +7,6 @@ from pgle.xla.flags.presets import PROFILE_MODES, FlagPlan, flags_for, preset
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
-SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 
 
 def values(mode, version="0.12.0.1", user="", **options):
@@ -32,7 +31,7 @@ COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
 )
 def test_every_run_combines_the_same_collectives(version, value):
     """0.7 and 0.8 combine by a trial schedule, which the mode and the profile change."""
-    runs = [values(mode, version) for mode in ("sync", "async", "sync-legacy", "baseline")]
+    runs = [values(mode, version) for mode in ("sync", "async", "baseline")]
     runs.append(values("perf", version, profile="p.pbtxt"))
     assert {run.get(COMBINING) for run in runs} == {value}
 
@@ -58,8 +57,8 @@ def test_other_runs_keep_command_buffers_as_they_are():
     assert "xla_gpu_enable_command_buffer" not in values("baseline")
 
 
-def test_sync_keeps_lhs_on_legacy_does_not():
-    assert (values("sync")[LHS], values("sync-legacy")[LHS]) == ("true", "false")
+def test_sync_keeps_lhs_on():
+    assert values("sync")[LHS] == "true"
 
 
 def test_perf_gives_the_profile():
@@ -84,11 +83,6 @@ def test_dumps_are_asked_for_where_there_is_a_place():
 def test_the_users_own_dump_directory_wins():
     plan = flags_for("async", "0.12.0.1", "--xla_dump_to=/mine", dump_to="/run/dump")
     assert dump_of(plan) == "/mine"
-
-
-def test_turning_lhs_off_needs_both_flags_only_between_0_8_0_and_0_11_1():
-    with_sol = [version for version in ("0.7.2", "0.8.0", "0.11.1", "0.11.2") if SOL in values("sync-legacy", version)]
-    assert with_sol == ["0.8.0", "0.11.1"]
 
 
 def test_the_baseline_says_what_hopper_schedules_by():
@@ -119,11 +113,6 @@ def test_a_profile_run_with_the_users_command_buffers_is_warned_about():
 
 def test_nothing_to_overlap_is_warned_about():
     assert "no-async" in codes("baseline", user="--xla_gpu_disable_async_collectives=allgather")
-
-
-def test_legacy_warns_only_where_names_are_lost():
-    assert "names-lost" in codes("sync-legacy", "0.11.1")
-    assert "names-lost" not in codes("sync-legacy", "0.11.0")
 
 
 def test_perf_without_a_profile_is_refused():

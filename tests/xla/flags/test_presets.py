@@ -23,7 +23,7 @@ def values(name, jaxlib):
 def test_the_presets_are_those_promised():
     assert set(NAMES) >= {
         "lhs", "pgle-profile-sync", "pgle-profile-async", "pgle-perf", "fsdp", "pipeline-parallel", "collective-matmul",
-        "nccl-single-host", "recommended",
+        "recommended",
     }  # fmt: skip
 
 
@@ -76,16 +76,6 @@ def test_what_a_release_does_by_default_is_left_out_silently():
 
 def test_pipeline_parallelism_falls_back_to_the_older_flags():
     assert values("pipeline-parallel", "0.4.26")["xla_gpu_enable_pipelined_p2p"] == "true"
-
-
-def test_the_legacy_profile_run_turns_the_hopper_default_off_too():
-    assert values("pgle-profile-sync-legacy", "0.10.2")["xla_gpu_enable_analytical_sol_latency_estimator"] == "false"
-    assert "xla_gpu_enable_analytical_sol_latency_estimator" not in values("pgle-profile-sync-legacy", "0.12.0.1")
-
-
-def test_the_legacy_profile_run_warns_where_names_are_lost():
-    assert "names-lost" in {finding.code for finding in preset("pgle-profile-sync-legacy", "0.12.0.1").findings}
-    assert "names-lost" not in {finding.code for finding in preset("pgle-profile-sync-legacy", "0.10.2").findings}
 
 
 def test_the_perf_preset_needs_a_profile():

@@ -113,34 +113,31 @@ def _accepted(plugin: Plugin, target: str, portable: str, topology: str) -> str:
             plugin.check_topology(text, topology)
             return text
         except XlaError as error:
-            said = str(error)
-            if "GpuTargetConfigProto" not in said or not portable:
+            message = str(error)
+            if "GpuTargetConfigProto" not in message or not portable:
                 break
-    raise refused_topology(said, topology)
+    raise refused_topology(message, topology)
 
 
-def refused_topology(said: str, topology: str) -> UserError:
+def refused_topology(message: str, topology: str) -> UserError:
     """Why there is no compiler for a topology, from XLA's words."""
-    if "GpuTargetConfigProto" in said:
+    if "GpuTargetConfigProto" in message:
         return UserError(
             "the installed jax does not understand this GPU description (it may come from a newer XLA)",
             remedy="use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of this jax version",
         )
-    if "topology must be" in said:
+    if "topology must be" in message:
         return UserError(f"topology {topology!r} is not of the form SLICESxHOSTSxDEVICES")
     return UserError(
-        f"no GPU compiler: {first_line(said)}", remedy="check that the CUDA plugin matches jax: pgle doctor --fix"
+        f"no GPU compiler: {first_line(message)}", remedy="check that the CUDA plugin matches jax: pgle doctor --fix"
     )
 
 
-def compile_options(
-    program: Program, fdo_profile: bytes | None, allocator_bytes: int, efforts: Mapping[str, str]
-) -> bytes:
+def compile_options(program: Program, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:
     """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
 
     Args:
         program: what is to be compiled.
-        fdo_profile: a cost profile given as a compile option, or None.
         allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
             (jaxlib/py_client.cc); 0: unknown.
         efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.
@@ -170,10 +167,6 @@ def compile_options(
         if not hasattr(build, name.removeprefix("jax_")):
             raise UserError(f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out")
         setattr(build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value))
-    if fdo_profile:
-        if not hasattr(build, "fdo_profile"):
-            raise UserError("this jax takes no profile as a compile option", remedy="pass the profile as a flag")
-        build.fdo_profile = fdo_profile
     data: bytes = options.SerializeAsString()
     # No binding for this one; a message that is appended to another is merged with it.
     return data + submessage(EXECUTABLE_BUILD_OPTIONS, number_field(DEVICE_MEMORY_SIZE, allocator_bytes))

@@ -135,9 +135,9 @@ class Plugin:
     def _call(self, position: int, arguments: _Struct) -> None:
         error = self._function(position, _Pointer)(ctypes.addressof(arguments))
         if error:
-            said = _Error(error=error)
-            self._function(_ERROR_MESSAGE, None)(ctypes.addressof(said))
-            raise XlaError(ctypes.string_at(said.message, said.message_size).decode(errors="replace"))
+            asked = _Error(error=error)
+            self._function(_ERROR_MESSAGE, None)(ctypes.addressof(asked))
+            raise XlaError(ctypes.string_at(asked.message, asked.message_size).decode(errors="replace"))
 
     def _function(self, position: int, result: type | None) -> ctypes._CFunctionType:
         at = ctypes.cast(self._api + _FUNCTIONS + 8 * position, ctypes.POINTER(_Pointer))

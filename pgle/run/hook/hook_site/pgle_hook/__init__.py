@@ -14,18 +14,18 @@ _printed = set()
 
 def install(text):
     """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be imported."""
-    from pgle_hook import imports
+    from pgle_hook.around import after_import
     from pgle_hook.place import Place
 
     config = json.loads(text)
     if "captured" in config:
-        imports.after("jax", lambda module: guarded(lambda: _capture(module, config)))
+        after_import("jax", lambda module: guarded(lambda: _capture(module, config)))
         return
     place = Place(config, os.environ)
     with open(place.seen, "a"):
         pass
     place.separate(os.environ)
-    imports.after("jax", lambda module: guarded(lambda: _attach(config, place, module)))
+    after_import("jax", lambda module: guarded(lambda: _attach(config, place, module)))
 
 
 def _attach(config, place, jax):

@@ -6,7 +6,6 @@ import threading
 import time
 
 from pgle_hook import guarded, jax_private, warn, watch
-from pgle_hook.executions import Executions
 from pgle_hook.place import XLA_FLAGS, restore_flags
 from pgle_hook.profilers import make_profiler
 from pgle_hook.records import Facts, StepWriter
@@ -39,7 +38,7 @@ class Hook:
         self.writer = StepWriter(place)
         self.profiler = make_profiler(config.get("capture"), place, jax)
         self.window = Window(config.get("window", "auto"))
-        self.executions = Executions(self._on_execution)
+        self.executions = watch.Executions(self._on_execution)
         self.compiles = 0
         self._compiles_at_step = 0
         self._current = None
@@ -53,7 +52,7 @@ class Hook:
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
-        jax_private.before_backends(lambda: guarded(self._restore_flags))
+        jax_private.before_backends(self._restore_flags)
         watch.annotations(self.jax, self._on_annotation, self.leave_step)
         watch.compilations(self.jax, self._on_compile)
         guarded(lambda: self.executions.attach(self.window.wants_executions(None)))

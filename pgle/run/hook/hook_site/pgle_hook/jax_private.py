@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 
-from pgle_hook import imports
+from pgle_hook.around import after_import, before
 
 COMPILER_LOGGER = "jax._src.compiler"
 
@@ -22,17 +22,8 @@ def has_backends():
 def before_backends(act):
     """Call `act()` before each backend is set up, the first of which has XLA read its flags; at once where this jax
     lacks the function that does it."""
-    bridge = importlib.import_module("jax._src.xla_bridge")
-    begin = getattr(bridge, "_init_backend", None)
-    if begin is None:
+    if not before(importlib.import_module("jax._src.xla_bridge"), "_init_backend", lambda *_, **__: act()):
         act()
-        return
-
-    def new_begin(*args, **kwargs):
-        act()
-        return begin(*args, **kwargs)
-
-    bridge._init_backend = new_begin
 
 
 def backends():
@@ -65,7 +56,7 @@ def slice_on_host():
 
 def cudnn_imported(act):
     """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version`` says which there is."""
-    imports.after("jax._src.cudnn.fused_attention_stablehlo", act)
+    after_import("jax._src.cudnn.fused_attention_stablehlo", act)
 
 
 def process_of():
@@ -116,16 +107,7 @@ def compiler_messages(on_message):
 
 def optimised_found(on_found):
     """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache: it profiles it no longer."""
-    profiler = getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None)
-    disable = getattr(profiler, "disable", None)
-    if disable is None:
-        return
-
-    def new_disable(this):
-        on_found()
-        return disable(this)
-
-    profiler.disable = new_disable
+    before(getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None), "disable", lambda this: on_found())
 
 
 def is_of_jax(name):
@@ -362,8 +344,8 @@ def _all_sharded(ir, module, main, results):
         return True
     given = list(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else [{}] * len(results)
     return all(
-        "sdy.sharding" in said or "mhlo.sharding" in said or not ir.RankedTensorType(result).shape
-        for said, result in zip(given, results)  # noqa: B905 (Python 3.9)
+        "sdy.sharding" in own or "mhlo.sharding" in own or not ir.RankedTensorType(result).shape
+        for own, result in zip(given, results)  # noqa: B905 (Python 3.9)
     )
 
 

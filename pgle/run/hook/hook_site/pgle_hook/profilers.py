@@ -88,13 +88,13 @@ class JaxProfiler(Profiler):
 
     def _end(self):
         _settle(self._jax)
-        said = threading.Timer(SAID_S, warn, [STILL])
-        said.daemon = True
-        said.start()
+        warning = threading.Timer(SAID_S, warn, [STILL])
+        warning.daemon = True
+        warning.start()
         try:
             self._stop()
         finally:
-            said.cancel()
+            warning.cancel()
 
 
 class CudaRange(Profiler):

@@ -1,34 +1,30 @@
-"""What is watched in jax: step annotations, compilations, the program's own profiler sessions, and AutoPGLE."""
+"""What is watched in jax: step annotations, compilations, the program's own profiler sessions, AutoPGLE, executions."""
 
 import os
 import re
+import sys
+import threading
+from contextlib import suppress
 
 from pgle_hook import guarded, jax_private
+from pgle_hook.around import after, before
 
 
 def annotations(jax, on_enter, on_exit):
     """Call `on_enter(name, number or None)` and `on_exit()` around every StepTraceAnnotation."""
     annotation = jax.profiler.StepTraceAnnotation
-    init, enter, leave = annotation.__init__, annotation.__enter__, annotation.__exit__
 
-    def new_init(this, name, *args, **kwargs):
-        init(this, name, *args, **kwargs)
-        try:
+    def made(this, name, **kwargs):
+        with suppress(AttributeError):
             this._pgle_step = (name, kwargs.get("step_num"))
-        except AttributeError:
-            pass
 
-    def new_enter(this):
+    def begun(this):
         name, number = getattr(this, "_pgle_step", ("", None))
-        guarded(lambda: on_enter(name, None if number is None else int(number)))
-        return enter(this)
+        on_enter(name, None if number is None else int(number))
 
-    def new_exit(this, *details):
-        result = leave(this, *details)
-        guarded(on_exit)
-        return result
-
-    annotation.__init__, annotation.__enter__, annotation.__exit__ = new_init, new_enter, new_exit
+    after(annotation, "__init__", made)
+    before(annotation, "__enter__", begun)
+    after(annotation, "__exit__", lambda *_: on_exit())
 
 
 def compilations(jax, on_compile):
@@ -43,40 +39,20 @@ def compilations(jax, on_compile):
 
 def own_traces(jax, on_start, on_stop):
     """Call `on_start(folder or None)` before and `on_stop()` after every session of `jax.profiler`."""
+
+    def started(folder):
+        on_start(None if folder is None else os.path.abspath(str(folder)))
+
     module = jax.profiler
     session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
     if session is not None:
-        session.start = _announced(session.start, lambda this: getattr(this, "log_dir", None), on_start)
-        session.stop = _followed(session.stop, on_stop)
+        before(session, "start", lambda this, *_, **__: started(getattr(this, "log_dir", None)))
+        after(session, "stop", lambda *_, **__: on_stop())
         return
-    start = _announced(module.start_trace, lambda log_dir: log_dir, on_start)
-    stop = _followed(module.stop_trace, on_stop)
-    inner = getattr(module.trace, "__wrapped__", None)  # `jax.profiler.trace` finds the two where it was defined
-    for scope in [vars(module)] if inner is None else [vars(module), inner.__globals__]:
-        scope["start_trace"], scope["stop_trace"] = start, stop
-
-
-def _announced(start, folder_of, on_start):
-    """`start`, with a call before it; `folder_of` is asked with its first argument, whatever its name."""
-
-    def new_start(*args, **kwargs):
-        folder = guarded(lambda: folder_of(args[0] if args else kwargs["log_dir"]))
-        guarded(lambda: on_start(None if folder is None else os.path.abspath(str(folder))))
-        return start(*args, **kwargs)
-
-    return new_start
-
-
-def _followed(stop, on_stop):
-    """`stop`, with a call after it."""
-
-    def new_stop(*args, **kwargs):
-        try:
-            return stop(*args, **kwargs)
-        finally:
-            guarded(on_stop)
-
-    return new_stop
+    private = sys.modules[module.start_trace.__globals__["__name__"]]  # where `jax.profiler.trace` finds the two
+    before(private, "start_trace", lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]))
+    after(private, "stop_trace", lambda *_, **__: on_stop())
+    module.start_trace, module.stop_trace = private.start_trace, private.stop_trace
 
 
 class AutoPgle:
@@ -96,7 +72,7 @@ class AutoPgle:
         facts.set("auto_pgle", self.seen)
         jax_private.compiler_messages(lambda text: guarded(lambda: self.note(text)))
         jax_private.optimised_found(self._found)
-        self._count_ahead_of_time(jax)
+        before(getattr(getattr(jax, "stages", None), "Lowered", None), "compile", self._count_ahead_of_time)
 
     def note(self, message):
         """Take what a message of the compiler says."""
@@ -111,15 +87,76 @@ class AutoPgle:
     def _found(self):
         self.seen["found_optimised"] += 1
 
-    def _count_ahead_of_time(self, jax):
+    def _count_ahead_of_time(self, *_, **__):
         """Functions compiled by ``lower().compile()`` are never traced by AutoPGLE."""
-        lowered = getattr(getattr(jax, "stages", None), "Lowered", None)
-        if lowered is None:
-            return
-        compile = lowered.compile
+        self.seen["ahead_of_time"] += 1
 
-        def new_compile(this, *args, **kwargs):
-            self.seen["ahead_of_time"] += 1
-            return compile(this, *args, **kwargs)
 
-        lowered.compile = new_compile
+HEAVY = 0.1
+"""A module is counted if its compilation took at least this share of the longest one. The very first compilation is not
+taken for the longest: it includes what XLA sets up once."""
+
+HEAVIEST = 0.5  # a compilation is one of the longest if it took at least this share of the longest so far
+
+MOST = 5000
+"""Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""
+
+
+class Executions:
+    """Counts executions of heavy modules while `counting` is true: how a program that marks no steps shows that it has
+    settled.
+
+    Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As long as executions are
+    to be counted, heavy modules are kept off that path, by the means that jax has for AutoPGLE (until it has its
+    costs): the C++ cache forgets them after every call, so each call comes through Python. Afterwards that costs
+    nothing.
+
+    Args:
+        on_execution: called with a module's key after each execution of a heavy one has been handed to the devices.
+    """
+
+    def __init__(self, on_execution):
+        self.counting = False
+        self._on_execution = on_execution
+        self._pid = os.getpid()
+        self._kept = 0
+        self._heaviest = None
+        self._seconds = {}
+        self._local = threading.local()
+
+    def attach(self, counting):
+        """Begin to count, where this jax has what it takes."""
+        if counting and jax_private.python_calls(self._new_data, self._new_rebuild):
+            self.counting = True
+            # Programs that look whether a function was compiled once must not find that C++ has forgotten it.
+            guarded(lambda: jax_private.show_cache_size(lambda: self.counting and self._kept > 0))
+
+    def compiled(self, seconds):
+        """This thread has compiled something; returns whether it is one of the longest so far."""
+        self._local.fresh = seconds
+        if self._heaviest is None:
+            self._heaviest = 0.0
+            return True
+        self._heaviest = max(self._heaviest, seconds)
+        return seconds >= HEAVIEST * self._heaviest
+
+    def _new_data(self, data, executable, *args, **kwargs):
+        """What jax asks after a call from Python: what C++ makes the next call with. None: Python makes it."""
+        self._local.keep = bool(self.counting and executable is not None and guarded(lambda: self._count(executable)))
+        return None if self._local.keep else data(executable, *args, **kwargs)
+
+    def _new_rebuild(self, rebuild, profiler):
+        """Whether C++ has to forget the function, so that the next call asks again."""
+        keep, self._local.keep = getattr(self._local, "keep", False), False
+        return True if keep else rebuild(profiler)
+
+    def _count(self, executable):
+        """Count an execution; whether the next is to be counted too."""
+        key = id(getattr(executable, "xla_executable", executable))  # older jax makes the object around it anew
+        fresh, self._local.fresh = getattr(self._local, "fresh", 0.0), 0.0
+        self._seconds[key] = max(fresh, self._seconds.get(key, 0.0))  # a new object may have a deleted one's id
+        if self._seconds[key] < HEAVY * (self._heaviest or 0.0) or self._kept >= MOST or os.getpid() != self._pid:
+            return False
+        self._kept += 1
+        self._on_execution(key)
+        return self.counting

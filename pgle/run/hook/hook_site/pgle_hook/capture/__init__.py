@@ -15,12 +15,13 @@ from pgle_hook.place import restore_flags
 DEVICES = "--xla_force_host_platform_device_count="
 
 
-def capture(jax, *, captured, devices, given, gpu, ranks, flags):
+def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
     """Capture the modules of this process.
 
     Args:
         jax: the module, freshly imported.
-        captured: the path of what the hook writes, by name.
+        captured: the path of the record that the hook writes.
+        computes: execute large modules too, instead of taking their results as zeros.
         devices: virtual CPU devices of the job.
         given: XLA_FLAGS as pgle started the command.
         gpu: the GPU that the program is to see, as of `Gpu`.
@@ -32,15 +33,14 @@ def capture(jax, *, captured, devices, given, gpu, ranks, flags):
     from pgle_hook.capture.lowering import Lowering
     from pgle_hook.capture.uncomputed import Uncomputed
 
-    jax_private.before_backends(lambda: guarded(lambda: restore_flags(flags)))
+    jax_private.before_backends(lambda: restore_flags(flags))
     guarded(Gpu(jax, gpu).show)
     guarded(jax_private.slice_on_host)
-    leaves_out = "uncomputed" in captured
-    lowering = Lowering(captured["lowered"], leaves_out, gpu["targets"])
+    executed = Executed(captured, given)
+    lowering = Lowering(executed, os.path.dirname(captured), not computes, gpu["targets"])
     guarded(lowering.watch)
     computed = lambda call, execute: execute()
-    results = Uncomputed(captured["uncomputed"], lowering.is_zeros).results if leaves_out else computed
-    executed = Executed(captured["program"], given)
+    results = computed if computes else Uncomputed(executed, lowering.is_zeros).results
     guarded(lambda: executed.watch(results))
     guarded(lambda: _watch_processes(jax, devices, ranks, executed))
 

@@ -1,4 +1,4 @@
-"""Which captured modules the program executes, and how often: its step is the one executed again and again."""
+"""The record of a captured program: which modules it executes, and how often. Its step is executed again and again."""
 
 import atexit
 import importlib.util
@@ -51,6 +51,8 @@ class Executed:
             "jaxlib": jax_private.jaxlib_version(),
             "compiling": "",
             "of_jax": [],
+            "uncomputed": [],
+            "not_lowered": [],
             "options": {},
             "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
         }
@@ -77,6 +79,17 @@ class Executed:
             self._about["error"], self._about["by_zeros"] = describe(error), may_come_of_zeros(error)
         self._write()
 
+    def note(self, kind, name):
+        """Note a module.
+
+        Args:
+            kind: ``of_jax``; ``uncomputed``: its results were zeros; ``not_lowered``: not for GPUs.
+            name: of its dump; of one that was not computed, of its function.
+        """
+        if name not in self._about[kind]:
+            self._about[kind].append(name)
+            self._write()
+
     def silence(self):
         """Write nothing any more: another process of the job tells what all execute."""
         self._is_silent = True
@@ -89,17 +102,14 @@ class Executed:
         self._about["compiling"] = ""
         if dump:
             name = os.path.basename(str(dump))
-            self._note(name)
+            function = re.search(r"_jit_(.+)_compile\.mlir$", name)
+            if function and jax_private.is_of_jax(function.group(1)):
+                self.note("of_jax", name)
             options = guarded(lambda: _given_options(arguments))
             if options:
                 self._about["options"][name] = options
             self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
         self._write()
-
-    def _note(self, name):
-        function = re.search(r"_jit_(.+)_compile\.mlir$", name)
-        if function and jax_private.is_of_jax(function.group(1)):
-            self._about["of_jax"].append(name)
 
     def _executed(self, executable):
         if os.getpid() != self._pid or id(executable) not in self._names:

@@ -35,12 +35,12 @@ class Uncomputed:
     """Which modules are large, and what they return.
 
     Args:
-        path: file for the names of the modules that were not executed.
+        executed: the record, which gets the names of the modules that were not executed.
         is_zeros: whether an execution returns zeros by itself, given jax's record of it.
     """
 
-    def __init__(self, path, is_zeros):
-        self._path = path
+    def __init__(self, executed, is_zeros):
+        self._executed = executed
         self._is_zeros = is_zeros
         self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
@@ -69,8 +69,7 @@ class Uncomputed:
     def _judge(self, call, is_large):
         self._large[id(call)] = (call, is_large)
         if is_large:
-            with open(self._path, "a") as file:
-                file.write("%s\n" % call.name)
+            guarded(lambda: self._executed.note("uncomputed", call.name))
 
     def _zeros(self, shape, dtype):
         """An array of zeros on pages that nobody has written to: all of them together take one page of memory."""

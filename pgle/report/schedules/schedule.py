@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from pgle.files import AnyPath
+from pgle.report import parts
 from pgle.report.page import figures, html, stored
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Bar, Cell, Column, Page, Prose, Section, Table, Tile, Value
+from pgle.report.page.value import Cell, Page, Prose, Section, Table, Value, table
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import timeline
 from pgle.report.timeline.scene import Panel, panel_of
@@ -24,9 +23,6 @@ EXPOSED = "exposed (the GPU waits, nothing computes)"
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
 PREDICTED = "Times are predictions of pgle's schedule simulator. docs/rehearse.md says how far to trust them."
 OPEN = f"{TRACE} has the same timeline for ui.perfetto.dev"
-BarTone: TypeAlias = Literal["exposed", "compute", "copy", "idle"]
-GROUPS = 3  # on the first screen
-TOLD = 0.95  # share of the exposed time that their lines explain
 LEAST = 0.002  # share of the step; less exposed time needs no line
 
 
@@ -74,32 +70,6 @@ def sections(schedules: Sequence[Schedule], grouped: Sequence[Group], labels: tu
     return tuple(found)
 
 
-def tiles(before: Schedule, after: Schedule) -> tuple[Tile, ...]:
-    """Step, exposed and idle time, before and after; bars are shares of the longer one."""
-
-    def tile(label: str, figure: str, *parts: tuple[BarTone, str]) -> Tile:
-        sides = (before, after)
-        times: list[float] = [getattr(side.parts, figure) for side in sides]
-        longest = max(times) or 1.0
-        bars = tuple(
-            Bar(
-                side.label, figures.time(us), tuple((tone, getattr(side.parts, name) / longest) for tone, name in parts)
-            )
-            for side, us in zip(sides, times, strict=True)
-        )
-        return Tile(label, " → ".join(dict.fromkeys(map(figures.time, times))), bars)
-
-    compute: tuple[BarTone, str] = ("compute", "compute_us")
-    exposed: tuple[BarTone, str] = ("exposed", "exposed_communication_us")
-    copy: tuple[BarTone, str] = ("copy", "exposed_copy_us")
-    idle: tuple[BarTone, str] = ("idle", "idle_us")
-    return (
-        tile("step, predicted", "step_us", compute, exposed, copy, idle),
-        tile("exposed communication", "exposed_communication_us", exposed),
-        tile("idle", "idle_us", idle),
-    )
-
-
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
     """The longest time of a schedule in which the GPU waits for communication; None: there is none."""
     exposed = schedule.panel.exposed
@@ -111,34 +81,22 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 
 def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
     """A row per schedule, compared with the first, and what perfect overlap would take."""
-    columns = (
-        Column("schedule"), Column("step", Unit.TIME), Column("change", Unit.CHANGE), Column("exposed", Unit.TIME),
-        Column("peak memory", Unit.SIZE),
-    )  # fmt: skip
+    heads = "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
     first = schedules[0].parts.step_us or 1.0
     rows: list[tuple[Value, ...]] = []
     for item in schedules:
-        parts = item.parts
-        shorter = parts.step_us / first - 1
-        exposed = Cell(parts.exposed_communication_us, "exposed")
-        change = None if item is schedules[0] else Cell(shorter, "good" if shorter < 0 else "")
-        rows.append((item.label, parts.step_us, "" if change is None else change, exposed, item.memory_bytes))
+        shorter = item.parts.step_us / first - 1
+        exposed = Cell(item.parts.exposed_communication_us, "exposed")
+        change = "" if item is schedules[0] else Cell(shorter, "good" if shorter < 0 else "")
+        rows.append((item.label, item.parts.step_us, change, exposed, item.memory_bytes))
     rows.append(("all communication hidden", ceiling_us, ceiling_us / first - 1, "", ""))
-    return Table(columns, tuple(rows))
+    return table(heads, rows)
 
 
 def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
-    """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first.
-
-    The lines hold 95 % of all exposed time, or there are `GROUPS` of them.
-    """
+    """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first."""
     lines: list[str] = []
-    left_us = sum(group.most_us for group in found)
-    least_us = max((1 - TOLD) * left_us, LEAST * step_us)
-    for group in sorted(found, key=lambda group: -group.most_us)[:GROUPS]:
-        if left_us <= least_us or group.most_us <= 0:
-            break
-        left_us -= group.most_us
+    for group in parts.most_exposed(found, LEAST * step_us):
         times = " → ".join(dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us))))
         why = group.why if group.is_left else f"was: {group.why}" if group.why else "at most 5 % of each"
         share = figures.share(group.most_us / step_us)
@@ -155,34 +113,29 @@ def page_files(folder: AnyPath, page: Page, schedules: Sequence[Schedule]) -> di
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
     """What a step consists of, a row per schedule."""
-    columns = (
-        Column("schedule"), Column("step", Unit.TIME), Column("compute", Unit.TIME),
-        Column("exposed communication", Unit.TIME), Column("exposed copies", Unit.TIME), Column("idle", Unit.TIME),
-        Column("communication hidden", Unit.SHARE), Column("bound by"), Column("costs"),
-    )  # fmt: skip
+    heads = (
+        "schedule | step (time) | compute (time) | exposed communication (time) | exposed copies (time) | "
+        "idle (time) | communication hidden (share) | costs"
+    )
     rows = []
     for item in schedules:
-        parts = item.parts
-        copies = parts.exposed_copy_us if parts.copy_us else ""
+        compute, exposed, copies, idle = parts.times_of(item.parts)
         rows.append((
-            item.label, parts.step_us, parts.compute_us, Cell(parts.exposed_communication_us, "exposed"), copies,
-            parts.idle_us, parts.overlap, item.timeline.bound, item.costs_are,
+            item.label, item.parts.step_us, compute, Cell(exposed, "exposed"), copies if item.parts.copy_us else "",
+            idle, item.parts.overlap, item.costs_are,
         ))  # fmt: skip
-    return Table(columns, tuple(rows))
+    return table(heads, rows)
 
 
 def _groups(found: Sequence[Group], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
-    before = () if is_one else (Column(f"exposed: {labels[0]}", Unit.TIME),)
-    after = Column("exposed" if is_one else f"exposed: {labels[1]}", Unit.TIME)
-    columns = (
-        Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME), *before, after, Column("why"),
-    )  # fmt: skip
+    exposed = ["exposed (time)"] if is_one else [f"exposed: {label} (time)" for label in labels]
     rows: list[tuple[Value, ...]] = []
     for group in found:
-        first = () if is_one else (Cell(group.before_us, "exposed"),)
-        rows.append((group.kind, group.count, group.time_us, *first, Cell(group.after_us, "exposed"), group.why))
-    return Table(columns, tuple(rows), find=tuple(group.name for group in found))
+        sides = (Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:])
+        rows.append((group.kind, group.count, group.time_us, *sides, group.why))
+    heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
+    return table(heads, rows, finds=[group.name for group in found])
 
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
@@ -190,9 +143,7 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     tables = [{item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules]
     found = [(name, [table.get(name) for table in tables]) for name in dict.fromkeys(n for t in tables for n in t)]
     found.sort(key=lambda row: -max(item.exposed_us for item in row[1] if item is not None))
-    columns = [Column("instruction"), Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME)]
-    columns += [Column(f"exposed: {item.label}" if len(schedules) > 1 else "exposed", Unit.TIME) for item in schedules]
-    columns += [Column("why it is exposed"), Column("cost")]
+    exposed = (f"exposed{f': {item.label}' if len(schedules) > 1 else ''} (time)" for item in schedules)
     rows: list[tuple[Value, ...]] = []
     for name, items in found:
         last = [item for item in items if item is not None][-1]
@@ -202,4 +153,5 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
             *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
             Cell(next((line for line in reversed(why) if line), ""), "soft"), last.origin.value,
         ))  # fmt: skip
-    return Table(tuple(columns), tuple(rows), tuple(name for name, _ in found))
+    heads = ["instruction", "kind", "executions (count)", "time (time)", *exposed, "why it is exposed", "cost"]
+    return table(heads, rows, finds=True)

@@ -1,7 +1,7 @@
 """The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it after a failure.
 
-While one is at work, and after one that was killed, a file in the folder lists what was made there: that alone may be
-deleted.
+While one is at work, after one that was killed, and in a search that can be continued, a file in the folder lists what
+was made there: that alone may be deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from pgle.errors import UserError, points_into
 from pgle.files import is_bare, read_head
 from pgle.masking import mask_file
-from pgle.run.compiler.dumps import LOG
+
+LOG = "xla.log"  # of the compiler
 
 _UNFINISHED = ".unfinished"
 _MOST_BYTES = 1 << 20  # of that list
@@ -45,7 +46,7 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
             yield out
         except BaseException as error:
             if resumes(out):
-                mark.unlink(missing_ok=True)
+                pass
             elif named:
                 log = None if isinstance(error, Exception) else _log_kept(out)  # a signal: it may tell what took long
                 _remove_made(out, error)
@@ -56,7 +57,8 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
             elif not points_into(error, out):
                 shutil.rmtree(out, ignore_errors=True)
             raise
-        mark.unlink(missing_ok=True)
+        if not resumes(out):
+            mark.unlink(missing_ok=True)
 
 
 def _log_kept(out: Path) -> Path | None:
@@ -83,8 +85,11 @@ def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
-def claim(path: Path) -> None:
+def claim(path: Path) -> bool:
     """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
+
+    Returns:
+        Whether it is on the list, and so may be deleted; False where something else has its place.
 
     Raises:
         OSError: the list cannot be written.
@@ -93,10 +98,34 @@ def claim(path: Path) -> None:
         mark = out / _UNFINISHED
         name = path.absolute().relative_to(out).parts[0]
         if mark.is_file() and not mark.is_symlink():
-            if name not in _made(out) and not (out / name).exists():
-                with mark.open("ab") as file:
-                    file.write(os.fsencode(f"{name}\n"))
-            return
+            if name in _made(out):
+                return True
+            if (out / name).exists() or (out / name).is_symlink():
+                return False
+            with mark.open("ab") as file:
+                file.write(os.fsencode(f"{name}\n"))
+            return True
+    return False
+
+
+def emptied(folder: Path) -> None:
+    """Delete a folder that we made, to make it anew.
+
+    Raises:
+        UserError: it is there and we did not make it.
+    """
+    check_ours(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_ours(path: Path) -> None:
+    """Refuse to replace what we did not make.
+
+    Raises:
+        UserError: it is there, and not on the list.
+    """
+    if (path.exists() or path.is_symlink()) and not claim(path):
+        raise UserError("was not made by pgle, which would replace it", where=path, remedy="move it away")
 
 
 def _made(out: Path) -> list[str]:

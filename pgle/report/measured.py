@@ -1,0 +1,305 @@
+"""The sections of a measured step: findings, parts, step times, layers, instructions, collectives, schedule, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.collectives import MeasuredCollective, Overlap
+from pgle.analyze.findings import Finding
+from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
+from pgle.analyze.memory import Memory
+from pgle.analyze.window import Group, mean_breakdown
+from pgle.errors import cut, many, printable
+from pgle.report.page import figures, html
+from pgle.report.page.value import Cell, Chart, Part, Prose, Section, Table, Tone, Value, table
+from pgle.report.parts import PARTS, Color, times_of
+from pgle.report.timeline.measured import rank_label
+from pgle.run.analyze import Analysis
+from pgle.schedule import exposed
+
+ROWS = 200  # of a table; `pgle analyze --json` has all
+SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
+LEAST = 0.0005  # of the step; less is no row
+MOST_STEPS = 400  # bars of the chart of step times
+
+
+def step_sections(found: Analysis, chart: bool = False) -> tuple[Section, ...]:
+    """What is known of a step; on a page with its step times as a chart."""
+    step = found.step
+    parts: dict[tuple[str, str], Iterable[Part]] = {
+        ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
+        ("parts", "Where the time of a step goes"): _parts(step),
+        ("steps", "Step times"): _steps(step, chart),
+        ("layers", "Layers and source lines"): _layers(step.layers, step) if step.layers is not None else (),
+        ("instructions", "Instructions, their executions added up"): (_instructions(step),) if step.compute else (),
+        ("collectives", "Collectives"): _collectives(step) if step.collectives else (),
+        ("schedule", "What the scheduler could hide"): _overlap(step.overlap, step) if step.overlap is not None else (),
+        ("memory", "Memory"): _memory(step.memory) if step.memory is not None else (),
+        ("recording", "Remarks on the recording"): (Prose(printable(line)) for line in step.costs.warnings),
+    }
+    made = (Section(*names, tuple(of)) for names, of in parts.items())
+    return tuple(section for section in made if section.parts)
+
+
+def _findings(found: Sequence[Finding]) -> Iterator[Part]:
+    for place, finding in enumerate(found, start=1):
+        saves = f", saves up to {figures.share(finding.share)}" if finding.share else ""
+        yield Prose(f"{place}. {finding.title}{saves}", tone="head")
+        yield Prose(f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip())
+        rows = (
+            (printable(short_scope(row.name)), row.us or None,
+             printable("; ".join(filter(None, (row.note, short_scope(row.op_name.partition("[")[0]))))))
+            for row in finding.evidence
+        )  # fmt: skip
+        yield table("in a step | time (time) | why", rows, finds=[row.name for row in finding.evidence])
+        yield Prose(f"→ {_sentence(finding.remedy)}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _parts(step: MeasuredStep) -> Iterator[Part]:
+    """The parts of the mean step, and of each rank's; idle time by cause."""
+    rows = [("mean", step.breakdown), *((rank_label(step, one), mean_breakdown([one])) for one in step.windows)]
+    shown = rows if len(step.windows) > 1 else rows[:1]
+    heads = ["rank", "step (time)", *(f"{name} (time)" for name in PARTS.values())]
+    yield table(heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in shown))
+    causes = [(name, us, us / step.step_us) for name, us in step.idle_us.items() if us >= LEAST * step.step_us]
+    if causes:
+        yield table("idle | time (time) | of the step (share)", causes)
+    if step.windows:
+        kinds = "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer. All are inside steps."
+        yield Prose(kinds, tone="soft")
+
+
+_GROUPS: dict[Color, tuple[Group, ...]] = {
+    "compute": (Group.COMPUTE, Group.MODULE), "exposed": (Group.TRANSFER, Group.WAIT), "copy": (Group.COPY,),
+    "idle": (Group.LAUNCH, Group.HOST, Group.BETWEEN),
+}  # fmt: skip
+
+
+def _steps(step: MeasuredStep, chart: bool) -> Iterator[Part]:
+    """Every step of the window with its parts."""
+    parts = step.parts
+    whole = parts.inside_us + parts.pause_us
+    stacks: dict[Color, list[float]] = {}
+    for color, groups in _GROUPS.items():
+        mine = [row for row, (group, _) in enumerate(parts.rows) if group in groups]
+        stacks[color] = whole[mine].sum(axis=0).tolist()
+    if chart and len(parts.steps) > 1:
+        yield _step_chart({color: times[:MOST_STEPS] for color, times in stacks.items()})
+    heads = ["execution", *(f"{name} (time)" for name in PARTS.values()), "step (time)", ""]
+    rows = (
+        (str(item.execution), *(us or None for us in times), sum(times), Cell("slow", "warn") if item.is_slow else "")
+        for item, times in zip(parts.steps, zip(*stacks.values(), strict=True), strict=True)
+    )
+    yield table(heads, rows, most=ROWS)
+    if parts.steps and parts.steps[-1].pause_us is None:
+        yield Prose("The last step is without the pause after it, which the trace does not show.", tone="soft")
+    for number, why in list(step.costs.window.dropped.items())[:ROWS]:
+        yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
+
+
+def _step_chart(stacks: Mapping[Color, Sequence[float]]) -> Chart:
+    """The steps as stacked bars, of times in microseconds."""
+    totals = [sum(times) for times in zip(*stacks.values(), strict=True)]
+    count, most = len(totals), max(totals) / 1e6
+    drawn = html.Panel("Steps of the window, in order", (0.0, float(count)), (0.0, most * 1.02))
+    drawn.axis_y(html.seconds(0.0, most))
+    drawn.stacks(stacks, 0.1 if count <= 60 else 0.0)
+    for at in range(0, count, max(1, count // 8)):
+        drawn.text("tick", (at + 0.5, 0.0), str(at + 1), dy=16)
+    words = (
+        f"{many(count, 'step')}, from {figures.time(min(totals))} to {figures.time(max(totals))}; from below: compute, "
+        "exposed communication, exposed copies, idle"
+    )
+    return Chart(html.svg([drawn], words, style=False), words)
+
+
+_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)
+
+
+def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
+    """By layer and source line, and how much of the GPU's peak is used."""
+    for line in products_lines(step):
+        yield Prose(line)
+    heads = "layer | GPU time (time) | of the step (share) | forward (share) | backward (share) | recomputed (share)"
+    rows = (_scope_row(name, group, step.step_us) for name, group in folded(layers.scopes, SCOPES))
+    yield table(f"{heads} | update (share) | exposed (share) | of roofline (share)", rows, shown=SCOPES)
+    lines = (
+        (short_source(item.name) or "(no line)", item.us, item.us / step.step_us, item.instructions, _of_roof([item]))
+        for item in layers.lines
+    )
+    heads = "source line | GPU time (time) | of the step (share) | instructions (count) | of roofline (share)"
+    yield table(heads, lines, most=ROWS)
+
+
+def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
+    phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES]
+    shares = (us / step_us if us >= LEAST * step_us else None
+              for us in (*phases, sum(layer.exposed_us for layer in group)))  # fmt: skip
+    us = sum(layer.us for layer in group)
+    return short_scope(name) or "(no scope)", us, us / step_us, *shares, _of_roof(group)
+
+
+def _of_roof(group: Sequence[Layer]) -> float | None:
+    """What the same work takes at the GPU's peaks, as a share of its time."""
+    known = [(layer.roofline_us, layer.us) for layer in group if layer.roofline_us is not None]
+    total = sum(us for _, us in known)
+    return sum(roofline for roofline, _ in known) / total if total > 0 else None
+
+
+def short_scope(name: str) -> str:
+    """The last scopes, as many as fit; other names as they are."""
+    if "/" not in name:
+        return name
+    scopes = name.split("/")
+    while len(scopes) > 1 and len("/".join(scopes)) > SCOPE_WIDTH:
+        scopes = ["…", *(scopes[2:] if scopes[0] == "…" else scopes[1:])]
+        if len(scopes) == 2:
+            break
+    return cut("/".join(scopes), SCOPE_WIDTH)
+
+
+def products_lines(step: MeasuredStep) -> Iterator[str]:
+    """Utilisation of the GPU, and the matrix products by type."""
+    layers = step.layers
+    if layers is not None and layers.mfu is not None and layers.hfu is not None:
+        again = f", {figures.share(layers.hfu)} with what is recomputed" if layers.hfu > layers.mfu else ""
+        yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
+    for item in step.products:
+        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
+        where = "" if item.tensor_cores else ", not on the Tensor Cores"
+        speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
+        named = item.named_us / item.us if item.us else 0.0
+        source = "kernel names" if named > 0.995 else f"kernel names for {named:.0%}, else the HLO" if named else "HLO"
+        share = figures.share(item.us / step.step_us)
+        yield f"Matrix products in {item.dtype}{where}: {figures.time(item.us)} ({share}){speed}; type from {source}."
+
+
+def _instructions(step: MeasuredStep) -> Table:
+    """Each instruction with all its executions in a step, the costliest first."""
+    heads = "instruction | times (rate) | each (time) | in a step (time) | of the step (share) | opcode | shape"
+    rows = (
+        (printable(item.cost.name), item.count, item.cost.cost_us, item.us, item.us / step.step_us,
+         item.cost.opcode, cut(item.cost.shape, 40))
+        for item in step.compute
+    )  # fmt: skip
+    return table(heads, rows, finds=True, most=ROWS)
+
+
+def exposed_groups(step: MeasuredStep) -> list[exposed.Group]:
+    """The exposed collectives by kind and reason, the most exposed group first."""
+    rooms = {} if step.overlap is None else {room.name: room.why for room in step.overlap.rooms}
+    found: dict[tuple[str, str], list[MeasuredCollective]] = {}
+    for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
+        if item.exposed_us > 0:
+            kind = item.kind + ", synchronous" * item.sync
+            found.setdefault((kind, rooms.get(item.name, "")), []).append(item)
+    groups = (
+        exposed.Group(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
+                      after_us=sum(item.exposed_us for item in items))
+        for (kind, why), items in found.items()
+    )  # fmt: skip
+    return sorted(groups, key=lambda group: -group.after_us)
+
+
+def group_label(group: exposed.Group) -> str:
+    """``all-gather ×72, synchronous``."""
+    kind, comma, sync = group.kind.partition(",")
+    return f"{kind} ×{group.count:,}{comma}{sync}"
+
+
+def _collectives(step: MeasuredStep) -> Iterator[Part]:
+    """By kind and reason, then each."""
+    groups = [(group_label(one), one.after_us, one.after_us / step.step_us, one.why) for one in exposed_groups(step)]
+    if groups:
+        yield table("exposed | time (time) | of the step (share) | why", groups)
+    heads = (
+        "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time) | bus GB/s (rate) | "
+        "of (rate) | "
+    )
+    yield table(heads, map(_collective, step.collectives[:ROWS]), finds=True)
+    yield Prose(
+        "exposed: the GPU waits for it and nothing computes. waits: exposed time before the last rank arrived. The "
+        "other times start when the last rank arrived. bus GB/s as nccl-tests count them, of the link's peak.",
+        tone="soft",
+    )
+
+
+def _collective(item: MeasuredCollective) -> tuple[Value, ...]:
+    link = item.link
+    return (
+        printable(item.name), item.count, item.time_us, item.transfer_exposed_us or None, item.wait_us or None,
+        None if link is None else link.estimate_us, item.bus_gb_s, None if link is None else link.peak_gb_s,
+        "synchronous" if item.sync else "",
+    )  # fmt: skip
+
+
+def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
+    """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
+    lost, hideable = overlap.hideable_us + overlap.stuck_us, figures.share(overlap.hideable_us / step.step_us)
+    if lost >= 0.001 * step.step_us:
+        line = f"{figures.time(lost)} of communication is exposed"
+        yield Prose(
+            f"{line}. A better schedule could hide {figures.time(overlap.hideable_us)} ({hideable} of the step)."
+        )
+        if overlap.stuck_us > 0.01 * step.step_us:
+            rest = figures.time(overlap.stuck_us)
+            yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
+    rows = [
+        (room.name, room.exposed_us, room.hideable_us or None, room.why)
+        for room in overlap.rooms[:ROWS]
+        if room.exposed_us >= LEAST * step.step_us
+    ]
+    if rows:
+        yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)
+    use = overlap.use
+    if use is None:
+        return
+    yield Prose(
+        f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
+        f"{figures.share(use.off)}. With it a step was predicted to take {figures.time(use.step_us)}, "
+        f"{figures.time(use.exposed_us)} of it exposed."
+    )
+    wrong = [
+        (row.name, row.count, row.profile_us, row.measured_us, row.error_us / step.step_us)
+        for row in use.rows[:ROWS]
+        if abs(row.error_us) >= LEAST * step.step_us
+    ]
+    if wrong:
+        heads = "most wrong | times (rate) | profile (time) | measured (time) | of the step (change)"
+        yield table(heads, wrong, finds=True)
+
+
+def memory_line(memory: Memory) -> str:
+    """The peak and its share of what a program can have."""
+    limit = ""
+    if memory.limit_bytes is not None and memory.device_bytes is not None:
+        default = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
+        limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
+    return f"peak memory {figures.size(memory.peak_bytes)}{limit}"
+
+
+def _memory(memory: Memory) -> Iterator[Part]:
+    yield Prose(f"{_sentence(memory_line(memory))} At {memory.at} ({memory.origin}).")
+    kinds = (("arguments", memory.arguments_bytes), ("results", memory.outputs_bytes))
+    rows: list[tuple[Value, ...]] = [(*kind, "") for kind in (*kinds, ("temporary", memory.temporary_bytes))]
+    for item in memory.live:
+        note = f"{cut(item.shape, 40)} {short_source(item.source)}"
+        rows.append((printable(item.name), item.size_bytes, note))
+    yield table("at the peak | size (size) | ", rows[:ROWS])
+
+
+def tones(share: float) -> Tone:
+    """The colour of a row that grew or shrank."""
+    return "bad" if share > 0 else "good" if share < 0 else ""
+
+
+def idle_words(step: MeasuredStep) -> str:
+    """Causes of idle time, the longest first; the last one, compiling, is a part of others."""
+    causes: Iterable[tuple[str, float]] = list(step.idle_us.items())[:-1]
+    named = sorted((row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1])
+    return ", ".join(f"{name} {figures.time(us)}" for name, us in named)

@@ -1,0 +1,297 @@
+"""The compiler's process: loads XLA's plugin once and forks a child for every compilation, which ends at its schedule.
+
+Started by `compile.py`, maybe in another Python than ours. Requests and answers are lines of JSON on stdin and stdout.
+XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of its own; this one
+starts no thread, so that it can fork. A child reads its module where no earlier one has, since that takes jax.
+Nothing outlives this process: the children end when it does, and it ends when its stdin is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import prod
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.run.compiler.dumps import (
+    LOG,
+    SCHEDULING,
+    find_dump,
+    find_schedule,
+    find_unscheduled,
+    is_generating_code,
+    scheduled_module,
+)
+from pgle.xla.log.events import SLOW_FOLDING
+
+FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+"""The phase in which XLA computes large constants."""
+
+LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
+
+TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be ended at any time, inside its dump folder
+
+POLL_S = 0.02
+
+MOST_SAID = 3_000  # characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+
+class Compilation:
+    """One compilation, in a child that ends itself once the schedule is written: what is left is code generation.
+
+    Args:
+        worker: with the loaded compiler.
+        request: as the client sent it.
+        pipe: to the worker.
+    """
+
+    def __init__(self, worker: Worker, request: dict[str, Any], pipe: Connection) -> None:
+        self.worker, self.api, self.request, self.pipe = worker, worker.api, request, pipe
+        self.folder = Path(request["dump_dir"])
+
+    def run(self, parent: int) -> NoReturn:
+        """Compile, and end; `pipe` says why if that fails."""
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.setpgid(0, 0)  # ptxas and what else it starts end with it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        (self.folder / TEMPORARY).mkdir(exist_ok=True)
+        flags = self.request["xla_flags"]
+        os.environ |= {  # before jaxlib does anything: it reads them once
+            "XLA_FLAGS": flags if self.request["as_job"] else self.api.fitted_flags(self.worker.release, flags),
+            "TMPDIR": str(self.folder / TEMPORARY),
+        }
+        try:
+            self.compile(self.program())
+        except UserError as error:
+            self.pipe.send({"user_error": vars(error)})
+        except Exception as error:
+            self.pipe.send({"xla_error": str(error)[:MOST_SAID] or type(error).__name__})
+        finally:  # whatever it was, nothing goes on as the worker that this process was forked from
+            sys.stderr.flush()
+            os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
+
+    def program(self) -> Any:
+        """The program in the request's file, read once for all compilations."""
+        path, topology, target = (self.request[name] for name in ("module", "topology", "target"))
+        if (key := key_of(self.request)) not in self.worker.programs:
+            self.pipe.send({"phase": "reading"})
+            program = self.api.read_program(
+                Path(path), read_bytes(Path(path)), _devices_in(topology) if topology else 1,
+                lambda count: self.api.topology_devices(target, topology or f"1x1x{count}"),
+            )  # fmt: skip
+            self.pipe.send({"program": program, "key": key})
+            return program
+        return self.worker.programs[key]
+
+    def compile(self, program: Any) -> None:
+        """Compile to the end, which `watch` does not wait for."""
+        request, needed = self.request, program.num_devices
+        if request["topology"] and 1 < needed != (asked := _devices_in(request["topology"])):
+            what = f"{program.name} is partitioned for {needed} devices and topology {request['topology']} has {asked}"
+            remedy = f"say --devices {needed}; for {asked} rehearse the program itself: --devices {asked} -- COMMAND"
+            raise UserError(what, where=request["module"], remedy=remedy)
+        self.pipe.send({"phase": "compiling", "module": program.name, "devices": needed})
+        topology = request["topology"] or f"1x1x{needed}"
+        options = self.api.compile_options(program, request["allocator_bytes"], request["efforts"])
+        threading.Thread(target=self.watch, args=(program,), daemon=True).start()
+        target, portable = request["target"], request["portable_target"]
+        self.api.compile_program(self.worker.plugin, program, target, portable, topology, options)
+
+    def watch(self, program: Any) -> NoReturn:
+        """Say what phase begins, and end all once what is wanted is written."""
+        folder, name = self.folder, program.name
+        has_begun: dict[str, Callable[[], bool]] = {
+            "optimising": lambda: find_dump(folder, name, "before_optimizations.hlo.pb") is not None,
+            "partitioned, optimising": lambda: find_dump(folder, name, "after_spmd_partitioner.hlo.pb") is not None,
+            SCHEDULING: lambda: _are_written(find_unscheduled(folder)),
+            FOLDING: lambda: folds_slowly(folder / LOG),
+        }
+        while not self.may_end(name):
+            for phase in [phase for phase, begun in has_begun.items() if begun()]:
+                del has_begun[phase]
+                self.pipe.send({"phase": phase, "module": name, "devices": program.num_devices})
+            time.sleep(POLL_S)
+        os.killpg(0, signal.SIGKILL)
+        raise SystemExit
+
+    def may_end(self, name: str) -> bool:
+        """Whether the module, and with it schedule and memory report, are written."""
+        module = wanted_module(self.request, name)
+        if module is None or self.request["passes"] == "before scheduling":
+            return _are_written(module)
+        reports = list(self.folder.glob("*-memory-usage-report.*"))
+        schedule = find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
+        is_generating = bool(reports) or is_generating_code(self.folder)
+        return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
+
+
+def wanted_module(request: dict[str, Any], name: str) -> Path | None:
+    """The module that a request is for, once XLA has begun to write it."""
+    folder = Path(request["dump_dir"])
+    return find_unscheduled(folder) if request["passes"] == "before scheduling" else scheduled_module(folder, name)
+
+
+def _are_written(*dumps: Path | None) -> bool:
+    """Whether this process has written them, and closed them."""
+    paths = {path.resolve() for path in dumps if path is not None and path.stat().st_size}
+    if len(paths) < len(dumps):
+        return False
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if entry.readlink() in paths:
+                return False
+    return True
+
+
+def folds_slowly(log: Path) -> bool:
+    """Whether XLA's log says that folding a constant takes long."""
+    return log.is_file() and SLOW_FOLDING in log.read_bytes()[-LOG_BYTES:]
+
+
+def key_of(request: dict[str, Any]) -> tuple[str, int]:
+    """What tells one module from another, and from itself after a change."""
+    return request["module"], Path(request["module"]).stat().st_mtime_ns
+
+
+def _devices_in(topology: str) -> int:
+    return prod(int(part) for part in re.findall(r"\d+", topology))
+
+
+class Child:
+    """A forked `Compilation`, as the worker sees it."""
+
+    def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
+        self.request = request
+        self.began = time.perf_counter()
+        self.about: dict[str, Any] = {}  # the last phase with a module, then what went wrong
+        self.pipe, outward = Pipe(duplex=False)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            Compilation(worker, request, outward).run(parent)
+        outward.close()
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for its end; what the client is told."""
+        _, status = os.waitpid(self.pid, 0)
+        self.pipe.close()
+        shutil.rmtree(Path(self.request["dump_dir"]) / TEMPORARY, ignore_errors=True)
+        if "user_error" in self.about:
+            return self.about
+        if (name := self.about.get("module")) and wanted_module(self.request, name) is not None:
+            return {
+                "module_name": name,
+                "num_devices": self.about["devices"],
+                "compile_s": time.perf_counter() - self.began,
+            }  # what failed then was code generation
+        if "xla_error" in self.about:
+            return self.about
+        code = os.waitstatus_to_exitcode(status)
+        return {"crashed": code} if code else {"xla_error": "it ended without a word"}
+
+
+class Worker:
+    """Serves one client until it closes our stdin."""
+
+    def __init__(self) -> None:
+        from pgle.run.ask import jax_private
+
+        self.api = jax_private
+        self.release = jax_private.version()
+        self.plugin = jax_private.Plugin()
+        from jaxlib import xla_client  # before the first fork, so that no child has to
+
+        del xla_client
+        self.answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # XLA may print
+        self.programs: dict[tuple[str, int], Any] = {}
+        self.children: list[Child] = []
+
+    def serve(self) -> None:
+        """Take requests until the client closes our stdin, then end what still runs."""
+        self.say({"jaxlib": ".".join(map(str, self.release))})
+        rest = b""
+        try:
+            while True:
+                ready = wait([0, *(child.pipe for child in self.children)])
+                for child in [child for child in self.children if child.pipe in ready]:
+                    self.hear(child)
+                if 0 in ready:
+                    piece = os.read(0, 1 << 16)
+                    if not piece:
+                        return
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        self.begin(json.loads(line))
+        finally:
+            for child in self.children:
+                child.kill()
+
+    def say(self, answer: dict[str, Any]) -> None:
+        """One line to the client."""
+        self.answers.write(json.dumps(answer) + "\n")
+        self.answers.flush()
+
+    def begin(self, request: dict[str, Any]) -> None:
+        """Begin what is asked for, or end it."""
+        if "cancel" not in request:
+            self.children.append(Child(self, request))
+            return
+        for child in [child for child in self.children if child.request["id"] == request["cancel"]]:
+            self.children.remove(child)
+            child.kill()
+
+    def hear(self, child: Child) -> None:
+        """Take what a child says: its program, a phase, what went wrong; or that it has ended."""
+        try:
+            message = child.pipe.recv()
+        except (EOFError, OSError):
+            self.children.remove(child)
+            self.say({"id": child.request["id"], "answer": child.answer()})
+            return
+        if "program" in message:
+            self.programs[message["key"]] = message["program"]
+        elif "phase" in message:
+            child.about = {**child.about, **message}
+            self.say({"id": child.request["id"], **message})
+        else:
+            child.about |= message
+
+
+def main() -> None:
+    """Serve the client on stdin and stdout."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        worker = Worker()
+    except UserError as error:
+        print(json.dumps({"user_error": vars(error)}))
+        return
+    worker.serve()

@@ -1,0 +1,52 @@
+"""The notebook of the documentation runs without a GPU, and shows what it should and nothing else."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter itself
+def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is compiled yet
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    at = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=at).execute()
+
+    step, *answers, last = (cell for cell in notebook.cells if cell.cell_type == "code")
+    assert len(step.source.splitlines()) <= 60
+    assert step.outputs == []
+    pages = []
+    for cell in answers:
+        (shown,) = cell.outputs  # nothing was printed on the way
+        assert shown.output_type == "execute_result"
+        (page,) = re.findall(r'srcdoc="([^"]+)"', shown.data["text/html"])
+        pages.append(html.unescape(page))
+    assert ["timeline-data" in page for page in pages] == [True, True, False]
+    assert not any(re.search(r"<link|@import|src=[\"']?http|url\([\"']?http", page) for page in pages)
+    assert all(f"<td>{count}</td>" in re.sub(r'<td class="[^"]*">', "<td>", pages[-1]) for count in (8, 64, 512))
+    (printed,) = last.outputs
+    assert printed.name == "stdout"
+    assert re.search(r"512 GPUs: [\d.]+ ms, \d+% of it waiting", printed.text)
+    assert (tmp_path / "rehearsal.html").is_file()
+    assert (tmp_path / "tuned" / "flags.txt").is_file()
+
+
+def test_the_stored_text_is_that_of_its_cells() -> None:
+    """GitHub shows the notebook as it lies here: with texts, and without the pages, of 300 kB each."""
+    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    assert len(cells) == 5
+    assert all(set(output.data) == {"text/plain"} for cell in cells[1:4] for output in cell.outputs)
+    begins = ("The profile", "These flags", "Scales to")
+    assert all(begin in cell.outputs[0].data["text/plain"] for begin, cell in zip(begins, cells[1:4], strict=True))
