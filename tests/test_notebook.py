@@ -20,6 +20,7 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is compiled yet
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # else jax prints a warning on a machine with a driver and no cuDNN
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     at = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=at).execute()

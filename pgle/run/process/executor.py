@@ -60,7 +60,9 @@ def _processes(tasks: int) -> Iterator[Executor]:
 
     workers = max(min(tasks, os.cpu_count() or 1), 1)
     ours = multiprocessing.get_context("forkserver")
-    pool = ProcessPoolExecutor(workers, ours, initializer=_begin, initargs=(Path.cwd(), gc.get_threshold()))
+    pool = ProcessPoolExecutor(
+        workers, ours, initializer=_begin, initargs=(Path.cwd(), dict(os.environ), gc.get_threshold())
+    )
     try:
         with _blank_main():
             yield pool
@@ -77,9 +79,11 @@ def _processes(tasks: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(folder: Path, thresholds: tuple[int, int, int]) -> None:
+def _begin(folder: Path, environment: dict[str, str], thresholds: tuple[int, int, int]) -> None:
     """What a new process does first: be as the one that it works for, and end without a word when interrupted."""
     os.chdir(folder)
+    os.environ.clear()  # the server that starts processes has the environment of its own start
+    os.environ.update(environment)
     gc.set_threshold(*thresholds)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -47,6 +47,14 @@ def test_processes_read_what_this_one_reads(ranks: list[Path], monkeypatch: pyte
     assert told == [(1, 2), (2, 2)]
 
 
+def test_processes_have_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server starts once, and keeps the environment that it had then."""
+    for value in ("first", "second"):
+        monkeypatch.setenv("PGLE_TEST_VALUE", value)
+        with executor(PROCESSES, 1) as pool:
+            assert pool.submit(os.getenv, "PGLE_TEST_VALUE").result() == value
+
+
 def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = (testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt").read_bytes()
     monkeypatch.chdir(tmp_path)
