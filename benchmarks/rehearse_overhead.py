@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pgle.run.compiler.compile import rehearse_compile
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.xla.targets import load_target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"

@@ -33,9 +33,8 @@ from pgle.report.page.figures import time as duration
 from pgle.report.text import say
 from pgle.run.compiler.compile import Compiler
 from pgle.run.rehearse_program import RehearseCommand, prepared
-from pgle.run.trials import AT_ONCE, TuneRequest, begun, open_bench
-from pgle.run.tune import SAME_STEP, Tuning, tune
-from pgle.tune.trial import judge
+from pgle.run.tune import AT_ONCE, SAME_STEP, TuneRequest, Tuning, begun, open_bench, tune
+from pgle.tune.search import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
 from pgle.xla.targets import load_target
 
@@ -78,7 +77,7 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
 
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
-    asked = RehearseCommand(program.words, None, "h100", program.topology, None, (), None, str(out), None, 20.0)
+    asked = RehearseCommand(program.words, target="h100", topology=program.topology, out=str(out))
     with prepared(asked, resumes=begun) as (folder, setting):
         request = TuneRequest(
             setting, load_target("h100"), folder, topology=program.topology, budget=budget, cached=False
@@ -104,7 +103,7 @@ def speed(module: Path, out: Path) -> Iterator[str]:
     """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20 side by side."""
     size = _TOPOLOGY.search(module.name)
     shape = f"1x{size[1]}x{size[2]}" if size else None
-    asked = RehearseCommand((str(module),), None, "h100", shape, None, (), None, str(out / "speed"), None, 20.0)
+    asked = RehearseCommand((str(module),), target="h100", topology=shape, out=str(out / "speed"))
     threshold, late = (
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
         "xla_gpu_experimental_parallel_collective_overlap_limit",
@@ -121,7 +120,7 @@ def speed(module: Path, out: Path) -> Iterator[str]:
         ):
             before = _all_cpu_s(compiler)
             for flags in settings:
-                bench.trial(flags, what)
+                bench.trial((flags, what))
             yield f"{what}: {(_all_cpu_s(compiler) - before) / len(settings):.2f} CPU-s a trial (jaxlib {bench.jaxlib})"
         began, before = time.perf_counter(), _all_cpu_s(compiler)
         names = [f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather")]
@@ -131,7 +130,7 @@ def speed(module: Path, out: Path) -> Iterator[str]:
             for b in (1, 4, 16, 64)
         ]
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            made = {trial.program for trial in threads.map(bench.trial, many, ["one of 20"] * len(many))}
+            made = {trial.program for trial in threads.map(bench.trial, [(flags, "one of 20") for flags in many])}
         took = f"{time.perf_counter() - began:.0f} s, {_all_cpu_s(compiler) - before:.0f} CPU-s"
         yield f"{len(many)} other programs, {AT_ONCE} at once ({len(made)} differ): {took}"
 

@@ -21,10 +21,9 @@ from statistics import mean
 
 from pgle.report.text import say
 from pgle.run.rehearse_program import RehearseCommand, prepared
-from pgle.run.trials import TuneRequest, open_bench
-from pgle.tune.moves import MIB, Axis
-from pgle.tune.search import search
-from pgle.tune.trial import Flags, Trial, holds_up, judge
+from pgle.run.tune import TuneRequest, open_bench
+from pgle.tune.moves import MIB, Axis, Flags
+from pgle.tune.search import Trial, holds_up, judge, search
 from pgle.xla.targets import load_target
 
 UNSET = ""
@@ -81,7 +80,7 @@ def by_tpe(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: i
 def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float, float]]:
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = RehearseCommand((str(module),), None, "h100", None, None, (), None, f"{folder}/out", None, 20.0)
+        asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")
         with prepared(asked) as (out, setting), open_bench(TuneRequest(setting, load_target("h100"), out)) as bench:
             bench.start()
             pgle = bench.pgle
@@ -90,7 +89,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
             def attempt(flags: Flags) -> Trial:
                 key = str(sorted(flags.items()))
                 if key not in known:
-                    known[key] = bench.trial(flags, key)
+                    known[key] = bench.trial((flags, key))
                 return known[key]
 
             found = bench.axes()

@@ -428,8 +428,7 @@ def tuned(asked: RehearseCommand, **search: Any) -> Answer[Tuning]:
 
     from pgle.report.schedules import tune as report
     from pgle.run.rehearse_program import by_file, launch, of_run, prepared
-    from pgle.run.trials import TuneRequest, begun
-    from pgle.run.tune import tune
+    from pgle.run.tune import TuneRequest, begun, tune
     from pgle.xla.targets import load_target
 
     asked = of_run(asked)
@@ -574,8 +573,7 @@ def _asked(
             check_fits(module, shape)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
     return RehearseCommand(
-        words=words, profile=known, target=target or "", topology=shape, devices=None, flags=tuple(flags), job=None,
-        out=out, choose=None, quiet_s=0.0, cached=cached, network_gb_s=network_gb_s,
+        words, known, target or "", shape, flags=tuple(flags), out=out, cached=cached, network_gb_s=network_gb_s
     )  # fmt: skip
 
 

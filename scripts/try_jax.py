@@ -41,7 +41,7 @@ def environment(version: str, pattern: str) -> Path:
         newer = shutil.which("python3.12") if at >= FIRST_WITHOUT_311 and sys.version_info < (3, 12) else None
         subprocess.run([newer or sys.executable, "-m", "venv", folder], check=True)
         plugin = "cuda13-local" if at >= FIRST_CUDA13 else "cuda12-local"
-        wanted = ["--editable", str(ROOT), f"jax[{plugin}]=={version}", "flatbuffers"]
+        wanted = ["--editable", str(ROOT), f"jax[{plugin}]=={version}"]
         subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True)
     return folder.resolve() / "bin"
 

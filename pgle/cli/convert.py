@@ -77,12 +77,9 @@ def convert_command(**options: Any) -> Answer[Any]:
 @hlo_option(" of the traced run")
 @module_option("Which modules: auto, all or a regular expression.", default="auto")
 @target_option
-@click.option("--rehearse", is_flag=True, help="Compile the measured program with the table and with a profile too.")
 @force_option
 @page_options
-def perf_table_command(
-    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, rehearse: bool, **options: Any
-) -> Answer[Any]:
+def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any) -> Answer[Any]:
     """From traces the measured tables that XLA's own cost model reads: one per cluster, for every program.
 
     INPUT: traces as for 'pgle convert'. The tables hold what collectives and matrix products took, by size and group,
@@ -101,5 +98,5 @@ def perf_table_command(
 
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
     with progress("reading traces") as advance:
-        found = perf_table(request, load_target(target), rehearse=rehearse, progress=advance)
+        found = perf_table(request, load_target(target), progress=advance)
     return api.answer("perf-table", found, report.perf_table_page(found), report.document(found))

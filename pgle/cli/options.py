@@ -185,9 +185,7 @@ def asked_of(
     }
     shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
     taken["profile"], out = (None if path is None else str(path) for path in (taken["profile"], output))
-    return RehearseCommand(
-        words, topology=shape, out=out, job=options.pop("job", None), cached=options.pop("cached"), **taken
-    )
+    return RehearseCommand(words, topology=shape, out=out, cached=options.pop("cached"), **taken)
 
 
 choose_option = click.option(

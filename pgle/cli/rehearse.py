@@ -17,7 +17,6 @@ from pgle.cli.paths import FOLDER
 @click.command(cls=Command, context_settings={"ignore_unknown_options": False})
 @click.argument("words", nargs=-1, required=True, metavar="MODULE | FOLDER | RUN | -- COMMAND...")
 @module_options
-@click.option("--job", metavar="DUMP|FINGERPRINT", help="Say whether the module recompiles to this job's fingerprint.")
 @click.option(
     "-o",
     "--output",
@@ -34,8 +33,8 @@ from pgle.cli.paths import FOLDER
 def command(ctx: click.Context, /, words: tuple[str, ...], output: Path | None, **options: Any) -> Answer[Any]:
     """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
 
-    MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) before scheduling; - reads stdin.
-    FOLDER: a folder of such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
+    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling; - reads stdin. FOLDER: a folder of
+    such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
     program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the environment count. The exit
     code is 1 if XLA did not use the profile.
 

@@ -89,9 +89,10 @@ def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
     from pgle.report.schedules.tune import searching
     from pgle.report.text import say
     from pgle.run.stages.simulated import SimulatedBackEnd
-    from pgle.run.tuned_run import BUDGET, run_and_tune
+    from pgle.run.tune import TuneRequest
+    from pgle.run.tuned_run import run_and_tune
 
-    run, search = request.stage.run.path, partial(searching, BUDGET)
+    run, search = request.stage.run.path, partial(searching, TuneRequest.budget)
     if as_json:
         report.show_tuned_run_json(found := run_and_tune(request, say, search), run)
         return 0 if found.good else 1

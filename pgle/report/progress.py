@@ -15,7 +15,7 @@ from pgle.errors import cut, printable
 from pgle.files import Progress
 
 if TYPE_CHECKING:
-    from pgle.run.compiler.request import OnPhase, Phase
+    from pgle.run.compiler.compile import OnPhase, Phase
 
 FIRST_S, TURN_S, LOG_S = 0.3, 0.1, 10.0
 is_shown = False

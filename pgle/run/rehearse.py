@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.capture.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step, partitioned
-from pgle.run.compiler.request import OnPhase, RehearsalRequest, RehearsalResult, devices_in
+from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult, devices_in
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.directory.out import claim
@@ -46,7 +45,6 @@ from pgle.schedule.predict import Prediction, predict
 from pgle.xla.flags.catalogue import known_in, release
 from pgle.xla.flags.presets import LHS, SOL
 from pgle.xla.flags.text import Finding, FlagList, typed_flag
-from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
@@ -185,8 +183,6 @@ class RehearseRequest:
     out: Path  # folder for dumps, profile and pictures; new or empty
     profile: Path | None = None  # measured costs; None: estimates stand in for them
     topology: str | None = None  # ``SxHxD``; None: one host
-    # dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same
-    job: str | None = None
     cached: bool = True  # take compilations from the user's cache, and keep them there
     network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
 
@@ -234,7 +230,6 @@ class Rehearsal:
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
     profile: Path  # the profile that was given to XLA
     worth: str  # one sentence: is PGLE worth a job, and why
-    matches_job: bool | None  # whether the baseline has the fingerprint of the job; None where not asked
     warnings: tuple[str, ...]  # one line each
     tune: str = ""  # the command that looks for flags
     measure: str = ""  # the command that measures the program
@@ -257,9 +252,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
     hardware = request.hardware
-    base = request.setting.request(
-        request.target, request.out, topology=request.topology, as_job=request.job is not None
-    )
+    base = request.setting.request(request.target, request.out, topology=request.topology)
     if request.profile is not None:
         read_profile(request.profile)  # a bad profile is refused before anything is compiled
     flags = (LHS_ON, *request.setting.flags)
@@ -326,7 +319,6 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         costs_are=costs_are,
         profile=profile,
         worth=_worth(request.setting, verdict, baseline, profiled, moves, costs_are),
-        matches_job=None if request.job is None else matches_job(first.fingerprint, request.job),
         warnings=(
             *request.setting.warnings,
             *given.warnings,
@@ -379,22 +371,6 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
     return path
 
 
-def matches_job(fingerprint: str, job: str) -> bool:
-    """Whether a rehearsal with the job's target, topology and flags compiled to the fingerprint of that job.
-
-    Args:
-        fingerprint: of the rehearsal (`RehearsalRequest.as_job`).
-        job: the job's fingerprint (32 hexadecimal digits), or its ``*_gpu_after_optimizations.hlo.pb`` dump.
-
-    Raises:
-        UserError: the dump has no fingerprint.
-    """
-    wanted = job if re.fullmatch(r"[0-9a-f]{32}", job) else fingerprint_of(Path(job))
-    if not wanted:
-        raise UserError("holds no fingerprint", where=job, remedy="give the *_gpu_after_optimizations.hlo.pb dump")
-    return fingerprint == wanted
-
-
 def _of_both(baseline: Side, profiled: Side) -> tuple[str, ...]:
     differ = "the two compilations differ by more than the profile (their fingerprints differ)"
     same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
@@ -436,7 +412,7 @@ class Setting:
     assumed: bool = False  # nobody names how many devices the captured program has
 
     def request(
-        self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = (), as_job: bool = False
+        self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = ()
     ) -> RehearsalRequest:
         """What all compilations of it for one target share."""
         return RehearsalRequest(
@@ -447,7 +423,6 @@ class Setting:
             dump_dir=out,
             topology=self.topology or topology,
             flags=flags,
-            as_job=as_job,
         )
 
 

@@ -17,7 +17,7 @@ from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import CapturedProgram, fitted, modules_in, read_captured
-from pgle.run.compiler.request import OnPhase, devices_in
+from pgle.run.compiler.compile import OnPhase, devices_in
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.directory.out import opened
@@ -41,18 +41,17 @@ class RehearseCommand:
 
     # one module file, ``-`` for one on stdin, a folder of dumps, a run directory, or the words of a command
     words: tuple[str, ...]
-    # profile, topology, flags, job: as in `RehearseRequest`
-    profile: str | None
-    target: str  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
-    topology: str | None
-    devices: int | None  # virtual devices for a command; None: the topology's
-    flags: tuple[str, ...]
-    job: str | None
-    out: str | None  # folder; None: a temporary one, which is kept
-    choose: str | None  # name of a module, or a regular expression on file names
-    quiet_s: float  # stop a command that has compiled nothing new for so long
-    cached: bool = True  # as in `RehearseRequest`
-    network_gb_s: float | None = None  # as in `RehearseRequest`
+    # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
+    profile: str | None = None
+    target: str = ""  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
+    topology: str | None = None
+    devices: int | None = None  # virtual devices for a command; None: the topology's
+    flags: tuple[str, ...] = ()
+    out: str | None = None  # folder; None: a temporary one, which is kept
+    choose: str | None = None  # name of a module, or a regular expression on file names
+    quiet_s: float = 20.0  # stop a command that has compiled nothing new for so long
+    cached: bool = True
+    network_gb_s: float | None = None
     # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
     ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
@@ -71,7 +70,6 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
             profile=Path(command.profile) if command.profile else None,
             topology=command.topology,
             network_gb_s=command.network_gb_s,
-            job=command.job,
             cached=command.cached,
         )
         return replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))

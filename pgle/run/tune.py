@@ -1,46 +1,124 @@
 """`pgle tune` as a function: the flags and the profile that make a step fastest, searched with the real compiler.
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
-`search` (`search.py`) asks for them one axis at a time. `_Search.attempt` here answers from the record, or from
-`Bench.trial` (`trials.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up`
-(`trial.py`) accepts it. `_Search.prove` compiles the best once more, whole.
-`pgle/report/schedules/tune.py` words the result.
+`search` (`pgle/tune/search.py`) asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting
+and simulates it in all worlds (`pgle/tune/worlds.py`). `holds_up` (`search.py`) accepts it. `_Search.prove` compiles
+the best once more, whole. `pgle/report/schedules/tune.py` words the result.
+
+A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from pgle import __version__
+from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.estimate.ranges import assumed_warnings
+from pgle.costs.lookup.contention import as_if_alone
 from pgle.costs.lookup.coverage import cover
-from pgle.costs.profile.files import profile_files
-from pgle.errors import UserError
-from pgle.files import write_files
-from pgle.run.compiler.request import OnPhase
+from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError, points_into
+from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
+from pgle.run.ask.flag_probe import installed
+from pgle.run.compiler.compile import SCHEDULER_FLAGS, OnPhase, RehearsalResult
+from pgle.run.compiler.dumps import UNSCHEDULED, is_full
+from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
-from pgle.run.directory.out import emptied
+from pgle.run.directory.out import check_ours, emptied
+from pgle.run.fitted import fitted, under_other_flags
+from pgle.run.inputs.folder import PAGE_FILES
 from pgle.run.inputs.next_command import Launch
-from pgle.run.rehearse import near_limit
-from pgle.run.trials import AT_ONCE, FOUND, Bench, Record, Scheduled, TuneRequest, check, open_bench
+from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.compare import Placement, placements
+from pgle.schedule.predict import Prediction, predict
 from pgle.steps.gate import change
-from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
-from pgle.tune.trial import Flags, Judged, Trial, holds_up, judge
-from pgle.xla.flags.text import FOUND_BY_SEARCH
-from pgle.xla.log.module_verdict import ProfileUse
+from pgle.tune.moves import Axis, Flags, axes
+from pgle.tune.search import (
+    PROGRESS,
+    Judged,
+    Setting,
+    Trial,
+    best,
+    exposed_by_kind,
+    fits,
+    holds_up,
+    judge,
+    no_room,
+    search,
+    without_one,
+)
+from pgle.tune.worlds import World, steps_in, worlds
+from pgle.xla.flags.text import FOUND_BY_SEARCH, typed_flag
+from pgle.xla.hlo.module import Module
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+
+FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
+"""Files of what a search found, in its folder."""
+NAME = "search.json"  # what a search is of: the same search may use its folder again
+
+AT_ONCE = min(os.cpu_count() or 1, 3)
+"""Compilations side by side; each takes a core, and a step of the search has three settings at most."""
+NO_PROFILE = "no-profile"
+SCHEDULES = ("profile", "again")
+"""Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
 
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
 """Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
-
 CLOSE = 0.1
 """Part of the memory limit. A setting that needs all but so much of it is judged in less memory too."""
 LESS = 0.05
 """Part of the memory limit that is then taken away. XLA itself keeps as much free when it plans
 (`--xla_gpu_memory_limit_slop_factor=95`), and what a job holds besides is not in XLA's plan."""
+PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
+
+
+@dataclass(frozen=True)
+class TuneRequest(RehearseRequest):
+    """What to tune; `out` is new or empty, or that of the same search."""
+
+    budget: int = 20  # trials at most
+    time_limit_s: float | None = None  # begin no trial after so long; None: none
+    memory_limit: int | None = None  # of temporary device memory, bytes; None: none
+    worlds: int = 20  # how many
+    seed: int = 0  # of the worlds
+
+    def is_of(self) -> dict[str, Any]:
+        """All that a trial depends on, but its flags."""
+        setting = self.setting
+        return {
+            "schema": "pgle.search/1",
+            "pgle": __version__,
+            "jaxlib": installed(setting.python).jaxlib,
+            "module": sha256(read_bytes(setting.module)),
+            "profile": sha256(read_bytes(self.profile)) if self.profile else "",
+            "flags": list(setting.flags),
+            "target": sha256(self.target.text.encode()),
+            "memory_fraction": setting.memory_fraction,
+            **{name: getattr(self, name) for name in ("topology", "network_gb_s", "worlds", "seed")},
+        }
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """One setting with its schedule."""
+
+    trial: Trial  # its figures
+    module: Module  # scheduled
+    prediction: Prediction  # of its step
+    profile: Profile  # the costs that XLA was given, and that the prediction uses
 
 
 @dataclass(frozen=True)
@@ -80,7 +158,6 @@ class Tuning:
     collectives: tuple[Placement, ...]  # of the `pgle` schedule, where they stand and why they stay exposed
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
-    resumed: int = 0  # trials that an earlier search had made
     complete: bool = True  # False where the time limit ended the search
     launch: Launch = field(default_factory=Launch)  # how pgle runs the program whose module this is
     warnings: tuple[str, ...] = field(default=())  # one line each
@@ -96,8 +173,6 @@ class Tuning:
         return self.verdict != "cannot-tell" and (self.proof is None or self.proof.used)
 
 
-PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
-
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and the trial of the profile alone; first with the latter twice."""
 
@@ -110,34 +185,23 @@ def tune(
 ) -> Tuning:
     """Search, judge, prove.
 
-    Args:
-        request: what to tune.
-        on_trial: called after each trial.
-        on_phase: hears what compilations are at.
-
     Raises:
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
     check(request)  # before anything is compiled
-    began = time.monotonic()
+    until = time.monotonic() + (request.time_limit_s or math.inf)
     with open_bench(request, on_phase) as bench:
-        if request.time_limit_s is not None:
-            bench.until = began + request.time_limit_s
-        try:
-            bench.start()
-        except UserError as error:
-            if not bench.is_late:
-                raise
-            what = "the time limit ended the search before the program was compiled as it is"
-            raise UserError(what, where=error.where, remedy="give it a longer --time-limit") from None
+        bench.start()
+        write_files({request.out / NAME: json.dumps(request.is_of(), indent=1) + "\n"}, force=True)
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not no_room(bench.pgle.prediction)
-        found = _Search(request, bench, Record(request, bench.jaxlib), on_trial)
+        found = _Search(bench, on_trial, until)
         proof = found.run() if room else None
-        if proof is None:
-            found.forget()
-        without = found.without(proof) if proof is not None and found.complete else {}
+        if proof is None:  # what an earlier search in this folder had found, by another limit, does not stand
+            for name in FOUND:
+                (request.out / name).unlink(missing_ok=True)
+        without = found.without(proof.scheduled.trial) if proof is not None and found.complete else {}
     pgle = bench.pgle
     return Tuning(
         request=request,
@@ -151,7 +215,6 @@ def tune(
         collectives=tuple(placements(pgle.module, pgle.prediction.timeline, request.setting.flags).values()),
         costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
         jaxlib=bench.jaxlib,
-        resumed=found.record.resumed,
         complete=found.complete,
         warnings=(
             *_ended_early(found),
@@ -164,32 +227,252 @@ def tune(
     )
 
 
-class _Search:
-    """The trials of one search, from the record where they are on it."""
+def check(request: TuneRequest) -> None:
+    """What needs no compiler to be refused.
 
-    def __init__(self, request: TuneRequest, bench: Bench, record: Record, on_trial: OnTrial) -> None:
-        self.request = request
-        self.bench = bench
-        self.record = record
-        self.on_trial = on_trial
+    Raises:
+        UserError: the folder is of another search, or something else has the place of what the search writes.
+    """
+    for name in (*FOUND, *PAGE_FILES, NAME):
+        check_absent(request.out / name, force=True)
+    for name in ("trials", "proof"):
+        check_ours(request.out / name)
+    wanted, found = request.is_of(), _read(request.out)
+    if found and (other := [name for name in wanted if found.get(name) != wanted[name]]):
+        what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+        raise UserError(what, where=request.out / NAME, remedy="choose a new folder with -o DIR")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What the search in a folder is of; empty: there is none of ours."""
+    try:
+        found = json.loads(read_head(folder / NAME, 1 << 20))
+    except (UserError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and "pgle.search" in str(found.get("schema")) else {}
+
+
+def begun(folder: Path) -> bool:
+    """Whether a search has begun in a folder."""
+    return bool(_read(folder))
+
+
+@dataclass
+class Bench:
+    """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads."""
+
+    request: TuneRequest  # what is tuned
+    session: Session  # schedules of the module
+    baseline: Scheduled = field(init=False)  # LHS alone, by the user's own flags
+    pgle: Scheduled = field(init=False)  # the same with the profile
+    jaxlib: str = ""  # that compiles
+    carried: str = ""  # what of the profile had to be carried over to this module, in one line
+    memory_share: float = 0.0  # part of the GPU's memory that the program needs
+    _first: LookupTable = field(init=False)
+    _given: Profile = field(init=False)
+    _worlds: tuple[World, ...] = ()
+    _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
+    _costs: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
+    _complete: set[Path] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Compile by the user's own flags; again, by all passes, where the session does not trust fewer any more."""
+        request = self.request
+        self._worlds = worlds(request.worlds, request.seed)
+        given = read_profile(request.profile) if request.profile is not None else None
+        self._programs.clear()
+        shutil.rmtree(self.session.folder / NO_PROFILE, ignore_errors=True)
+        result = self.session.schedule(NO_PROFILE, self.session.base.flags)
+        self.jaxlib = result.jaxlib
+        self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
+        self._first = table = _table(result)
+        if given is not None and request.profile is not None:
+            fit = fitted(request.profile, given, table, request.hardware)
+            given, self.carried = fit.profile, fit.note
+        self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, request.hardware)
+        if not table.costs(self._given):
+            remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
+            raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
+        self.baseline = self.judged(({}, "no profile"), result, *self._estimated(table))
+        try:
+            self.pgle = self.schedule(({}, "the profile"))
+        except UserError as error:
+            raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
+        self._programs[self._program({})] = self.pgle.trial
+
+    def trial(self, setting: Setting) -> Trial:
+        """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
+        flags, label = setting
+        folder = self.folder_of(flags)
+        try:
+            same = self._program(flags)
+            known = self._programs.get(same)
+            if known is not None:
+                return replace(known, flags=flags, label=label, same_as=known.label)
+            trial = self.schedule(setting).trial
+            self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
+            return trial
+        except UserError as error:
+            if is_full(folder.parent):
+                raise
+            return Trial(flags, label, failure=str(error))
+        finally:
+            for made in ("names", *SCHEDULES):
+                shutil.rmtree(folder / made, ignore_errors=True)
+
+    def schedule(self, setting: Setting) -> Scheduled:
+        """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
+        flags, _ = setting
+        folder, named = self.folder_of(flags), self._named(flags)
+        program, path = named.after_optimizations, folder / "profile.pbtxt"  # flags of the scheduler share a program
+        for name in SCHEDULES:
+            if program not in self._costs:
+                self._costs[program] = self._estimated(_table(named))
+            profile, modelled = self._costs[program]
+            write_files(profile_files(path, profile), force=True)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
+            if not self._has_new_names(program, result):
+                break
+        return self.judged(setting, result, profile, modelled)
+
+    def judged(self, setting: Setting, result: RehearsalResult, profile: Profile, modelled: int) -> Scheduled:
+        """A compilation simulated with its costs, as they are and in all worlds."""
+        module = result.scheduled
+        prediction = predict(module, profile, self.request.hardware)
+        trial = Trial(
+            *setting,
+            step_us=prediction.step_us,
+            exposed_us=prediction.exposed_us,
+            exposed_by_kind=exposed_by_kind(prediction),
+            worlds_us=steps_in(self._worlds, module, prediction),
+            temp_bytes=result.memory.get("temp"),
+            memory_bytes=result.memory_bytes,
+            lower_bound=prediction.lower_bound,
+            modelled=modelled,
+            program=result.fingerprint,
+        )
+        return Scheduled(trial, module, prediction, profile)
+
+    def whole(self, setting: Setting, folder: Path) -> tuple[Scheduled, ModuleVerdict, float]:
+        """A setting compiled by all passes: simulated, whether XLA used the profile, and what that covers of it."""
+        flags, tried = setting[0], self.schedule(setting)
+        emptied(folder)
+        path = self.folder_of(flags) / "profile.pbtxt"
+        wanted = replace(self.session.base, dump_dir=folder, flags=self.options(flags), profile=path)
+        result = self.session.compiler.compile(wanted)
+        schedules = {} if result.lhs is None else {result.scheduled.name: result.lhs}
+        covered = cover(tried.profile, [result.scheduled], schedules).main
+        share = min((item.time.value or 0.0 for item in covered), default=0.0)
+        use = confirm_compiled(result.log, result.lhs, tried.profile)
+        return self.judged(setting, result, tried.profile, tried.trial.modelled), use, share
+
+    def in_less_memory(self, trial: Trial) -> Judged | None:
+        """A setting against the profile alone with a little less memory; None if both need much less than there is.
+
+        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last per cent of it.
+        """
+        base, pgle = self.session.base, self.pgle.trial
+        have = base.allocator_bytes
+        if not have or max(trial.memory_bytes or 0, pgle.memory_bytes or 0) < (1 - CLOSE) * have:
+            return None
+        self.session.base = replace(base, allocator_bytes=int(have * (1 - LESS)))  # only scheduling sees that
+        try:
+            after, before = (self.schedule((each.flags, each.label)).trial for each in (trial, pgle))
+            return judge(after.worlds_us, before.worlds_us)
+        finally:
+            self.session.base = base
+
+    def axes(self) -> tuple[Axis, ...]:
+        """What can be changed in the program besides the user's own flags."""
+        given = [typed_flag(flag).name for flag in self.request.setting.flags]
+        return axes(self.baseline.module, self.jaxlib, given, self.memory_share)
+
+    def options(self, flags: Flags) -> tuple[str, ...]:
+        """All XLA flags of a setting."""
+        return (*self.session.base.flags, *(f"--{name}={value}" for name, value in flags.items()))
+
+    def folder_of(self, flags: Flags) -> Path:
+        """Where a setting is compiled."""
+        return self.session.folder / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+
+    def _has_new_names(self, program: Path, result: RehearsalResult) -> bool:
+        """Whether a schedule shows names that the program had not before it; then they get costs.
+
+        Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each without a cost.
+        """
+        if program.name != UNSCHEDULED or program in self._complete:
+            return False
+        self._complete.add(program)
+        final = LookupTable(result.scheduled)
+        known = final.costs(self._costs[program][0])
+        if all(name in known or row.is_optional or not row.accepted for name, row in final.rows.items()):
+            return False
+        self._costs[program] = self._estimated(_table(result))
+        return True
+
+    def _estimated(self, table: LookupTable) -> tuple[Profile, int]:
+        """The costs under the names that a setting gives, and how many collectives are modelled."""
+        return under_other_flags(self._given, self._first, table, self.request.hardware)
+
+    def _named(self, flags: Flags) -> RehearsalResult:
+        return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
+
+    def _program(self, flags: Flags) -> tuple[str, str]:
+        """What a schedule follows from: the program before scheduling, and what else scheduling reads."""
+        late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
+        named = self._named(flags)
+        return self.session.program(named) or str(named.after_optimizations), json.dumps(late, sort_keys=True)
+
+
+@contextmanager
+def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
+    """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
+    flags = (LHS_ON, *request.setting.flags)
+    base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
+    folder = request.out / "trials"
+    emptied(folder)
+    python = request.setting.python
+    with open_session(
+        base, folder, request.hardware, python=python, cached=request.cached, on_phase=on_phase
+    ) as session:
+        try:
+            yield Bench(request, session)
+        except BaseException as error:
+            full = isinstance(error, UserError) and is_full(folder)
+            if full or not points_into(error, folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            if full:  # XLA cuts its dumps short, and says nothing
+                remedy = "free some and give the same command again, or choose another folder with -o DIR"
+                raise UserError("no space left on the device", where=request.out, remedy=remedy) from None
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _table(result: RehearsalResult) -> LookupTable:
+    module = result.scheduled
+    if result.after_optimizations.name == UNSCHEDULED:
+        return LookupTable(module, module)  # nothing is renamed from there to LHS
+    return LookupTable(module, None if result.lhs is None else result.lhs.module)
+
+
+class _Search:
+    """The trials of one search, none of which begins after a time."""
+
+    def __init__(self, bench: Bench, on_trial: OnTrial, until: float = math.inf) -> None:
+        self.request, self.bench, self.on_trial, self.until = bench.request, bench, on_trial, until
         self.trials: list[Trial] = []
         self.refused: list[str] = []
         self.complete = True  # False once the time limit left out a trial
 
-    @property
-    def pgle(self) -> Trial:
-        """The profile alone, which settings have to beat."""
-        return self.bench.pgle.trial
-
     def run(self) -> Proof | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
-        request, pgle = self.request, self.pgle
-        ceiling, moves = self.bench.pgle.prediction.ceiling.step_us, self.bench.axes()
-        search(pgle, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
-        left = self._standing()
-        self.bench.unhurried()  # a proof takes what it takes
+        request, pgle, bench = self.request, self.bench.pgle.trial, self.bench
+        ceiling, limit = bench.pgle.prediction.ceiling.step_us, request.memory_limit
+        search(pgle, ceiling, bench.axes(), self.attempt, budget=request.budget, memory_limit=limit)
+        left = [trial for trial in self.trials if self._is_better(trial)]
         for _ in range(PROOFS):
-            trial = best(pgle, left, request.memory_limit)
+            trial = best(pgle, left, limit)
             if trial is pgle:
                 return None
             proof = self.prove(self._simplified(trial) if self.complete else trial)
@@ -200,10 +483,42 @@ class _Search:
             self.refused.append(_refusal(proof))
         return None
 
+    def attempt(self, settings: Sequence[Setting]) -> list[Trial]:
+        """Trials of these settings, several at once; without those that the time limit left out."""
+
+        def tried(setting: Setting) -> Trial | None:
+            return None if time.monotonic() >= self.until else self.bench.trial(setting)
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            made = [trial for trial in threads.map(tried, settings) if trial is not None]
+        self.complete = self.complete and len(made) == len(settings)
+        done = []
+        for trial in made:
+            # What another was at the same time, or elsewhere, is the same.
+            alike = [other for other in (self.bench.pgle.trial, *self.trials) if other.program == trial.program]
+            twin = next((other for other in alike if other.worlds_us == trial.worlds_us and not other.same_as), None)
+            if trial.program and twin is not None and not trial.same_as:
+                trial = replace(trial, same_as=twin.label)
+            done.append(trial)
+            self.trials.append(trial)
+            self.on_trial(trial, self.bench.pgle.trial)
+        return done
+
+    def without(self, accepted: Trial) -> dict[str, Trial]:
+        """The accepted setting without each of its flags, by flag."""
+        return dict(zip(accepted.flags, self._aside(without_one(accepted)), strict=False))
+
+    def _aside(self, settings: Sequence[Setting]) -> list[Trial]:
+        """Trials outside the search, which are not shown among its own; a proof takes what it takes."""
+        before, until, self.until = len(self.trials), self.until, math.inf
+        found = self.attempt(settings)
+        del self.trials[before:]
+        self.until = until
+        return found
+
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
-        alone = self._aside(without_one(trial))
-        idle = [name for name, other in zip(trial.flags, alone, strict=False) if self._is_as_good(other, trial)]
+        idle = [name for name, other in self.without(trial).items() if self._is_as_good(other, trial)]
         for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
             rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
             if rest and len(rest) < len(trial.flags):
@@ -215,122 +530,41 @@ class _Search:
     def _is_as_good(self, other: Trial, trial: Trial) -> bool:
         return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
 
-    def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
-        """Trials outside the search, which are not shown among its own."""
-        before = len(self.trials)
-        found = self.attempt(settings)
-        del self.trials[before:]
-        return found
-
-    def _standing(self) -> list[Trial]:
-        return [trial for trial in self.trials if self._is_better(trial)]
-
-    def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
-        """Trials of these flags, several at once; without those that the time limit ended or left out."""
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            made = [trial for trial in threads.map(self._tried, settings) if trial is not None]
-        done = []
-        for trial in made:
-            is_new = self.record.known(trial.flags) is None
-            if trial.failure and self.bench.is_late:  # it was ended, and is tried when the search continues
-                self.complete = False
-                continue
-            if is_new:
-                trial = self._told_apart(trial)
-                self.record.add(trial)
-            done.append(trial)
-            self.trials.append(trial)
-            self.on_trial(trial, self.pgle)
-        return done
-
-    def _tried(self, setting: tuple[Flags, str]) -> Trial | None:
-        """From the record, or made; None where it is too late for that."""
-        flags, label = setting
-        known = self.record.known(flags)
-        if known is not None:
-            return replace(known, label=label)
-        if self.bench.is_late:
-            self.complete = False
-            return None
-        return self.bench.trial(flags, label)
-
-    def _told_apart(self, trial: Trial) -> Trial:
-        """A trial, or what it says that it is the same as: compiled at the same time, or elsewhere."""
-        earlier = (self.pgle, *self.trials)
-        alike = (other for other in earlier if (other.program, other.worlds_us) == (trial.program, trial.worlds_us))
-        twin = next((other for other in alike if trial.program and not other.same_as), None)
-        return trial if trial.same_as or twin is None else replace(trial, same_as=twin.label)
+    def _is_better(self, trial: Trial) -> bool:
+        return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
 
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench = self.bench
-        tried = bench.schedule(trial.flags, trial.label)
-        folder = self.request.out / "proof"
-        emptied(folder)
-        path = bench.folder_of(trial.flags) / "profile.pbtxt"
-        wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
-        result = bench.session.compiler.compile(wanted)
-        module = result.scheduled
-        found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
-        use = confirm_compiled(result.log, result.lhs, tried.profile)
-        schedules = {} if result.lhs is None else {module.name: result.lhs}
+        found, use, coverage = bench.whole((trial.flags, trial.label), self.request.out / "proof")
         is_better = self._is_better(found.trial) and fits(found.trial, self.request.memory_limit)
-        in_less = self.in_less_memory(found.trial) if is_better else None
+        in_less = bench.in_less_memory(found.trial) if is_better else None
         proof = Proof(
             scheduled=found,
-            judged=judge(found.trial.worlds_us, self.pgle.worlds_us),
+            judged=judge(found.trial.worlds_us, bench.pgle.trial.worlds_us),
             in_less=in_less,
             accepted=is_better and (in_less is None or in_less.mean < 0),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
-            coverage=min(
-                (item.time.value or 0.0 for item in cover(tried.profile, [module], schedules).main), default=0.0
-            ),
+            coverage=coverage,
             change=_change(found.trial.step_us, trial.step_us),
             memory_change=_change(found.trial.temp_bytes, trial.temp_bytes),
         )
         if proof.agrees or bench.session.is_distrusted:
             return proof
         bench.session.distrust()
-        self.record.forget()
         bench.start()
         return replace(self.prove(trial), change=proof.change, memory_change=proof.memory_change)
 
-    def in_less_memory(self, trial: Trial) -> Judged | None:
-        """The setting against the profile alone with a little less memory; None if both need much less than there is.
-
-        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last per cent of it.
-        """
-        have = self.bench.session.base.allocator_bytes
-        if not have or max(trial.memory_bytes or 0, self.pgle.memory_bytes or 0) < (1 - CLOSE) * have:
-            return None
-        after, before = self.bench.in_less_memory(trial, LESS)
-        return judge(after.worlds_us, before.worlds_us)
-
-    def _is_better(self, trial: Trial) -> bool:
-        return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
-
-    def without(self, proof: Proof) -> dict[str, Trial]:
-        """The accepted setting without each of its flags."""
-        found = self._aside(without_one(proof.scheduled.trial))
-        return dict(zip(proof.scheduled.trial.flags, found, strict=False))
-
     def write(self, proof: Proof) -> tuple[Path, ...]:
         """``flags.txt`` and the profile that goes with it."""
-        out = self.request.out
-        own, all_ = self.bench.options({}), self.bench.options(proof.scheduled.trial.flags)
-        files: dict[Path, bytes | str] = {
-            out / "flags.txt": "\n".join((*own, FOUND_BY_SEARCH, *all_[len(own) :])) + "\n"
-        }
+        out, own = self.request.out, self.bench.options({})
+        lines = (*own, FOUND_BY_SEARCH, *self.bench.options(proof.scheduled.trial.flags)[len(own) :])
         again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
+        files: dict[Path, bytes | str] = {out / "flags.txt": "\n".join(lines) + "\n"}
         files |= {Path(str(name)): data for name, data in again.items()}
         write_files(dict(files), force=True)
         return tuple(files)
-
-    def forget(self) -> None:
-        """Delete what an earlier search in this folder had found, by another limit: it does not stand by this one."""
-        for name in FOUND:
-            (self.request.out / name).unlink(missing_ok=True)
 
 
 def _ended_early(search: _Search) -> list[str]:

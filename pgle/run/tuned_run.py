@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import UserError
 from pgle.run.compare import CompareRequest, run_compare
-from pgle.run.compiler.request import OnPhase
+from pgle.run.compiler.compile import OnPhase
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.out import check_folder
@@ -19,13 +19,11 @@ from pgle.run.process.environment import check_compiler
 from pgle.run.rehearse_program import RehearseCommand, launch, of_run, prepared
 from pgle.run.stages.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageResult
-from pgle.run.trials import TuneRequest, begun
-from pgle.run.tune import OnTrial, Tuning, tune
+from pgle.run.tune import OnTrial, TuneRequest, Tuning, begun, tune
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.targets import load_target
 
-BUDGET = 20  # trials at most
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
 UNDER_NEW_FLAGS = "under the new flags: "  # begins what is announced of that
 
@@ -77,11 +75,10 @@ def run_and_tune(
     first = run_pipeline(request, announce, on_result)
     on_result(first)
     announce("tune")
-    blank = RehearseCommand((str(run.path),), None, "", None, None, (), None, str(run.path / TUNED), None, 0.0)
-    command = of_run(blank)
+    command = of_run(RehearseCommand((str(run.path),), out=str(run.path / TUNED)))
     with prepared(command, resumes=begun) as (out, setting):
         target, profile = load_target(command.target), Path(command.profile) if command.profile else None
-        asked = TuneRequest(setting, target, out, profile, command.topology, budget=BUDGET)
+        asked = TuneRequest(setting, target, out, profile, command.topology)
         with searching() as (on_trial, on_phase):
             found = tune(asked, on_trial=on_trial, on_phase=on_phase)
     found = replace(found, launch=launch(command))

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
-from pgle.tune.trial import Flags
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
 from pgle.xla.flags.presets import SPLIT_WITHOUT_GPU_SINCE, STREAMS, preset
 from pgle.xla.flags.presets import THRESHOLD as SPLIT
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
+
+Flags = Mapping[str, str]  # values by flag name, without dashes
 
 MIB = 1 << 20
 START_BYTES = 8 * MIB

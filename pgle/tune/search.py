@@ -2,18 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pgle.schedule.predict import Prediction
-from pgle.tune.moves import ALL, Axis, by_exposure
-from pgle.tune.trial import LITTLE, Flags, Trial
+from pgle.tune.moves import ALL, Axis, Flags, by_exposure
 
+LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
+WON_SHARE = 0.9
 ROOM = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
 SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
 
-Attempt = Callable[[Sequence[tuple[Flags, str]]], Sequence[Trial]]
-"""Compiles and simulates settings, each with its label, at once where there are several."""
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, compiled and simulated."""
+
+    flags: Flags  # what differs from the user's own flags
+    label: str  # what was tried, in words
+    step_us: float | None = None  # by the costs as they stand; None where it did not compile
+    exposed_us: float = 0.0  # communication of it that nothing hides
+    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)  # the same by kind of collective
+    worlds_us: tuple[float, ...] = ()  # steps in the worlds
+    temp_bytes: int | None = None  # temporary memory that XLA plans for; None if it left no report
+    memory_bytes: int | None = None  # all device memory that XLA plans for; None if it left no report
+    lower_bound: bool = False  # whether the step is one: a loop has an unknown length
+    modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
+    program: str = ""  # fingerprint before scheduling; settings that share it are the same program
+    same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
+    failure: str = ""  # why it did not compile; empty where it did
+
+    @property
+    def mean_us(self) -> float:
+        """Mean step over all worlds; infinite if it did not compile."""
+        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
+
+
+def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
+    """Exposed microseconds of a step by kind of collective."""
+    found: dict[str, float] = {}
+    for item in prediction.timeline.exposures:
+        found[item.kind] = found.get(item.kind, 0.0) + item.exposed_us
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Steps against the steps of PGLE's schedule with the user's own flags, world by world."""
+
+    won: int  # worlds in which the step is shorter
+    of: int  # worlds
+    mean: float  # change of the mean step over the worlds, as a share; negative is shorter
+    worst: float  # the change in the worst world
+    best: float  # the change in the best world
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it wins in nine of ten worlds and by enough."""
+        return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LITTLE
+
+
+def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
+    """How steps do against others in the same worlds; nothing is accepted where there are none."""
+    changes = [after / before - 1 for after, before in zip(after_us, before_us, strict=True)]
+    if not changes:
+        return Judged(0, 0, 0.0, 0.0, 0.0)
+    won, mean = sum(change < 0 for change in changes), sum(after_us) / sum(before_us) - 1
+    return Judged(won, len(changes), mean, max(changes), min(changes))
+
+
+def holds_up(trial: Trial, pgle: Trial) -> bool:
+    """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
+    if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
+        return False
+    return trial.step_us <= pgle.step_us * (1 - LITTLE) and judge(trial.worlds_us, pgle.worlds_us).accepted
+
+
+def best(current: Trial, trials: Sequence[Trial], memory_limit: int | None) -> Trial:
+    """The shortest mean step within the memory limit; one that is hardly shorter does not replace `current`."""
+    fitting = [item for item in trials if item.worlds_us and fits(item, memory_limit)]
+    shortest = min(fitting, key=lambda item: item.mean_us, default=current)
+    return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
+
+
+def fits(trial: Trial, memory_limit: int | None) -> bool:
+    """Whether a trial needs no more temporary memory than that."""
+    return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
 
 
 def no_room(pgle: Prediction) -> bool:
@@ -24,16 +99,21 @@ def no_room(pgle: Prediction) -> bool:
     return exposed < LITTLE or 1 - pgle.ceiling.step_us / step < ROOM
 
 
+Setting = tuple[Flags, str]
+"""Flags, and a label for them."""
+
+
 def search(
-    pgle: Trial, ceiling_us: float, found: Sequence[Axis], attempt: Attempt, *, budget: int, memory_limit: int | None
-) -> list[Trial]:
+    pgle: Trial, ceiling_us: float, found: Sequence[Axis], attempt: Callable[[Sequence[Setting]], Sequence[Trial]],
+    *, budget: int, memory_limit: int | None,
+) -> list[Trial]:  # fmt: skip
     """All trials, in order; `best` picks from them.
 
     Args:
         pgle: the user's own flags with the profile.
         ceiling_us: of its program.
         found: the axes.
-        attempt: compiles and simulates.
+        attempt: compiles and simulates, at once where there are several.
         budget: trials at most; flags that leave the program and its scheduling as they were are none.
         memory_limit: of temporary memory in bytes; None: no limit.
     """
@@ -43,31 +123,44 @@ def search(
     def left() -> int:
         return min(budget - sum(not trial.same_as for trial in trials), SAME * budget - len(trials))
 
-    def tried(settings: Sequence[tuple[Flags, str]], number: str) -> Trial:
-        """The best of the current setting and these."""
+    def tried(settings: Sequence[Setting], number: str) -> bool:
+        """Try what is new; whether one of these is better than the best before."""
         nonlocal current
-        made = (pgle, *trials)
+        made, before = (pgle, *trials), current
         known = [trial.flags for trial in made]
         unknown = [item for item in settings if item[0] not in known and not _is_between_alike(item[0], number, made)]
         new = unknown[: max(left(), 0)]
         trials.extend(attempt(new) if new else ())
         current = best(current, trials, memory_limit)
-        return current
+        return current is not before
+
+    def on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:
+        return [({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings]
 
     while left() > 0:
         before = current
         for axis in by_exposure(found, current.exposed_by_kind):
-            settings = [*axis.settings, *_beside(axis, axis.settings[0])]
             start = pgle if axis.kind == ALL else current  # presets and the like are starts of their own
-            added = [({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings]
-            tried([*_without(axis, current.flags), *added], axis.number)
-            if axis.number and axis.number in current.flags:
-                _walk(axis, lambda: current, tried)
+            near = _half_and_twice(axis, axis.settings[0])
+            tried([*_without(axis, current.flags), *on_top(axis, [*axis.settings, *near], start)], axis.number)
+            while axis.number in current.flags:  # halved and doubled as long as that helps, then three quarters
+                if not tried(on_top(axis, _half_and_twice(axis, current.flags), current), axis.number):
+                    value = int(current.flags[axis.number]) * 3 // 4
+                    tried(on_top(axis, [{axis.number: str(value)}], current), axis.number)
+                    break
             if left() <= 0 or _is_at_ceiling(current, ceiling_us):
                 return trials
         if current.mean_us > before.mean_us * (1 - PROGRESS):
             break
     return trials
+
+
+def without_one(accepted: Trial) -> list[Setting]:
+    """The accepted setting without each of its flags, to see what each gives; none where it has only one."""
+    flags = accepted.flags
+    if len(flags) < 2:
+        return []
+    return [({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags]
 
 
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
@@ -88,19 +181,7 @@ def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
     return any(min(alike) <= int(flags[number]) <= max(alike) for alike in values.values())
 
 
-def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tuple[Flags, str]], str], Trial]) -> None:
-    """Halve and double a number as long as that helps, then try three quarters of it."""
-    while True:
-        before = current()
-        near = _beside(axis, before.flags)
-        settings = [({**before.flags, **setting}, _label(axis, setting, before)) for setting in near]
-        if tried(settings, axis.number) is before:
-            setting = {axis.number: str(int(before.flags[axis.number]) * 3 // 4)}
-            tried([({**before.flags, **setting}, _label(axis, setting, before))], axis.number)
-            return
-
-
-def _beside(axis: Axis, flags: Flags) -> list[Flags]:
+def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
     """Half and twice the number of an axis; none where it has no number."""
     if not axis.number:
         return []
@@ -108,34 +189,12 @@ def _beside(axis: Axis, flags: Flags) -> list[Flags]:
     return [{axis.number: str(near)} for near in (value * 2, value // 2) if near > 0]
 
 
-def best(current: Trial, trials: Sequence[Trial], memory_limit: int | None) -> Trial:
-    """The shortest mean step within the memory limit; one that is hardly shorter does not replace `current`."""
-    fitting = [item for item in trials if item.worlds_us and fits(item, memory_limit)]
-    shortest = min(fitting, key=lambda item: item.mean_us, default=current)
-    return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
-
-
-def fits(trial: Trial, memory_limit: int | None) -> bool:
-    """Whether a trial needs no more temporary memory than that."""
-    return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
-
-
-def without_one(accepted: Trial) -> list[tuple[Flags, str]]:
-    """The accepted setting without each of its flags, to see what each gives; none where it has only one."""
-    flags = accepted.flags
-    if len(flags) < 2:
-        return []
-    return [({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags]
-
-
-def _without(axis: Axis, flags: Flags) -> list[tuple[Flags, str]]:
+def _without(axis: Axis, flags: Flags) -> list[Setting]:
     """The setting without what a start of several flags brought it of an axis; none where it has nothing else."""
     rest = {name: value for name, value in flags.items() if all(name not in setting for setting in axis.settings)}
-    return (
-        [(rest, f"left out: {axis.name.removesuffix(' to')}")]
-        if axis.kind != ALL and 0 < len(rest) < len(flags)
-        else []
-    )
+    if axis.kind == ALL or not 0 < len(rest) < len(flags):
+        return []
+    return [(rest, f"left out: {axis.name.removesuffix(' to')}")]
 
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:

@@ -81,7 +81,7 @@ def test_a_picture_goes_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFi
 def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pgle.run.ask.jax_private.pjrt.PLUGINS", ())
+    monkeypatch.setattr("pgle.run.ask.jax_private.PLUGINS", ())
     monkeypatch.setattr("pgle.run.process.environment.compiler_of", lambda _: (None, ()))
     monkeypatch.chdir(tmp_path)
     program = ["--", sys.executable, "-c", "open('ran', 'w')"]

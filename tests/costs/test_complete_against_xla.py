@@ -17,8 +17,7 @@ from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.compiler.compile import rehearse_compile
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.schedule.simulate import simulate
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module

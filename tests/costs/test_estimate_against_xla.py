@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.run.compiler.compile import rehearse_compile
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.schedule.program import kind_of
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import find_hardware, load_target

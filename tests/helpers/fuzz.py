@@ -29,9 +29,8 @@ import mutations as damage
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.run.compiler.cache import Answer
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import Compiler, OnPhase, RehearsalRequest
 from pgle.run.compiler.dumps import LOG
-from pgle.run.compiler.request import OnPhase, RehearsalRequest
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
 HLO = "hlo/jax-0.12.0.1/collectives/module_0001.jit_collectives.sm_8.0_gpu_after_optimizations"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pgle.cli.main import run
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import PROFILE_FLAG, Compiler, OnPhase, RehearsalRequest
 from pgle.run.compiler.dumps import LOG, SCHEDULED
-from pgle.run.compiler.request import PROFILE_FLAG, OnPhase, RehearsalRequest
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 JAXLIB = "0.12.0.1"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.compiler.compile import rehearse_compile
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import release
 from pgle.xla.flags.presets import LHS, SOL, flags_for

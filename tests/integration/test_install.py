@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("uv", reason="needs uv, of the dev extra")
 
 ROOT = Path(__file__).parents[2]
-RELEASES = ("0.4.34", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1", "")
+RELEASES = ("0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1", "")
 """Of jax: the oldest, one of each line, the newest that there is."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 

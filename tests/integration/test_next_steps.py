@@ -161,7 +161,7 @@ def after_results(run: RunDirectory) -> Iterator[str]:
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:
     given = {"profile": None, "target": "", "topology": "2x1x8", "devices": None, "flags": (), "choose": "a|b"}
-    return of_run(RehearseCommand(words, **{**given, **options}, job=None, out=None, quiet_s=1.0))
+    return of_run(RehearseCommand(words, **{**given, **options}))
 
 
 def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:

@@ -11,7 +11,6 @@ from pgle.costs.profile.value import Cost
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
-MAXTEXT = PAX.parents[2] / "shared" / "data" / "maxtext_fsdp4_h100"
 TRACES = [str(PAX / "proc0.sqlite"), str(PAX / "proc3.sqlite"), "--hlo", str(PAX / "proc0" / "dump")]
 
 
@@ -29,20 +28,6 @@ def test_the_compiler_believes_every_entry_or_it_is_said(tmp_path: Path, capsys:
     # XLA splits deep products of few tiles along k, and then looks up the parts
     assert all(item["taken"] for item in found["matmuls"] if item["k"] < 8192)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cluster.matmul.pbtxt", "cluster.pbtxt"]
-
-
-@pytest.mark.rehearse
-@pytest.mark.skipif(not MAXTEXT.exists(), reason="the recording is not here")
-def test_what_the_table_gives_is_said_with_its_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [str(MAXTEXT / "rebuilt.sqlite"), "--hlo", str(MAXTEXT / "dump")]
-    assert run(["perf-table", *given, "--rehearse", "-o", str(tmp_path / "t.pbtxt"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [step["label"] for step in found["steps"]] == ["XLA's own table", "this table", "a profile"]
-    assert found["steps"][0]["gain"]["share"] == 0
-    for step in found["steps"][1:]:
-        assert step["gain"]["low"] <= step["gain"]["share"] <= step["gain"]["high"]
-        assert step["gain"]["share"] == pytest.approx(1 - step["step_us"] / found["steps"][0]["step_us"])
-    assert "with a profile" in found["next"]
 
 
 def test_gpus_without_that_model_are_sent_to_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

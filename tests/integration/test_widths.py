@@ -27,10 +27,9 @@ from pgle.report.experiment import stage
 from pgle.report.page import terminal
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.perf_table import PerfTable, Step
+from pgle.run.perf_table import PerfTable
 from pgle.run.stages.auto import AutoRequest, AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
-from pgle.schedule.predict import Gain
 
 COMMANDS = {
     "show": ["show", BF16],
@@ -64,10 +63,6 @@ TABLES = PerfTable(
     filled=1234, key="sm_90", jaxlib="0.12.0.1",
     ignored=(Transfer("reduce-scatter", 512, 8, 16),), ignored_products=(),
     written=(Path("tables/cluster.pbtxt"), Path("tables/cluster.matmul.pbtxt")),
-    steps=tuple(
-        Step(label, 125_100 * (1 - share), 21_500 * (1 - share), "mixed", 0.12, Gain(share, share / 2, share, 0, 0))
-        for label, share in (("XLA's own table", 0.0), ("this table", 0.02), ("a profile", 0.03))
-    ),
     warnings=(),
 )  # fmt: skip
 AUTO = AutoResult(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.report import progress
-from pgle.run.compiler.request import Phase, RehearsalRequest
+from pgle.run.compiler.compile import Phase, RehearsalRequest
 
 
 def test_a_line_counts_says_the_best_and_the_rest() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pgle.report.schedules.tune import exported, verdict
 from pgle.run.rehearse import LHS_ON
-from pgle.tune.trial import Trial, judge
+from pgle.tune.search import Trial, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower
 
 BEFORE = (100.0,) * 20

@@ -18,13 +18,13 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.directory.out import claim, emptied, opened
 from pgle.run.rehearse_program import RehearseCommand, of_run, prepared, run, tune_line
-from pgle.run.trials import begun
+from pgle.run.tune import begun
 from pgle.xla.flags.presets import flags_for
 
 
 def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
     named = str(out) if out else None
-    return RehearseCommand(words, None, "a100", None, None, (), None, named, None, 20.0)
+    return RehearseCommand(words, target="a100", out=named)
 
 
 COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
@@ -77,7 +77,7 @@ def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["trials", "proof"])
 def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(tmp_path: Path, name: str) -> None:
-    record, made = tmp_path / "trials.jsonl", tmp_path / name / "xla.log"
+    record, made = tmp_path / "search.json", tmp_path / name / "xla.log"
     for _ in range(2):
         with opened(str(tmp_path), lambda out: record.exists()):
             record.touch()
@@ -135,7 +135,7 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_folder_with_a_record_of_another_tool_is_left_as_it_is(tmp_path: Path) -> None:
-    for name in ("trials.jsonl", "trials/1.txt"):
+    for name in ("search.json", "trials/1.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"trial": 1}\n')
     with (

@@ -14,10 +14,10 @@ from pgle.errors import UserError
 from pgle.report.progress import Line
 from pgle.report.schedules.tune import announced, promising, why_next
 from pgle.run import tune
-from pgle.run.compiler.request import RehearsalRequest
-from pgle.run.trials import Bench as RealBench
-from pgle.run.trials import Scheduled, check
-from pgle.tune.trial import Trial
+from pgle.run.compiler.compile import RehearsalRequest
+from pgle.run.tune import Bench as RealBench
+from pgle.run.tune import Scheduled, check
+from pgle.tune.search import Trial
 from pgle.xla.log.module_verdict import ProfileUse
 
 FLAGS = {"a": "on"}
@@ -31,8 +31,12 @@ def scheduled(step_us: float, temp_bytes: int) -> Any:
 class Bench:
     """The profile alone takes 100 µs by the scheduling passes, and 98 by all passes."""
 
-    def __init__(self, alone: tuple[float, int], whole: tuple[float, int]) -> None:
-        self.alone, self.whole = alone, whole
+    whole = RealBench.whole
+    in_less_memory = RealBench.in_less_memory
+
+    def __init__(self, alone: tuple[float, int], by_all: tuple[float, int], out: Path = Path()) -> None:
+        self.alone, self.by_all = alone, by_all
+        self.request = SimpleNamespace(out=out, memory_limit=None)
         self.session = self.compiler = self
         self.base = RehearsalRequest(Path(), "", Path())
         self.is_distrusted = False
@@ -45,13 +49,13 @@ class Bench:
         self.baseline = self.pgle = scheduled(98.0 if self.is_distrusted else 100.0, 1000)
 
     def schedule(self, *_: Any) -> Any:
-        return scheduled(*(self.whole if self.is_distrusted else self.alone))
+        return scheduled(*(self.by_all if self.is_distrusted else self.alone))
 
     def compile(self, _: Any) -> Any:
         return SimpleNamespace(scheduled=SimpleNamespace(name="m"), lhs=None, schedule=None, log=Path())
 
     def judged(self, *_: Any) -> Any:
-        return scheduled(*self.whole)
+        return scheduled(*self.by_all)
 
     def options(self, _: Any) -> tuple[str, ...]:
         return ()
@@ -61,8 +65,7 @@ class Bench:
 
 
 def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
-    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
-    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), record, lambda *_: None)  # type: ignore[arg-type]
+    search = tune._Search(Bench((95.0, 1), (95.0, 1), tmp_path), lambda *_: None)  # type: ignore[arg-type]
     proof: Any = SimpleNamespace(scheduled=scheduled(95.0, 1))
     assert search.write(proof) == search.write(proof)
     assert (tmp_path / "flags.txt").exists()
@@ -75,15 +78,6 @@ def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: 
         tune.tune(SimpleNamespace(out=tmp_path))  # type: ignore[arg-type]
 
 
-def test_what_an_earlier_search_found_goes_where_this_one_finds_nothing(tmp_path: Path) -> None:
-    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
-    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), record, lambda *_: None)  # type: ignore[arg-type]
-    search.write(SimpleNamespace(scheduled=scheduled(95.0, 1)))  # type: ignore[arg-type]
-    (tmp_path / "mine.txt").touch()
-    search.forget()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
 @pytest.mark.parametrize("free", [0, 1 << 30])
 def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,11 +85,11 @@ def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     def begun(*_: Any) -> None:
         raise UserError("empty file")
 
-    monkeypatch.setattr("pgle.run.trials.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr("pgle.run.tune.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     session: Any = SimpleNamespace(folder=tmp_path, base=SimpleNamespace(flags=()), begun=begun)
     bench = RealBench(SimpleNamespace(), session)  # type: ignore[arg-type]
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
-        assert bench.trial(FLAGS, "a").failure == "empty file"
+        assert bench.trial((FLAGS, "a")).failure == "empty file"
 
 
 def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_needs() -> None:
@@ -124,8 +118,8 @@ def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     used = SimpleNamespace(verdict=ProfileUse.USED, why="")
     monkeypatch.setattr(tune, "confirm_compiled", lambda *_: used)
     monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
-    request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
-    search = tune._Search(request, bench, record, lambda *_: None)  # type: ignore[arg-type]
+    bench.request.out = tmp_path
+    search = tune._Search(bench, lambda *_: None)  # type: ignore[arg-type]
     return search.prove(scheduled(*bench.alone).trial)
 
 
@@ -149,23 +143,16 @@ def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, mon
     assert proof.judged.mean == pytest.approx(95 / 100 - 1)
 
 
-def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Path) -> None:
-    late: Any = SimpleNamespace(is_late=False)
-    ended = Trial({"b": "on"}, "b", failure="not compiled after 1 s")
-
-    def trial(flags: Any, label: str) -> Any:
-        late.is_late = True  # while it is compiled
-        return ended
-
-    known = {"c": replace(scheduled(95.0, 1).trial, flags={"c": "on"})}
-    added: list[Trial] = []
-    record: Any = SimpleNamespace(known=lambda flags: known.get(next(iter(flags))), add=added.append)
-    request: Any = SimpleNamespace(out=tmp_path, budget=20)
-    late.pgle, late.trial = scheduled(100.0, 1), trial
-    search = tune._Search(request, late, record, lambda *_: None)  # type: ignore[arg-type]
+def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((1.0, 3.0, 3.0))
+    monkeypatch.setattr(tune, "AT_ONCE", 1)
+    monkeypatch.setattr(tune.time, "monotonic", lambda: next(now))
+    bench: Any = SimpleNamespace(request=SimpleNamespace(budget=20), pgle=scheduled(100.0, 1))
+    bench.trial = lambda setting: replace(scheduled(95.0, 1).trial, label=setting[1])
+    search = tune._Search(bench, lambda *_: None, until=2.0)
     found = search.attempt([({"b": "on"}, "b"), ({"c": "on"}, "c"), ({"d": "on"}, "d")])
-    assert [trial.label for trial in found] == ["c"]
-    assert (added, search.complete) == ([], False)
+    assert [trial.label for trial in found] == ["b"]
+    assert not search.complete
     assert tune._ended_early(search) == [
         "the time limit ended the search after 1 of at most 20 trials: this is the best so far; the same command with "
         "a longer --time-limit, or none, continues"
@@ -200,20 +187,18 @@ def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
     """Of 100 bytes, with 5 % less, where the profile alone takes 102 µs."""
 
     class Near(Bench):
-        in_less_memory = RealBench.in_less_memory
-
         def __init__(self) -> None:
             super().__init__((90.0, 1000), (90.0, 1000))
             self.base = replace(self.base, allocator_bytes=100)
 
-        def schedule(self, flags: Any, *_: Any) -> Any:
+        def schedule(self, setting: Any = None, *_: Any) -> Any:
             if self.base.allocator_bytes == 100:
                 return scheduled(90.0, 1000)
             limits.append(self.base.allocator_bytes)
-            return scheduled((less_us or 0.0) if flags else 102.0, 1000)
+            return scheduled((less_us or 0.0) if len(limits) == 1 else 102.0, 1000)
 
         def judged(self, *_: Any) -> Any:
-            found = scheduled(*self.whole)
+            found = scheduled(*self.by_all)
             return replace(found, trial=replace(found.trial, memory_bytes=needs))
 
     limits: list[int] = []

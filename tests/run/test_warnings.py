@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pgle.run.compiler.compile import RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.compiler.request import RehearsalResult
 from pgle.run.rehearse import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.protos import hlo_pb2

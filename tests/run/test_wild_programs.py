@@ -22,10 +22,7 @@ WILD = Path(__file__).parents[1] / "helpers" / "wild_programs.py"
 def rehearsed(name: str, folder: Path) -> Rehearsal:
     module = folder / f"{name}.mlir"
     subprocess.run([sys.executable, str(WILD), name, str(module)], check=True, capture_output=True)
-    command = RehearseCommand(
-        words=(str(module),), profile=None, target="h100", topology=None, devices=None, flags=(), job=None,
-        out=str(folder / "out"), choose=None, quiet_s=0.0, cached=False,
-    )  # fmt: skip
+    command = RehearseCommand(words=(str(module),), target="h100", out=str(folder / "out"), cached=False)
     return run(command)
 
 

@@ -1,19 +1,16 @@
 """The search for flags, on schedules that are made up: what is tried, what is kept, what is accepted."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.compare import Placement
 from pgle.schedule.exposed import reasons
 from pgle.schedule.predict import Prediction, predict
-from pgle.tune.moves import MIB, Axis, axes, by_exposure
-from pgle.tune.search import best, no_room, search, without_one
-from pgle.tune.trial import Flags, Trial, decoded, exposed_by_kind, holds_up, judge
+from pgle.tune.moves import MIB, Axis, Flags, axes, by_exposure
+from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, no_room, search, without_one
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -135,20 +132,6 @@ def test_a_lower_bound_is_never_accepted() -> None:
 def test_a_step_at_its_ceiling_has_no_room() -> None:
     assert no_room(step(0.0))
     assert not no_room(step(300.0))
-
-
-def test_a_trial_reads_as_it_was_recorded() -> None:
-    assert decoded(msgspec.json.encode(PGLE), worlds=10) == PGLE
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [{"step_us": "1"}, {"step_us": float("nan")}, {"exposed_us": -1.0}, {"worlds_us": [1.0]},
-     {"worlds_us": [None] * 10}, {"flags": {"a": 1}}, {"flags": []}, {"temp_bytes": 10**400}],
-)  # fmt: skip
-def test_a_record_that_is_no_trial_is_none(damage: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        decoded(json.dumps({**json.loads(msgspec.json.encode(PGLE)), **damage}), worlds=10)
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pgle.costs.lookup.contention import DEFAULT, Contention, Slowdown
 from pgle.schedule.program import Action, Op, Program
 from pgle.schedule.timeline import Stream
-from pgle.tune.trial import judge
+from pgle.tune.search import judge
 from pgle.tune.worlds import Spread, step_in, worlds
 
 NO_CONTENTION = Contention(Slowdown(1.0, 1.0, 1.0), Slowdown(1.0, 1.0, 1.0))

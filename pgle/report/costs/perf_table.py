@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from pgle.errors import many
 from pgle.next import CONVERT, typed
 from pgle.report import text
-from pgle.report.page import figures
 from pgle.report.page.value import Cell, Page, Section, table
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
-from pgle.schedule.compare import LEAST_GAIN
-from pgle.schedule.predict import Gain
 
 SHOWN = 5  # transfers on the first screen
 
@@ -26,19 +23,16 @@ def perf_table_page(found: PerfTable) -> Page:
     )  # fmt: skip
     heads = "measured collective | size (size) | time (time) | GB/s (rate) | XLA uses it"
     transfers = table(heads, measured, shown=SHOWN)
-    predicted = ((step.label, step.step_us, step.exposed_us, -step.gain.share) for step in found.steps)
-    steps = table("scheduled with | predicted step (time) | exposed (time) | change (change)", predicted)
     written = " and ".join(str(path) for path in found.written)
-    good = not found.steps or found.steps[1].gain.low >= LEAST_GAIN
     return Page(
         title="pgle perf-table",
         identity=(found.key, f"jaxlib {found.jaxlib}" if found.jaxlib else ""),
         verdict=advice(found).partition(". ")[0],
-        tone="good" if found.key and good else "warn",
-        table=steps if found.steps else transfers if found.transfers else None,
+        tone="good" if found.key else "warn",
+        table=transfers if found.transfers else None,
         notes=tuple(_notes(found, written)),
         sections=(Section("collectives", "Measured collectives", (transfers,)),) if found.transfers else (),
-        next=_next(found) if found.key and good else (str(CONVERT),),
+        next=_next(found) if found.key else (str(CONVERT),),
         warnings=found.warnings,
     )
 
@@ -48,8 +42,6 @@ def _notes(found: PerfTable, written: str) -> Iterator[str]:
     products = f", {many(len(found.products), 'matrix product')} ({taken:,} used by XLA)" if found.products else ""
     measured = f"{many(len(found.transfers), 'collective')}{products}"
     yield f"measured: {measured}; {many(found.filled, 'point')} of other sizes from XLA's own table"
-    if found.steps and (share := found.steps[0].estimated_share) > 0:
-        yield f"{figures.share(share)} of the time is estimated: this jaxlib makes other kernels than were measured"
     yield f"wrote {written}"
     if found.key:
         yield "add to XLA_FLAGS:"
@@ -57,13 +49,9 @@ def _notes(found: PerfTable, written: str) -> Iterator[str]:
 
 
 def _next(found: PerfTable) -> tuple[str, ...]:
-    """Predict what it gives, then run with it."""
+    """Predict what it gives."""
     words = (*(f"--flag={flag}" for flag in _flags(found)), "--", *UNKNOWN)
-    return (typed("pgle", "run" if found.steps else "rehearse", *words),)
-
-
-def _range(found: Gain) -> str:
-    return f"{figures.share(found.share)} ({figures.shares((found.low, found.high))})"
+    return (typed("pgle", "rehearse", *words),)
 
 
 def _flags(found: PerfTable) -> list[str]:
@@ -72,16 +60,10 @@ def _flags(found: PerfTable) -> list[str]:
 
 
 def advice(found: PerfTable) -> str:
-    """What to do next, and what it would bring."""
+    """What to do next."""
     if not found.key:
         return "XLA would ignore this table. Give it a cost profile instead: 'pgle convert'."
-    if not found.steps:
-        return f"XLA uses this table. Set XLA_FLAGS='{' '.join(_flags(found))}'; --rehearse predicts the gain first."
-    _, given, profile = (step.gain for step in found.steps)
-    gains = f"the step gets {_range(given)} shorter with the table, {_range(profile)} with a profile (predicted)"
-    if given.low < LEAST_GAIN:
-        return f"Not worth it here: {gains}. It may help other programs on this cluster."
-    return f"Use it: {gains}. XLA_FLAGS='{' '.join(_flags(found))}'"
+    return f"XLA uses this table. Set XLA_FLAGS='{' '.join(_flags(found))}'; pgle rehearse predicts the gain first."
 
 
 def document(found: PerfTable) -> dict[str, object]:
@@ -96,7 +78,7 @@ def document(found: PerfTable) -> dict[str, object]:
             {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
             for item, us in found.products.items()
         ],
-        **text.picked(found, "filled steps written"),
+        **text.picked(found, "filled written"),
         "next": advice(found),
         "warnings": found.warnings,
     }

@@ -51,7 +51,6 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         *setting_notes(result.setting),
         *([f"{EXPOSED}, without and with the profile:", *exposed] if exposed else []),
         *([f"no step: {result.setting.no_step}"] if result.setting.no_step else []),
-        *_job(result),
         *([] if todo else [why]),
         *([f"Page: {near(picture)}"] if picture is not None else []),
     ]
@@ -217,12 +216,6 @@ def setting_notes(setting: Setting) -> list[str]:
     return [*flags, *([others] if setting.others else [])]
 
 
-def _job(result: Rehearsal) -> list[str]:
-    if result.matches_job is None:
-        return []
-    return [f"The module recompiles to {'the same' if result.matches_job else 'ANOTHER'} fingerprint as the job's."]
-
-
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """Whether XLA took the profile, with its line, and what LHS expected."""
     rows = (
@@ -297,7 +290,7 @@ def document(result: Rehearsal) -> dict[str, object]:
         **text.picked(result.setting, "others flags"),
         **text.picked(result, "target=target.name devices=baseline.compiled.num_devices baseline.compiled.jaxlib used"),
         "modules": [text.picked(
-            result, "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy matches_job"
+            result, "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy"
         )],
         **{key: side and text.picked(side, _SIDE) for key, side in (
             ("default", result.default), ("baseline", result.baseline), ("profiled", result.profiled))},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgle.errors import cut, many, printable, some
+from pgle.errors import cut, printable, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
@@ -19,16 +19,14 @@ from pgle.report.progress import Line, live, phases
 from pgle.report.schedules.rehearse import setting_notes
 from pgle.report.schedules.schedule import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us
 from pgle.report.text import near, say
-from pgle.run.compiler.request import OnPhase
+from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
-from pgle.run.trials import Scheduled
-from pgle.run.tune import LESS, OnTrial, Tuning
+from pgle.run.tune import LESS, OnTrial, Scheduled, Tuning
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.exposed import Reason, in_one, reasons
-from pgle.tune.search import best, fits
-from pgle.tune.trial import LITTLE, Trial, holds_up, judge
+from pgle.tune.search import LITTLE, Trial, best, fits, holds_up, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
@@ -173,10 +171,7 @@ def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
         )
     ]  # fmt: skip
     legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
-    again = f"{many(found.resumed, 'trial')} of an earlier search." if found.resumed else ""
-    return Table(_columns(found), tuple(rows), shown=24), *(
-        Prose(text, tone="soft") for text in (legend, again) if text
-    )
+    return Table(_columns(found), tuple(rows), shown=24), Prose(legend, tone="soft")
 
 
 def _record(found: Tuning) -> Iterator[str]:
@@ -404,7 +399,6 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
-        "resumed": found.resumed,
         "complete": found.complete,
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
         **text.picked(found, "refused costs_are"),

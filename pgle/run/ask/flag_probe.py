@@ -90,6 +90,12 @@ class Installed:
         return self.versions.get("jaxlib", "")
 
     @property
+    def built_ns(self) -> int:
+        """When its jaxlib was installed, which tells apart builds that share a version, such as nightly ones."""
+        at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
+        return at.stat().st_mtime_ns if at.is_file() else 0
+
+    @property
     def plugins(self) -> Mapping[str, str]:
         """The CUDA plugin packages and their versions."""
         return {name: version for name, version in self.versions.items() if name.startswith("jax-cuda")}
@@ -121,7 +127,7 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     found = installed(executable)
     if not found.jaxlib:
         raise UserError("has no jaxlib", where=executable, remedy="name the Python of your program, --python PATH")
-    store = _store(found)
+    store = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json"
     kept = _read(store)
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
@@ -146,13 +152,6 @@ def answer(exit_code: int, output: str) -> FlagAnswer:
 def cache_directory() -> Path:
     """``$XDG_CACHE_HOME/pgle``, by default ``~/.cache/pgle``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgle"
-
-
-def _store(found: Installed) -> Path:
-    # The time of installation tells apart builds that share a version, such as nightly ones.
-    at = Path(found.jaxlib_at) / "jaxlib" / "version.py"
-    stamp = int(at.stat().st_mtime) if at.is_file() else 0
-    return cache_directory() / f"flags-{found.jaxlib}-{stamp}.json"
 
 
 def _key(text: str) -> str:

@@ -31,7 +31,7 @@ from pgle.run.capture.captured import (
     multiplies,
     read_captured,
 )
-from pgle.run.compiler.request import devices_in
+from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.out import claim
 from pgle.run.hook.hook import with_hook
 from pgle.run.process.environment import LAUNCHERS, memory_fraction

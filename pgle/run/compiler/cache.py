@@ -22,7 +22,7 @@ from pgle.errors import UserError
 from pgle.files import is_bare, read_bytes
 from pgle.run.ask.flag_probe import cache_directory, installed
 
-FORMAT = 3  # part of every key; to be raised where what is stored, or how a module is read, changes
+FORMAT = 4  # part of every key; to be raised where what is stored, or how a module is read, changes
 
 LIMIT_VARIABLE = "PGLE_CACHE_MIB"
 LIMIT_MIB = 2048
@@ -62,26 +62,19 @@ class Cache:
 
     @staticmethod
     def of_user() -> Cache:
-        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes.
-
-        Raises:
-            UserError: the variable is no number.
-        """
+        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a number."""
         text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
         if not text.isdigit():
             raise UserError("is not a number of mebibytes", where=f"{LIMIT_VARIABLE}={text}", remedy="0 keeps nothing")
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Answer | None:
-        """Lay the files of a compilation into a folder.
+        """Lay the files of a compilation into an empty folder; None where there is no such compilation.
 
         Args:
             key: of `key_of`.
-            folder: empty.
+            folder: where they go.
             names: placeholders for paths in stored texts, and the path to write in each place.
-
-        Returns:
-            What was stored with them; None where there is no such compilation.
         """
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
@@ -137,12 +130,15 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
         profile: by content and suffix; of a folder the profiles in it.
         others: target, topology and the like.
     """
+    files = [profile] if profile is not None else []
+    if profile is not None and profile.is_dir():
+        files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)
     parts = [
         *_compiler(python),
         _digest(module),
         module.suffixes,
         [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
-        None if profile is None else (profile.suffix, [_digest(path) for path in _files_of(profile)]),
+        None if profile is None else (profile.suffix, [_digest(path) for path in files]),
         sorted(others.items()),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -151,13 +147,7 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
 def _compiler(python: str) -> list[object]:
     """What tells this compiler from others."""
     found = installed(python)
-    at = Path(found.jaxlib_at) / "jaxlib" / "version.py"  # nightly builds share a version
-    return [FORMAT, sorted(found.versions.items()), at.stat().st_mtime_ns if at.is_file() else 0]
-
-
-def _files_of(profile: Path) -> list[Path]:
-    """The files of a profile, which may be a folder of them."""
-    return sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES) if profile.is_dir() else [profile]
+    return [FORMAT, sorted(found.versions.items()), found.built_ns]
 
 
 def _digest(path: Path) -> str:

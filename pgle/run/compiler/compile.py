@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from threading import Lock
+from typing import IO, Any, Literal, TypeAlias
 
 import msgspec
 
 import pgle
 from pgle.errors import UserError
+from pgle.files import check_file
 from pgle.run.compiler.cache import Answer, Cache, key_of
 from pgle.run.compiler.dumps import (
+    DUMP_BEFORE_SCHEDULING,
     LOG,
     UNSCHEDULED,
     check_room,
@@ -34,18 +41,107 @@ from pgle.run.compiler.dumps import (
     scheduled_module,
     tidy,
 )
-from pgle.run.compiler.request import (
-    OF_JAX,
-    SCHEDULING_PASSES,
-    OnPhase,
-    Phase,
-    RehearsalRequest,
-    RehearsalResult,
-    check,
-    xla_flags,
-)
 from pgle.run.directory.out import claim
+from pgle.xla.flags.catalogue import catalogue
+from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.dumps import fingerprint_of
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.proto import MAX_HLO_BYTES
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
+
+Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
+
+
+@dataclass(frozen=True)
+class RehearsalRequest:
+    """What to compile, and how."""
+
+    # StableHLO text or bytecode (``JAX_DUMP_IR_TO``), an HLO proto or HLO text of any stage before scheduling; ``.xz``
+    # and ``.gz`` are read
+    module: Path
+    target: str  # text of a GpuTargetConfigProto (`pgle.xla.targets.Target.text`)
+    dump_dir: Path  # folder for the dumps and the log; must be new or empty
+    # ``SxHxD`` (slices, hosts per slice, devices per host); None: one host of as many devices as the module is
+    # partitioned for
+    topology: str | None = None
+    # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
+    # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
+    flags: tuple[str, ...] = ()
+    profile: Path | None = None  # a cost profile, or None
+    portable_target: str = ""  # `Target.portable_text`, for a jax that does not know all of `target`
+    # device memory that the job's allocator has; XLA schedules and rematerialises to fit into it. 0: XLA's guess where
+    # there is no device, four fifths of the GPU's.
+    allocator_bytes: int = 0
+    # "before scheduling": `RehearsalResult.after_optimizations` is then the module before scheduling, without schedule,
+    # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`dumps.UNSCHEDULED`),
+    # which each other compilation leaves, too
+    passes: Passes = "all"
+
+
+@dataclass(frozen=True)
+class RehearsalResult:
+    """What a compilation left."""
+
+    module_name: str  # ``jit_train_step``
+    num_devices: int  # devices that run it together
+    after_optimizations: Path  # the scheduled module, an HloProto file
+    schedule: Path | None  # the schedule dump of the latency-hiding scheduler; None where it did not run
+    log: Path  # XLA's log, whole
+    fingerprint: str  # ``fingerprint_before_lhs``; empty where the module has none
+    compile_s: float  # seconds from the start of the compilation to its schedule
+    # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty where XLA left no report
+    memory: Mapping[str, int]
+    jaxlib: str  # version of the jaxlib that compiled
+    kept: bool = False  # it was compiled before, and comes from the cache; the seconds are of that time
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Device memory that one execution needs, None where XLA's report is missing."""
+        return self.memory.get("total")
+
+    @property
+    def scheduled(self) -> Module:
+        """The module of `after_optimizations`."""
+        with _READING:
+            return _scheduled(self.after_optimizations, self.after_optimizations.stat().st_mtime_ns)
+
+    @property
+    def lhs(self) -> LhsSchedule | None:
+        """What the latency-hiding scheduler saw and believed; None where it left no dump."""
+        with _READING:
+            return None if self.schedule is None else _lhs(self.schedule, self.schedule.stat().st_mtime_ns)
+
+    @property
+    def believed(self) -> Mapping[str, Statistics]:
+        """What it believed of every computation, loop bodies once; empty where it left no dump."""
+        return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
+
+
+_READING = Lock()  # what two threads want is read once
+
+
+@lru_cache(maxsize=3)
+def _scheduled(path: Path, written_ns: int) -> Module:
+    return read_module(path)
+
+
+@lru_cache(maxsize=3)
+def _lhs(path: Path, written_ns: int) -> LhsSchedule:
+    return read_schedule_dump(path)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a compilation is at."""
+
+    request: RehearsalRequest  # whose it is
+    name: str  # ``reading``, ``compiling``, ``optimising`` …, ``done``
+    module: str = ""  # name of the module, empty while it is read
+    devices: int = 0  # that it is compiled for, 0 while it is read
+
+
+OnPhase: TypeAlias = Callable[[Phase], None]
 
 
 class Compiler:
@@ -58,11 +154,7 @@ class Compiler:
     """
 
     def __init__(
-        self,
-        python: str = sys.executable,
-        *,
-        cache: Cache | None = None,
-        on_phase: OnPhase = lambda phase: None,
+        self, python: str = sys.executable, *, cache: Cache | None = None, on_phase: OnPhase = lambda phase: None
     ) -> None:
         self.python = python
         self._cache = cache
@@ -92,11 +184,7 @@ class Compiler:
         self._errors.close()
 
     def compile(self, request: RehearsalRequest, on_phase: OnPhase = lambda phase: None) -> RehearsalResult:
-        """Compile `request.module` up to its schedule.
-
-        Args:
-            request: what to compile.
-            on_phase: called with the phases of this compilation, too.
+        """Compile `request.module` up to its schedule; `on_phase` hears of this compilation alone.
 
         Raises:
             UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
@@ -139,6 +227,11 @@ class Compiler:
             self._cache.store(key, folder, names, answer)
         return answer, False
 
+    def _key(self, request: RehearsalRequest) -> str:
+        device = (request.target, request.portable_target, request.allocator_bytes, request.topology)
+        others = {"device": device, "passes": (request.passes, SCHEDULING_PASSES)}
+        return key_of(self.python, request.module, request.flags, request.profile, others)
+
     def _compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> Answer:
         reply = self._ask(request, folder, on_phase)
         check_room(folder)
@@ -150,51 +243,32 @@ class Compiler:
             raise refused(reply["xla_error"], request.module, folder / LOG)
         return msgspec.convert(reply, Answer)
 
-    def _key(self, request: RehearsalRequest) -> str:
-        others = {
-            "device": (request.target, request.portable_target, request.allocator_bytes, request.topology),
-            "passes": (request.as_job, request.keeps_unscheduled, request.passes, SCHEDULING_PASSES),
-        }
-        return key_of(self.python, request.module, request.flags, request.profile, others)
-
     def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
         """Send a request and wait for its answer."""
         answer: Future[dict[str, Any]] = Future()
-        with self._lock:
-            process = self._started()
-            self._count += 1
-            number = self._count
-            self._waiting[number] = (request, on_phase, answer)
-        order = {
-            "id": number,
+        same = ("target", "portable_target", "allocator_bytes", "topology", "passes")
+        order = {name: getattr(request, name) for name in same} | {
             "module": str(request.module.resolve()),
             "dump_dir": str(folder),
             "xla_flags": xla_flags(request, folder),
             "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
         }
-        same = ("target", "portable_target", "allocator_bytes", "topology", "as_job", "passes")
-        try:
-            self._send(process, {**order, **{name: getattr(request, name) for name in same}})
-            reply = answer.result(request.timeout_s)
-            keeps = request.keeps_unscheduled or request.passes == "before scheduling"
-            tidy(folder, passes=keeps and keep_unscheduled(folder))
-            return reply | {"jaxlib": self._jaxlib}
-        except TimeoutError:
-            what = f"not compiled after {request.timeout_s:g} s"
-            raise UserError(what, where=request.module, remedy=f"see the log: {folder / LOG}") from None
-        finally:
-            if self._waiting.pop(number, None) and process.poll() is None:
-                self._send(process, {"cancel": number})
-            self._on_phase(Phase(request, "done"))
-
-    def _send(self, process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
-        assert process.stdin is not None
         with self._lock:
+            process = self._started()
+            self._count += 1
+            self._waiting[self._count] = (request, on_phase, answer)
+            assert process.stdin is not None
             try:
-                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.write(json.dumps(order | {"id": self._count}).encode() + b"\n")
                 process.stdin.flush()
-            except OSError:  # it has ended; the reading thread says so
-                return
+            except OSError:
+                pass  # it has ended; the reading thread says so
+        try:
+            reply = answer.result()
+            tidy(folder, passes=request.passes != "from scheduling on" and keep_unscheduled(folder))
+            return reply | {"jaxlib": self._jaxlib}
+        finally:
+            self._on_phase(Phase(request, "done"))
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._is_closed:
@@ -221,8 +295,8 @@ class Compiler:
         if "jaxlib" not in hello:
             process.kill()
             process.wait()
-            if reply := hello.get("user_error"):
-                raise UserError(reply["what"], where=reply["where"], remedy=reply["remedy"])
+            if said := hello.get("user_error"):
+                raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
             raise UserError(f"the compiler's process does not start: {self._last_words()}", where=self.python)
         self._jaxlib = hello["jaxlib"]
         self._process = process
@@ -233,19 +307,17 @@ class Compiler:
         """Hand answers to those who wait for them, until the process ends."""
         for line in stream:
             reply = json.loads(line)
-            if (waiting := self._waiting.get(reply["id"])) is None:
-                continue
-            request, on_phase, answer = waiting
+            request, on_phase, answer = self._waiting[reply["id"]]
             if "answer" in reply:
-                self._waiting.pop(reply["id"], None)
+                del self._waiting[reply["id"]]
                 answer.set_result(reply["answer"])
             else:
                 phase = Phase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
                 on_phase(phase)
                 self._on_phase(phase)
         code = process.wait()
-        for number in list(self._waiting):
-            *_, answer = self._waiting.pop(number)
+        while self._waiting:
+            *_, answer = self._waiting.popitem()[1]
             answer.set_result({"crashed": code})
 
     def _last_words(self) -> str:
@@ -280,3 +352,84 @@ def rehearse_compile(request: RehearsalRequest, python: str = sys.executable) ->
     """Compile one module in a session of its own; see `Compiler.compile`."""
     with Compiler(python) as compiler:
         return compiler.compile(request)
+
+
+EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
+"""What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
+
+OF_JAX = "--jax_"
+"""What flags begin with that are settings of jax: options of the compilation (`environment.EFFORTS`)."""
+
+PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
+ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
+SCHEDULING_PASSES = (
+    "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,latency-hiding-scheduler,"
+    "legalize-scheduling-annotations,scheduling-instruction-annotator,scheduled-gpu-module,"
+    "post-scheduler-xla-transforms,post-scheduling-passes,async-to-sync-converter,"
+    "gpu-convert-async-collectives-to-sync,remat-pipeline,rematerialization,stream-attribute-annotator,"
+    "cse_barrier_expander,fusion-wrapper,fusion-dispatch-pipeline,fusion-block-level-rewriter,"
+    "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
+)
+"""Pipelines and passes from scheduling on, observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1).
+Those that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names): they would run
+once more before scheduling, and change what is scheduled (a step of four pipeline stages: by 1.5 %)."""
+SCHEDULER_FLAGS = frozenset(
+    ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
+     "--xla_gpu_experimental_matmul_perf_table_path",
+     *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"))
+)  # fmt: skip
+"""Flags that only the passes from scheduling on read."""
+
+MOST_DEVICES = 1 << 20
+"""Of a topology: XLA makes a description of each, and more than a million is a slip of the keyboard."""
+
+
+def xla_flags(request: RehearsalRequest, folder: Path) -> str:
+    """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
+    flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
+    if request.profile is not None:
+        flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
+    own = request.flags
+    if request.passes != "from scheduling on":
+        flags.append(DUMP_BEFORE_SCHEDULING)
+    else:  # XLA takes only one of both lists; what is disabled and comes before the stage has been left out already
+        given = {flag for flag in own if flag.startswith(_DISABLED)}
+        disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
+        names = ",".join(name for name in SCHEDULING_PASSES.split(",") if name not in disabled)
+        own = (f"{ONLY}{names}", *(flag for flag in own if flag not in given))
+    return format_flags(typed_flag(flag) for flag in [*flags, *own] if not flag.startswith(OF_JAX))
+
+
+def check(request: RehearsalRequest) -> None:
+    """Refuse what needs no compiler to be refused.
+
+    Raises:
+        UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.
+    """
+    check_file(request.module)
+    if request.module.stat().st_size > MAX_HLO_BYTES:
+        remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        raise UserError(f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy)
+    if request.dump_dir.is_dir() and any(request.dump_dir.iterdir()):
+        raise UserError("is not empty", where=request.dump_dir, remedy="choose a new folder")
+    if request.topology is not None:
+        devices_in(request.topology)
+    for flag in request.flags:
+        if not flag.startswith("--"):
+            raise UserError(f"XLA flag {flag!r} does not begin with --", remedy="write --name=value")
+
+
+def devices_in(topology: str) -> int:
+    """The devices of a topology ``SxHxD``.
+
+    Raises:
+        UserError: it is not of that form, or of a size that no machine has.
+    """
+    remedy = "write 1x1x8 for one host with eight GPUs"
+    if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){2}", topology):
+        raise UserError(f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy=remedy)
+    slices, hosts, devices = (int(part) for part in topology.split("x"))
+    if (count := slices * hosts * devices) > MOST_DEVICES:
+        what = f"topology {topology} has {count:,} devices, more than a rehearsal takes ({MOST_DEVICES:,})"
+        raise UserError(what, remedy=remedy)
+    return count

@@ -11,7 +11,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
-from pgle.run.ask.jax_private.wire import hlo_module_bytes, without_fields
+from pgle.run.ask.jax_private.programs import hlo_module_bytes, without_fields
 from pgle.run.directory.out import LOG as LOG
 from pgle.xla.log.events import FATAL, flag_refusal
 
@@ -77,12 +77,7 @@ def is_generating_code(folder: Path) -> bool:
 
 
 def tidy(folder: Path, *, passes: bool) -> None:
-    """Remove what nobody reads, hundreds of files for a large step, and leave no credential.
-
-    Args:
-        folder: of dumps.
-        passes: whether the modules before and after single passes go, too.
-    """
+    """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave no credential."""
     for path in folder.iterdir():
         if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
             path.unlink()
@@ -96,7 +91,7 @@ def mask_configs(folder: Path) -> None:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether XLA's dumps have no room in a folder any more, which it does not say; False where there is no folder."""
+    """Whether XLA's dumps have no room in a folder any more, which XLA does not say."""
     return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
@@ -148,14 +143,11 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
 
 
 def memory_of(dump: Path) -> dict[str, int]:
-    """Device memory of a scheduled module by XLA's buffer assignment, in bytes.
-
-    Args:
-        dump: the HloProto of the module.
+    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU alone.
 
     Returns:
-        argument, output (results that take no argument's place), temp, and total, which holds constants, too; all of
-        the GPU alone. Empty if the dump holds no buffer assignment.
+        argument, output (results that take no argument's place), temp, and total, which holds constants, too; empty if
+        the dump holds no buffer assignment.
     """
     from pgle.xla.hlo.buffers import buffers_from_bytes  # and protobuf, which the worker's Python may lack
 

@@ -19,9 +19,16 @@ from typing import TypeVar
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import (
+    ONLY,
+    SCHEDULER_FLAGS,
+    Compiler,
+    OnPhase,
+    Phase,
+    RehearsalRequest,
+    RehearsalResult,
+)
 from pgle.run.compiler.dumps import SCHEDULING, UNSCHEDULED, keep_unscheduled
-from pgle.run.compiler.request import ONLY, SCHEDULER_FLAGS, OnPhase, Phase, RehearsalRequest, RehearsalResult
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.targets import Hardware
 
@@ -41,17 +48,12 @@ def open_session(
     base: RehearsalRequest, folder: Path, hardware: Hardware, *, python: str, cached: bool,
     checked: bool = False, on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:  # fmt: skip
-    """A session with a compiler of its own.
+    """A session with a compiler of its own; arguments as of `Session` and `Compiler`.
 
     Args:
-        base: as of `Session`.
-        folder: as of `Session`.
-        hardware: as of `Session`.
-        python: the interpreter whose jaxlib compiles.
         cached: take compilations from the user's cache, and keep them there.
         checked: the scheduling passes alone are compared with a whole compilation of this module with these flags, too,
             where this jaxlib's have been trusted before.
-        on_phase: as of `Compiler`.
     """
     cache = Cache.of_user() if cached else None
     trusted = cache.trusted(python) if cache and not checked else None
@@ -113,7 +115,7 @@ class Session:
         Raises:
             UserError: as `Compiler.compile`.
         """
-        wanted = replace(self.base, dump_dir=self.folder / name, flags=_without_graphs(flags), profile=profile)
+        wanted = self._request(name, flags, profile)
         prepared = self._prepared_for(wanted)
         if not self.is_distrusted:
             if prepared.first is not None and profile is None and wanted.flags == prepared.flags:
@@ -127,18 +129,16 @@ class Session:
 
     def begun(self, name: str, flags: Sequence[str]) -> Future[RehearsalResult]:
         """The module without a profile: for what it holds. It may have been left as it was before scheduling
-        (`dumps.UNSCHEDULED`), and else ties may break otherwise than in `schedule`. When this returns further schedules
-        can be made, while all passes run, and while a test shows whether the scheduling passes alone give the same.
-
-        Args:
-            name: of a folder that may be needed.
-            flags: all XLA flags.
-
-        Raises:
-            UserError: as `Compiler.compile`.
+        (`dumps.UNSCHEDULED`), and else ties may break otherwise than in `schedule`, whose arguments these are. When
+        this returns further schedules can be made, while all passes run, and while a test shows whether the scheduling
+        passes alone give the same.
         """
-        wanted = replace(self.base, dump_dir=self.folder / name, flags=_without_graphs(flags))
-        return self._prepared_for(wanted).whole
+        return self._prepared_for(self._request(name, flags)).whole
+
+    def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalRequest:
+        """A request of this session, by which no step is wrapped into command buffers."""
+        kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
+        return replace(self.base, dump_dir=self.folder / name, flags=kept, profile=profile)
 
     def predicted(self, made: RehearsalResult) -> Prediction:
         """A schedule's step with estimated costs; predicted once."""
@@ -169,7 +169,7 @@ class Session:
 
     def _prepare(self, wanted: RehearsalRequest, folder: Path) -> Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
-        request = replace(wanted, dump_dir=folder, profile=None, keeps_unscheduled=True)
+        request = replace(wanted, dump_dir=folder, profile=None)
         is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
         if self._is_trusted and not is_limited:
             with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
@@ -223,20 +223,14 @@ class Session:
 def same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
     """Whether XLA's scheduler made the same of both: it believed as much of every computation's length and exposed
     time, and the memory is the same. Ties between what costs nothing break otherwise."""
-    times = [
-        {name: (item.total_cycles, item.total_wasted_cycles) for name, item in made.believed.items()}
-        for made in (one, other)
-    ]
     memory = [made.memory_bytes or 0 for made in (one, other)]
-    return (
-        bool(times[0])
-        and times[0].keys() == times[1].keys()
-        and abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory)
-        and all(
-            abs(a - b) <= TIME_TIES * max(length, 1.0)
-            for name, (length, exposed) in times[0].items()
-            for a, b in zip((length, exposed), times[1][name], strict=True)
-        )
+    if not one.believed or one.believed.keys() != other.believed.keys():
+        return False
+    pairs = [(item, other.believed[name]) for name, item in one.believed.items()]
+    return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
+        max(abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles))
+        <= TIME_TIES * max(a.total_cycles, 1.0)
+        for a, b in pairs
     )
 
 
@@ -252,8 +246,3 @@ def begun(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, daemon=True).start()
     return found
-
-
-def _without_graphs(flags: Sequence[str]) -> tuple[str, ...]:
-    """Flags by which no step is wrapped into command buffers."""
-    return (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)

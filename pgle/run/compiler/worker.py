@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,17 +53,56 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class Compilation:
-    """One compilation, in a child that ends itself once the schedule is written: what is left is code generation.
+    """One compilation in a forked child, which ends itself once the schedule is written, before code generation.
 
     Args:
         worker: with the loaded compiler.
         request: as the client sent it.
-        pipe: to the worker.
     """
 
-    def __init__(self, worker: Worker, request: dict[str, Any], pipe: Connection) -> None:
-        self.worker, self.api, self.request, self.pipe = worker, worker.api, request, pipe
+    def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
+        self.worker, self.api, self.request = worker, worker.api, request
         self.folder = Path(request["dump_dir"])
+        self.began = time.perf_counter()
+        self.about: dict[str, Any] = {}  # the last phase with a module, then what went wrong
+        self.pipe, outward = Pipe(duplex=False)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.pipe = outward
+            self.run(parent)
+        outward.close()
+
+    # In the worker.
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for its end; what the client is told."""
+        _, status = os.waitpid(self.pid, 0)
+        self.pipe.close()
+        shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
+        if "user_error" in self.about:
+            return self.about
+        if (name := self.about.get("module")) and self.wanted(name) is not None:
+            took_s = time.perf_counter() - self.began  # what failed then was code generation
+            return {"module_name": name, "num_devices": self.about["devices"], "compile_s": took_s}
+        if "xla_error" in self.about:
+            return self.about
+        code = os.waitstatus_to_exitcode(status)
+        return {"crashed": code} if code else {"xla_error": "it ended without a word"}
+
+    def wanted(self, name: str) -> Path | None:
+        """The module that the request is for, once XLA has begun to write it."""
+        is_early = self.request["passes"] == "before scheduling"
+        return find_unscheduled(self.folder) if is_early else scheduled_module(self.folder, name)
+
+    # In the child.
 
     def run(self, parent: int) -> NoReturn:
         """Compile, and end; `pipe` says why if that fails."""
@@ -76,9 +115,8 @@ class Compilation:
         os.dup2(log, 1)
         os.dup2(log, 2)
         (self.folder / TEMPORARY).mkdir(exist_ok=True)
-        flags = self.request["xla_flags"]
         os.environ |= {  # before jaxlib does anything: it reads them once
-            "XLA_FLAGS": flags if self.request["as_job"] else self.api.fitted_flags(self.worker.release, flags),
+            "XLA_FLAGS": self.api.fitted_flags(self.worker.release, self.request["xla_flags"]),
             "TMPDIR": str(self.folder / TEMPORARY),
         }
         try:
@@ -93,13 +131,11 @@ class Compilation:
 
     def program(self) -> Any:
         """The program in the request's file, read once for all compilations."""
-        path, topology, target = (self.request[name] for name in ("module", "topology", "target"))
-        if (key := key_of(self.request)) not in self.worker.programs:
+        path, topology = Path(self.request["module"]), self.request["topology"]
+        key = path, path.stat().st_mtime_ns  # a module that changes is another
+        if key not in self.worker.programs:
             self.pipe.send({"phase": "reading"})
-            program = self.api.read_program(
-                Path(path), read_bytes(Path(path)), _devices_in(topology) if topology else 1,
-                lambda count: self.api.topology_devices(target, topology or f"1x1x{count}"),
-            )  # fmt: skip
+            program = self.api.read_program(path, read_bytes(path), _devices_in(topology) if topology else 1)
             self.pipe.send({"program": program, "key": key})
             return program
         return self.worker.programs[key]
@@ -107,12 +143,12 @@ class Compilation:
     def compile(self, program: Any) -> None:
         """Compile to the end, which `watch` does not wait for."""
         request, needed = self.request, program.num_devices
-        if request["topology"] and 1 < needed != (asked := _devices_in(request["topology"])):
-            what = f"{program.name} is partitioned for {needed} devices and topology {request['topology']} has {asked}"
+        topology = request["topology"] or f"1x1x{needed}"
+        if 1 < needed != (asked := _devices_in(topology)):
+            what = f"{program.name} is partitioned for {needed} devices and topology {topology} has {asked}"
             remedy = f"say --devices {needed}; for {asked} rehearse the program itself: --devices {asked} -- COMMAND"
             raise UserError(what, where=request["module"], remedy=remedy)
         self.pipe.send({"phase": "compiling", "module": program.name, "devices": needed})
-        topology = request["topology"] or f"1x1x{needed}"
         options = self.api.compile_options(program, request["allocator_bytes"], request["efforts"])
         threading.Thread(target=self.watch, args=(program,), daemon=True).start()
         target, portable = request["target"], request["portable_target"]
@@ -137,19 +173,13 @@ class Compilation:
 
     def may_end(self, name: str) -> bool:
         """Whether the module, and with it schedule and memory report, are written."""
-        module = wanted_module(self.request, name)
+        module = self.wanted(name)
         if module is None or self.request["passes"] == "before scheduling":
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         schedule = find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
         is_generating = bool(reports) or is_generating_code(self.folder)
         return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
-
-
-def wanted_module(request: dict[str, Any], name: str) -> Path | None:
-    """The module that a request is for, once XLA has begun to write it."""
-    folder = Path(request["dump_dir"])
-    return find_unscheduled(folder) if request["passes"] == "before scheduling" else scheduled_module(folder, name)
 
 
 def _are_written(*dumps: Path | None) -> bool:
@@ -169,53 +199,8 @@ def folds_slowly(log: Path) -> bool:
     return log.is_file() and SLOW_FOLDING in log.read_bytes()[-LOG_BYTES:]
 
 
-def key_of(request: dict[str, Any]) -> tuple[str, int]:
-    """What tells one module from another, and from itself after a change."""
-    return request["module"], Path(request["module"]).stat().st_mtime_ns
-
-
 def _devices_in(topology: str) -> int:
     return prod(int(part) for part in re.findall(r"\d+", topology))
-
-
-class Child:
-    """A forked `Compilation`, as the worker sees it."""
-
-    def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
-        self.request = request
-        self.began = time.perf_counter()
-        self.about: dict[str, Any] = {}  # the last phase with a module, then what went wrong
-        self.pipe, outward = Pipe(duplex=False)
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            Compilation(worker, request, outward).run(parent)
-        outward.close()
-
-    def kill(self) -> None:
-        """End it with all that it started."""
-        for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
-            with suppress(ProcessLookupError):
-                kill(self.pid, signal.SIGKILL)
-        self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for its end; what the client is told."""
-        _, status = os.waitpid(self.pid, 0)
-        self.pipe.close()
-        shutil.rmtree(Path(self.request["dump_dir"]) / TEMPORARY, ignore_errors=True)
-        if "user_error" in self.about:
-            return self.about
-        if (name := self.about.get("module")) and wanted_module(self.request, name) is not None:
-            return {
-                "module_name": name,
-                "num_devices": self.about["devices"],
-                "compile_s": time.perf_counter() - self.began,
-            }  # what failed then was code generation
-        if "xla_error" in self.about:
-            return self.about
-        code = os.waitstatus_to_exitcode(status)
-        return {"crashed": code} if code else {"xla_error": "it ended without a word"}
 
 
 class Worker:
@@ -232,8 +217,8 @@ class Worker:
         del xla_client
         self.answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # XLA may print
-        self.programs: dict[tuple[str, int], Any] = {}
-        self.children: list[Child] = []
+        self.programs: dict[tuple[Path, int], Any] = {}
+        self.children: list[Compilation] = []
 
     def serve(self) -> None:
         """Take requests until the client closes our stdin, then end what still runs."""
@@ -250,7 +235,7 @@ class Worker:
                         return
                     *lines, rest = (rest + piece).split(b"\n")
                     for line in lines:
-                        self.begin(json.loads(line))
+                        self.children.append(Compilation(self, json.loads(line)))
         finally:
             for child in self.children:
                 child.kill()
@@ -260,16 +245,7 @@ class Worker:
         self.answers.write(json.dumps(answer) + "\n")
         self.answers.flush()
 
-    def begin(self, request: dict[str, Any]) -> None:
-        """Begin what is asked for, or end it."""
-        if "cancel" not in request:
-            self.children.append(Child(self, request))
-            return
-        for child in [child for child in self.children if child.request["id"] == request["cancel"]]:
-            self.children.remove(child)
-            child.kill()
-
-    def hear(self, child: Child) -> None:
+    def hear(self, child: Compilation) -> None:
         """Take what a child says: its program, a phase, what went wrong; or that it has ended."""
         try:
             message = child.pipe.recv()

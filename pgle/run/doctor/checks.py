@@ -207,7 +207,7 @@ def _in_container(machine: Machine) -> bool:
     )
 
 
-OLDEST_REHEARSAL = "0.4.34"  # first plugin that compiles without a GPU (0.4.36 does not)
+OLDEST_REHEARSAL = "0.4.38"  # oldest jaxlib that `pgle rehearse` takes
 
 
 def check_jax(machine: Machine) -> Check:
@@ -231,7 +231,7 @@ def check_plugin(machine: Machine) -> Check:
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
         return (fail if mended.fails else warn)(what, f"{mended.line}, or: pgle doctor --fix")
-    if not found or release(jaxlib) < release(OLDEST_REHEARSAL) or jaxlib == "0.4.36":
+    if not found or release(jaxlib) < release(OLDEST_REHEARSAL):
         found = f"{found or 'none'}: cannot compile without a GPU"
         return warn(found, "use another jaxlib to rehearse")
     return ok(f"{found}: usable for rehearsals")

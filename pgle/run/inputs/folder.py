@@ -127,7 +127,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
         if STORED in names and _head(place / STORED, b"pgle.report/"):
             folders.clear()
-            yield place, "search for flags" if "trials.jsonl" in names else "rehearsal"
+            yield place, "search for flags" if "search.json" in names else "rehearsal"
             continue
         depth = len(place.relative_to(folder).parts)
         deeper = depth < DEPTH and "pyvenv.cfg" not in names

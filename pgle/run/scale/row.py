@@ -27,9 +27,8 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import Compiler, RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.compiler.request import RehearsalResult
 from pgle.run.process.executor import PROCESSES
 from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
 from pgle.scale.grow import bases, grown

@@ -31,8 +31,7 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.compile import rehearse_compile
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.directory.manifest import (
     FileRecord,

@@ -6,12 +6,16 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask import jax_private
-from pgle.run.ask.jax_private import pjrt
-from pgle.run.ask.jax_private.hlo_text import read_facts
-from pgle.run.ask.jax_private.programs import module_form
-from pgle.run.ask.jax_private.wire import hlo_module_bytes, without_fields
+from pgle.run.ask.jax_private.programs import Program, hlo_module_bytes, module_form, program_from_hlo, without_fields
 
 HEADER = "HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\n"
+
+
+SHARDED = b"\x62\x01s"  # a module with nothing but GSPMD's sharding of its output
+
+
+def read_facts(text: str, default_devices: int) -> Program:
+    return program_from_hlo(SHARDED, text, default_devices)
 
 
 def entry(*lines: str, header: str = HEADER) -> str:
@@ -30,7 +34,7 @@ PARAMETER = "p = f32[8]{0} parameter(0), sharding={devices=[4]<=[4]}"
         ("f.txt", b"HloModule jit_f, is_scheduled=true", "hlo-text"),
         ("module_0001.jit_f.before_optimizations.hlo.pb", b"\x0a\x05\x0a\x03abc", "hlo"),
         ("module_0001.jit_f.before_optimizations.hlo.pb.xz", b"\x0a\x05\x0a\x03abc", "hlo"),
-        ("step.bin", b"\x14\x00\x00\x00\x00\x00", "export"),
+        ("step.bin", b"\x14\x00\x00\x00\x00\x00", ""),
     ],
 )
 def test_form_of_a_module(name: str, data: bytes, form: str) -> None:
@@ -70,7 +74,7 @@ def test_fields_are_cut_at_any_depth_and_the_rest_stays() -> None:
 
 def test_a_module_that_waits_for_the_partitioner() -> None:
     facts = read_facts(entry(PARAMETER, "ROOT n = f32[8]{0} negate(p)"), 1)
-    assert (facts.name, facts.num_partitions, facts.is_partitioned, facts.is_scheduled) == ("jit_step", 4, False, False)
+    assert (facts.name, facts.num_partitions, facts.is_partitioned, facts.code) == ("jit_step", 4, False, SHARDED)
 
 
 def test_collectives_outside_of_shard_map_are_the_partitioners() -> None:
@@ -110,13 +114,13 @@ def test_devices_of_a_shardy_mesh() -> None:
     meshes = 'frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2, "y"=4]>}}'
     header = HEADER.replace(", entry", f", {meshes}, entry")
     facts = read_facts(entry("p = f32[8]{0} parameter(0)", "ROOT n = f32[8]{0} negate(p)", header=header), 1)
-    assert (facts.num_partitions, facts.shardy, facts.in_both_notations) == (8, True, True)
+    assert (facts.num_partitions, facts.shardy, facts.code) == (8, True, b"")
 
 
 def test_shardings_as_jax_0_12_writes_them() -> None:
     named = "p = f32[8]{0} parameter(0), sharding={mesh['x'=2,'y'=4], [{'x'}]}"
     facts = read_facts(entry(named, "ROOT n = f32[8]{0} negate(p)"), 1)
-    assert (facts.num_partitions, facts.shardy, facts.in_both_notations) == (8, True, False)
+    assert (facts.num_partitions, facts.shardy, facts.code) == (8, True, SHARDED)
 
 
 def test_parameters_without_a_sharding_are_left_to_the_compiler() -> None:
@@ -125,12 +129,12 @@ def test_parameters_without_a_sharding_are_left_to_the_compiler() -> None:
 
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pjrt, "PLUGINS", ("jax_plugins.none",))
+    monkeypatch.setattr(jax_private, "PLUGINS", ("jax_plugins.none",))
     with pytest.raises(UserError, match=r"CUDA plugin of jax is not installed.*pip install 'pgle\[rehearse-cuda1\d\]'"):
-        pjrt.library()
+        jax_private.library()
 
 
-@pytest.mark.parametrize("release", ["0.4.30", "0.4.36"])
+@pytest.mark.parametrize("release", ["0.4.30", "0.4.37"])
 def test_releases_that_cannot_rehearse(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jaxlib = pytest.importorskip("jaxlib")
     monkeypatch.setattr(jaxlib, "__version__", release)

@@ -14,8 +14,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Answer, Cache, key_of
-from pgle.run.compiler.compile import Compiler
-from pgle.run.compiler.request import OnPhase, RehearsalRequest
+from pgle.run.compiler.compile import Compiler, OnPhase, RehearsalRequest
 
 NAMES = {"@FOLDER@": "/here"}
 ANSWER = Answer("jit_f", 4, 2.5, "0.10.2")

@@ -19,11 +19,9 @@ import pytest
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, rehearse_compile
+from pgle.run.compiler.compile import Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.run.compiler.dumps import check_room
-from pgle.run.compiler.request import RehearsalRequest, RehearsalResult
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse import matches_job
 from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
@@ -160,7 +158,7 @@ CLIENT = """
 import sys
 from pathlib import Path
 from pgle.run.compiler.compile import Compiler
-from pgle.run.compiler.request import RehearsalRequest
+from pgle.run.compiler.compile import RehearsalRequest
 from pgle.xla.targets import load_target
 def phase(phase):
     print(phase.name, compiler._process.pid, flush=True)
@@ -248,7 +246,7 @@ def test_a_profile_leaves_the_fingerprint_alone(
     profile = tmp_path / "with blank.pbtxt"
     profile.write_text(costs)
     result = rehearse(profile=profile)
-    assert matches_job(result.fingerprint, baseline.fingerprint)
+    assert result.fingerprint == baseline.fingerprint
     assert verdict_of(result).main.verdict is ProfileUse.USED
 
 
@@ -278,26 +276,7 @@ def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, base
     assert {"all-reduce", "all-gather"} <= {item.opcode.removesuffix("-start") for item in found.walk()}
 
 
-def test_exported_function(rehearse: Rehearse, tmp_path: Path) -> None:
-    pytest.importorskip("flatbuffers")
-    path = tmp_path / "step.export"
-    write = (
-        "import os, sys\nos.environ['JAX_PLATFORMS'] = 'cpu'\n"
-        "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=4'\n"
-        "import jax, jax.numpy as jnp, numpy as np\nfrom jax import export\n"
-        "from jax.sharding import Mesh, NamedSharding, PartitionSpec as P\n"
-        "rows = NamedSharding(Mesh(np.array(jax.devices()), ('rows',)), P('rows'))\n"
-        "step = jax.jit(lambda a: jnp.tanh(a @ a.T).sum(), in_shardings=rows)\n"
-        "made = export.export(step, platforms=['cuda'])(jax.ShapeDtypeStruct((512, 512), jnp.float32))\n"
-        "open(sys.argv[1], 'wb').write(made.serialize())\n"
-    )
-    subprocess.run([sys.executable, "-c", write, path], check=True)
-    result = rehearse(path)
-    assert result.num_devices == 4
-    assert any(item.opcode.startswith("all-reduce") for item in read_module(result.after_optimizations).walk())
-
-
-def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse, tmp_path: Path) -> None:
+def test_the_module_of_a_job_is_compiled_as_in_the_job(rehearse: Rehearse, tmp_path: Path) -> None:
     job, target = tmp_path / "job", tmp_path / "target.pbtxt"
     job.mkdir()
     target.write_text(TARGET.text)
@@ -306,10 +285,11 @@ def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse,
     subprocess.run([sys.executable, script, job, target], check=True, env=environment)
     (dumped,) = job.glob("jax_ir*_jit_step_compile.mlir")
     (compiled,) = job.glob("*.jit_step.*gpu_after_optimizations.hlo.pb")
-    result = rehearse(dumped, flags=(), as_job=True)
-    assert matches_job(result.fingerprint, str(compiled))
-    assert not matches_job(result.fingerprint, "0" * 32)
+    result = rehearse(dumped, flags=())
+    assert names(result.after_optimizations) == names(compiled)
     assert fingerprint_of(compiled) == read_module(compiled).fingerprint
+    if tuple(map(int, result.jaxlib.split("."))) < (0, 11):  # later ones are told to try no kernels
+        assert result.fingerprint == fingerprint_of(compiled)
 
 
 @pytest.mark.minutes
@@ -365,7 +345,7 @@ def test_description_of_no_gpu(module: Path, tmp_path: Path) -> None:
 def test_every_shipped_target_is_accepted_by_this_jax() -> None:
     script = (
         "from pgle.run.ask.jax_private import Plugin\nfrom pgle.xla.targets import BUILT_IN, load_target\n"
-        "plugin = Plugin()\nfor name in BUILT_IN:\n    plugin.check_topology(load_target(name).text, '1x1x2')\n"
+        "plugin = Plugin()\nfor name in BUILT_IN:\n    plugin.topology(load_target(name).text, '1x1x2')\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.run.compiler import compile as compiling
-from pgle.run.compiler.compile import Compiler
-from pgle.run.compiler.dumps import UNSCHEDULED
-from pgle.run.compiler.request import SCHEDULING_PASSES, RehearsalRequest
+from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, RehearsalRequest
+from pgle.run.compiler.dumps import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
 from pgle.run.compiler.session import Session
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
@@ -87,10 +86,14 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     environment = compiling.environment()
     monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
     with Compiler() as compiler:
-        session = Session(compiler, replace(base, keeps_unscheduled=True), tmp_path, HARDWARE)
+        session = Session(compiler, base, tmp_path, HARDWARE)
         session.schedule("plain", [LHS])
         alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
-    whole = tmp_path / "all-passes"
+        whole, dumped = tmp_path / "all-passes", tmp_path / "dumped"
+        flags = (LHS, DUMP_BEFORE_SCHEDULING)
+        again = replace(base, module=whole / UNSCHEDULED, dump_dir=dumped, topology="1x1x4", flags=flags)
+        compiler.compile(replace(again, passes="from scheduling on"))
+    assert keep_unscheduled(dumped)
     (_, after), (before, late) = passes(whole / "xla.log"), passes(alone.log)
     del after[after.index("sanitize-constant-names:") + 1]  # which names constants anew, and ran before, too
     assert late == after
@@ -98,7 +101,7 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     # Both of these ran in the same place before, and leave the module as it is.
     alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
     assert alone_before <= {"fusion-wrapper", "stream-attribute-annotator"}
-    modules = [read_module(folder / UNSCHEDULED) for folder in (whole, alone.log.parent)]
+    modules = [read_module(folder / UNSCHEDULED) for folder in (whole, dumped)]
     assert modules[0].computations == modules[1].computations
 
 
@@ -117,20 +120,6 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     assert one == other
     assert alone.schedule is None
     assert not (alone.log.parent / UNSCHEDULED).exists()
-
-
-def test_what_saves_time_before_scheduling_leaves_the_schedule_as_in_a_job(
-    base: RehearsalRequest, tmp_path: Path
-) -> None:
-    with Compiler() as compiler:
-        job, quick = (
-            compiler.compile(replace(base, dump_dir=tmp_path / str(as_job), as_job=as_job)) for as_job in (True, False)
-        )
-    one, other = (
-        [(item.name, item.opcode) for item in read_module(found.after_optimizations).walk()] for found in (job, quick)
-    )
-    assert one == other
-    assert believed(job.schedule) == believed(quick.schedule)
 
 
 def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
         (tmp_path / name / "profiled").mkdir(parents=True)
         (tmp_path / name / "report.json").write_text('{"schema": "pgle.report/1"}')
         (tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
-    (tmp_path / "tuned/trials.jsonl").touch()
+    (tmp_path / "tuned/search.json").touch()
     found = [(sight.kind, sight.command) for sight in look(tmp_path).sights]
     assert found == [
         ("search for flags", f"pgle report {tmp_path}/tuned"),

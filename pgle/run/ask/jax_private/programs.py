@@ -1,37 +1,40 @@
 """Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
 
-Runs in the rehearsal worker's process, in whatever Python the user's program has. Tried with jax 0.4.38 to 0.12.0.1;
-what a version lacks becomes a `UserError` that says which version has it.
+Runs in the compiler's process, in whatever Python the user's program has, which need not have protobuf. Tried with jax
+0.4.38 to 0.12.0.1.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
-from pgle.run.ask.jax_private import hlo_text
-from pgle.run.ask.jax_private.wire import hlo_module_bytes, without_fields
-
-Form = Literal["mlir", "hlo", "hlo-text", "export"]
+from pgle.xla.collectives import KINDS
 
 MLIR_BYTECODE = b"ML\xefR"
-
 _MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")
 """How MLIR begins as text: with thousands of lines of locations, then the module."""
 
 
 @dataclass(frozen=True)
-class Program(hlo_text.Traits):
+class Program:
     """A module ready to compile."""
 
     code: bytes  # StableHLO bytecode or a serialized HloModuleProto
     form: Literal["mlir", "hlo"]  # as the PJRT C API calls them
+    name: str  # of the module, ``jit_train_step``
+    num_partitions: int  # SPMD partitions
+    num_replicas: int
+    is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
+    shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
+    propagate_to_parameters: tuple[bool, ...]  # per parameter, whether the compiler may choose its sharding
+    propagate_to_output: tuple[bool, ...]  # the same per output
 
     @property
     def num_devices(self) -> int:
@@ -39,14 +42,13 @@ class Program(hlo_text.Traits):
         return self.num_partitions * self.num_replicas
 
 
-def read_program(path: Path, data: bytes, default_devices: int, devices_for: Callable[[int], Sequence[Any]]) -> Program:
+def read_program(path: Path, data: bytes, default_devices: int) -> Program:
     """The program in a file, whatever its form.
 
     Args:
         path: the file, for its suffix and for messages.
         data: its content, decompressed.
         default_devices: partitions of an HLO module that does not say how many it is for.
-        devices_for: gives compile-only devices for a number of devices; used for `jax.export` artifacts alone.
 
     Raises:
         UserError: this jax cannot read it.
@@ -56,35 +58,47 @@ def read_program(path: Path, data: bytes, default_devices: int, devices_for: Cal
         return program_from_mlir(data)
     if form == "hlo-text":
         return program_from_hlo(_parsed_hlo(data.decode()), data.decode(), default_devices)
-    if form == "hlo":
-        module = hlo_module_bytes(data)
-        if module is None:
-            raise UserError(
-                "not an HLO dump", where=path, remedy="give a *.before_optimizations.hlo.pb of --xla_dump_to"
-            )
-        return program_from_hlo(module, _printed_hlo(module), default_devices)
-    module = lowered_export(data, devices_for)
-    with module.context:
-        return _program(module)
+    module = hlo_module_bytes(data) if form == "hlo" else None
+    if module is None:
+        what = "not an HLO dump" if form == "hlo" else NO_PROGRAM
+        remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to" if form == "hlo" else DUMP_IR
+        raise UserError(what, where=path, remedy=remedy)
+    return program_from_hlo(module, _printed_hlo(module), default_devices)
 
 
-def module_form(name: str, data: bytes) -> Form:
-    """``mlir`` (text or bytecode), ``hlo`` (proto), ``hlo-text`` or ``export`` (a `jax.export` artifact).
+NO_PROGRAM, DUMP_IR = "neither StableHLO nor HLO", "dump modules with JAX_DUMP_IR_TO=DIR"
+
+
+def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""]:
+    """``mlir`` (text or bytecode), ``hlo`` (proto), ``hlo-text``; empty: none of them.
 
     Args:
-        name: the file's name, whose suffixes decide between the two binary forms.
+        name: the file's name, whose suffixes tell a proto.
         data: its content, decompressed.
     """
-    if data.startswith(MLIR_BYTECODE):
+    if data.startswith(MLIR_BYTECODE) or _MLIR_TEXT.match(data):
         return "mlir"
     if data[:4096].lstrip().startswith(b"HloModule"):
         return "hlo-text"
-    if _MLIR_TEXT.match(data):
-        return "mlir"
-    stem = re.sub(r"\.(?:xz|gz)$", "", name)
-    if stem.endswith((".pb", ".hlo")):
-        return "hlo"
-    return "export"
+    return "hlo" if re.search(r"\.(?:pb|hlo)(?:\.xz|\.gz)?$", name) else ""
+
+
+# HLO. A few expressions read what they need off its text: modules have a hundred thousand lines.
+
+# How many devices a sharding spans, in its notations: devices=[4,1]<=[4], mesh['d'=4], sdy.mesh<["d"=4]>
+_TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
+_MESH = re.compile(r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\\\?22|\\\\?")[^'"\\]*(?:'|"|\\\\?22|\\\\?")=\d+(?:, ?)?)+)\]""")
+
+_OPCODES = (*(kind.name for kind in KINDS.values() if kind.primitives), "partition-id", "replica-id")
+"""What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be the host's."""
+_COLLECTIVE = re.compile(rf"^.* (?:{'|'.join(_OPCODES)})(?:-start)?\(.*$", re.MULTILINE)
+_IOTA_GROUPS = re.compile(r"replica_groups=\[([0-9,]+)\]<=")
+_LISTED_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{}]*\})\}")
+_MANUAL = re.compile(
+    r"SPMDFullToShardShape|SPMDShardToFullShape|xla\.sdy\.(?:GlobalToLocalShape|LocalToGlobalShape|manual)"
+    r"|sharding=\{[^}]*\bmanual\b"
+)
+"""Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the partitioner."""
 
 
 def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
@@ -98,21 +112,78 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
     Raises:
         UserError: it is scheduled already.
     """
-    facts = hlo_text.read_facts(text, default_devices)
-    if facts.is_scheduled:
-        raise UserError(
-            "the module is scheduled already, nothing is left to compile",
-            remedy="give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict",
-        )
-    if facts.in_both_notations:  # with a GSPMD sharding XLA ignores Shardy's, then fails on its calls
-        module = without_fields(module, hlo_text.SHARDING_FIELDS)
-    traits = {field.name: getattr(facts, field.name) for field in fields(hlo_text.Traits)}
-    return Program(**traits, code=module, form="hlo")
+    header = text[: text.find("\n")]
+    if "is_scheduled=true" in header:
+        remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
+        raise UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
+    collectives, in_sdy = _COLLECTIVE.findall(text), "xla.sdy" in text
+    replicas, partitions = (
+        int(found[1]) if (found := re.search(rf"\b{name}=(\d+)", header)) else None
+        for name in ("replica_count", "num_partitions")
+    )
+    if replicas is None:  # a collective without a channel is one of replicas (pmap)
+        replicas = _group_devices([line for line in collectives if "channel_id=" not in line]) or 1
+    if partitions is None:
+        partitions = _sharded_devices(text) or _group_devices([line for line in collectives if "channel_id=" in line])
+    name = re.match(r"HloModule ([^\s,]+)", header)
+    return Program(
+        # With a GSPMD sharding XLA ignores Shardy's next to it, then fails on its calls.
+        code=without_fields(module, _SHARDING_FIELDS) if in_sdy else module,
+        form="hlo",
+        name=name[1] if name else "module",
+        num_partitions=partitions or (default_devices if replicas == 1 else 1),
+        num_replicas=replicas,
+        is_partitioned=bool(collectives) and not in_sdy and _MANUAL.search(text) is None,
+        shardy=in_sdy or re.search(r"sharding=\{+mesh\[", text) is not None,  # the latter is how jax 0.12 writes it
+        propagate_to_parameters=_flags(header, "parameters") or _free_parameters(text),
+        propagate_to_output=_flags(header, "output") or _free_outputs(text),
+    )
+
+
+def _flags(header: str, of: str) -> tuple[bool, ...]:
+    found = re.search(rf"allow_spmd_sharding_propagation_to_{of}=\{{([a-z,]*)\}}", header)
+    return tuple(word == "true" for word in found[1].split(",")) if found else ()
+
+
+def _free_parameters(text: str) -> tuple[bool, ...]:
+    """Per parameter of the entry computation, whether it has no sharding of its own."""
+    lines = re.findall(r"^.* parameter\((\d+)\)(.*)$", _entry(text), re.MULTILINE)
+    return tuple("sharding=" not in rest for _, rest in sorted(lines, key=lambda line: int(line[0])))
+
+
+def _free_outputs(text: str) -> tuple[bool, ...]:
+    """Whether the outputs have no sharding: one word for all of them."""
+    root = re.search(r"^\s*ROOT .*$", _entry(text), re.MULTILINE)
+    return (root is not None and "sharding=" not in root[0],)
+
+
+def _entry(text: str) -> str:
+    start = text.find("\nENTRY ")
+    return text[start : text.find("\n}", start) + 1] if start >= 0 else ""
+
+
+def _sharded_devices(text: str) -> int | None:
+    """Devices of the largest tiling or mesh, or None where nothing is sharded."""
+    tilings = [prod(map(int, found.split(","))) for found in set(_TILING.findall(text))]
+    meshes = [prod(int(size) for size in re.findall(r"=(\d+)", found)) for found in set(_MESH.findall(text))]
+    return max([*tilings, *meshes], default=None)
+
+
+def _group_devices(lines: list[str]) -> int | None:
+    """Devices that the replica groups of collectives span."""
+    sizes = {prod(map(int, found.split(","))) for line in lines for found in _IOTA_GROUPS.findall(line)}
+    listed = {found for line in lines for found in _LISTED_GROUPS.findall(line)}
+    sizes |= {max(map(int, re.findall(r"\d+", found))) + 1 for found in listed if re.search(r"\d", found)}
+    return max(sizes, default=None)
 
 
 def _parsed_hlo(text: str) -> bytes:
     try:
-        module: bytes = _hlo_bindings().hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        bindings = importlib.import_module("jaxlib._hlo")
+    except ImportError:  # before jax 0.10
+        bindings = importlib.import_module("jaxlib.xla_client")._xla
+    try:
+        module: bytes = bindings.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except Exception as error:
         raise UserError(f"HLO text that this jax cannot parse ({first_line(str(error))})") from None
     return module
@@ -128,8 +199,16 @@ def _printed_hlo(module: bytes) -> str:
     return text
 
 
+def first_line(text: str) -> str:
+    """The first line of an error text, without the stack that XLA may append."""
+    return text.strip().partition("\n")[0]
+
+
+# StableHLO.
+
+
 def program_from_mlir(data: bytes) -> Program:
-    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it.
+    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the compile options.
 
     Raises:
         UserError: this jax cannot parse it.
@@ -139,21 +218,37 @@ def program_from_mlir(data: bytes) -> Program:
 
     with mlir.make_ir_context():
         try:
-            module = ir.Module.parse(data if data.startswith(b"ML\xefR") else data.decode())
-            if any(operation.operation.name.startswith("vhlo.") for operation in module.body.operations):
+            module = ir.Module.parse(data if data.startswith(MLIR_BYTECODE) else data.decode())
+            if any(item.operation.name.startswith("vhlo.") for item in module.body.operations):
                 found = _mlir_bindings().deserialize_portable_artifact(data)
                 module = ir.Module.parse(found) if isinstance(found, str | bytes) else found
         except Exception as error:
             raise UserError(
                 f"StableHLO that this jax cannot parse ({first_line(str(error))})",
-                remedy="give StableHLO, an export artifact or an HLO dump, and use the jax version that wrote it",
+                remedy="give StableHLO or an HLO dump, and use the jax version that wrote it",
             ) from None
-        return _program(module)
-
-
-def first_line(text: str) -> str:
-    """The first line of an error text, without the stack that XLA may append."""
-    return text.strip().partition("\n")[0]
+        attributes = module.operation.attributes
+        operations = [item.operation for item in module.body.operations]
+        main = next((item for item in operations if _string(item, "sym_name") == "main"), None)
+        if main is None:
+            raise UserError("the module has no function main, nothing to compile")
+        kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        shardy = any(item.name == "sdy.mesh" for item in operations)
+        partitions, replicas = (
+            ir.IntegerAttr(attributes[name]).value if name in attributes else 1
+            for name in ("mhlo.num_partitions", "mhlo.num_replicas")
+        )
+        return Program(
+            code=mlir.module_to_bytecode(module),
+            form="mlir",
+            name=_string(module.operation, "sym_name") or "module",
+            num_partitions=partitions or 1,
+            num_replicas=replicas or 1,
+            is_partitioned=False,
+            shardy=shardy or ("mhlo.sharding" not in str(main.attributes) and _shardy_by_default()),
+            propagate_to_parameters=_free(main, "arg_attrs", kind.inputs),
+            propagate_to_output=_free(main, "res_attrs", kind.results),
+        )
 
 
 def _mlir_bindings() -> Any:
@@ -163,50 +258,12 @@ def _mlir_bindings() -> Any:
         return importlib.import_module("jaxlib.xla_client")._xla.mlir
 
 
-def _hlo_bindings() -> Any:
-    try:
-        return importlib.import_module("jaxlib._hlo")
-    except ImportError:  # before jax 0.10
-        return importlib.import_module("jaxlib.xla_client")._xla
-
-
-def _program(module: Any) -> Program:
-    """Read off a StableHLO module what JAX would put into the compile options."""
-    from jax._src.interpreters import mlir
-    from jax._src.lib.mlir import ir
-
-    attributes = module.operation.attributes
-    main = next(
-        (op for op in module.body.operations if "sym_name" in op.attributes and _string(op, "sym_name") == "main"),
-        None,
-    )
-    if main is None:
-        raise UserError("the module has no function main, nothing to compile")
-    function_type = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-    shardy = any(op.operation.name == "sdy.mesh" for op in module.body.operations)
-    if not shardy and "mhlo.sharding" not in str(main.attributes):
-        shardy = _shardy_by_default()
-    return Program(
-        code=mlir.module_to_bytecode(module),
-        form="mlir",
-        name=_string(module.operation, "sym_name") if "sym_name" in attributes else "module",
-        num_partitions=_number(attributes, "mhlo.num_partitions") or 1,
-        num_replicas=_number(attributes, "mhlo.num_replicas") or 1,
-        is_partitioned=False,
-        shardy=shardy,
-        propagate_to_parameters=_free(main, "arg_attrs", function_type.inputs),
-        propagate_to_output=_free(main, "res_attrs", function_type.results),
-    )
-
-
 def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
     """Per parameter or result, whether it has no sharding of its own; tokens never count as free (as in JAX)."""
-    given = list(function.attributes[key]) if key in function.attributes else []
-    free = []
-    for index, kind in enumerate(types):
-        text = str(given[index]) if index < len(given) else ""
-        free.append("sharding = " not in text and "token" not in str(kind))
-    return tuple(free)
+    given = [str(item) for item in function.attributes[key]] if key in function.attributes else [""] * len(types)
+    return tuple(
+        "sharding = " not in text and "token" not in str(kind) for text, kind in zip(given, types, strict=True)
+    )
 
 
 def _shardy_by_default() -> bool:
@@ -216,72 +273,96 @@ def _shardy_by_default() -> bool:
     return bool(getattr(jax.config, "jax_use_shardy_partitioner", False))
 
 
-def _number(attributes: Any, name: str) -> int | None:
-    from jax._src.lib.mlir import ir
-
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else None
-
-
 def _string(operation: Any, name: str) -> str:
     from jax._src.lib.mlir import ir
 
-    value: str = ir.StringAttr(operation.attributes[name]).value
-    return value
+    return ir.StringAttr(operation.attributes[name]).value if name in operation.attributes else ""
 
 
-NO_PROGRAM = "neither StableHLO nor HLO nor a jax.export artifact"
+# Serialized messages, cut on the wire: nothing that is unknown here is lost.
+
+Tree: TypeAlias = "Mapping[int, Tree | None]"
+"""What to cut: field numbers; None: the field goes, a mapping: go on inside of it."""
+
+_SHARDING_FIELDS: Tree = {3: {2: {40: None}}, 12: None, 14: None}
+"""GSPMD shardings in an HloModuleProto: of instructions (HloComputationProto.instructions,
+HloInstructionProto.sharding), of the output, of the parameters."""
 
 
-def lowered_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) -> Any:
-    """The StableHLO module of a serialized `jax.export.Exported`, lowered for compile-only devices.
+def hlo_module_bytes(data: bytes) -> bytes | None:
+    """The HloModuleProto (field 1) of a serialized HloProto; `data` itself where that is the module; else None."""
+    inner = _leading(data)
+    if inner is None:
+        return None
+    # In an HloModuleProto field 1 is the module's name, which is short text; in an HloProto it is the module.
+    return inner if _leading(inner) is not None else data
 
-    Args:
-        blob: what `Exported.serialize` returned.
-        devices: gives the compile-only devices for a number of devices.
+
+def _leading(data: bytes) -> bytes | None:
+    """The length-delimited field 1 that `data` begins with; None where it does not."""
+    try:
+        number, start, value, end = next(_fields(data), (0, 0, 0, 0))
+    except ValueError:
+        return None
+    return data[value:end] if number == 1 and data[start] & 7 == 2 else None
+
+
+def without_fields(message: bytes, cut: Tree) -> bytes:
+    """A serialized message without some of its fields.
 
     Raises:
-        UserError: not an export, or not for the CUDA platform.
+        ValueError: `message` is no serialized message.
     """
-    import jax
-    import numpy as np
-    from jax import export
-
-    if importlib.util.find_spec("flatbuffers") is None:
-        what = "neither StableHLO nor HLO, and a jax.export artifact needs flatbuffers to be read"
-        raise UserError(what, remedy="pip install flatbuffers")
-    try:
-        exported = export.deserialize(bytearray(blob))
-    except Exception:  # of foreign bytes flatbuffers says whatever it trips over
-        raise UserError(NO_PROGRAM, remedy="dump modules with JAX_DUMP_IR_TO=DIR") from None
-    if "cuda" not in exported.platforms:
-        raise UserError(
-            f"exported for {', '.join(exported.platforms)} and not for GPU",
-            remedy="export again with platforms=['cuda']",
-        )
-    mesh = _mesh_of_export(exported, np.array(devices(exported.nr_devices)))
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shardings = [sharding or replicated for sharding in exported.in_shardings_jax(mesh)]
-    arguments = [
-        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
-        for aval, sharding in zip(exported.in_avals, shardings, strict=True)
-    ]
-    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, arguments)
-    call = exported.call
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    step.__name__ = exported.fun_name.removeprefix("jit_")
-    lowered = jax.jit(step).lower(*args, **kwargs)
-    return lowered.compiler_ir("stablehlo")
+    parts = []
+    for number, start, value, end in _fields(message):
+        inside = cut.get(number, {})
+        if number not in cut:
+            parts.append(message[start:end])
+        elif inside is not None:
+            parts.append(submessage(number, without_fields(message[value:end], inside)))
+    return b"".join(parts)
 
 
-def _mesh_of_export(exported: Any, devices: Any) -> Any:
-    """A mesh of `devices` with the axes that the export was made with; releases before 0.9 take any mesh."""
-    import jax
+def submessage(number: int, content: bytes) -> bytes:
+    """A field that holds a message."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
-    named = getattr(exported, "_in_named_shardings", None) or ()
-    old = next((sharding.mesh for sharding in named if sharding is not None), None)
-    if old is None:
-        return jax.sharding.Mesh(devices, ("devices",))
-    return jax.sharding.Mesh(devices.reshape(old.axis_sizes), old.axis_names, axis_types=old.axis_types)
+
+def varint(number: int) -> bytes:
+    """A whole number as protocol buffers write it."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Number, start, start of the content and end of each field."""
+    at = 0
+    while at < len(message):
+        start = at
+        tag, value = _read(message, at)
+        kind = tag & 7
+        if kind == 0:
+            _, at = _read(message, value)
+        elif kind == 2:
+            length, value = _read(message, value)
+            at = value + length
+        else:
+            at = value + {1: 8, 5: 4}.get(kind, len(message))
+        if at > len(message):
+            raise ValueError("not a serialized message")
+        yield tag >> 3, start, value, at
+
+
+def _read(data: bytes, at: int) -> tuple[int, int]:
+    """A varint, and where it ends."""
+    number = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+    raise ValueError("not a serialized message")
