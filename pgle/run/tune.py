@@ -31,7 +31,7 @@ from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
-from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
+from pgle.files import AnyPath, check_absent, read_bytes, read_head, sha256, write_files
 from pgle.run.ask.flag_probe import installed
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, OnPhase, RehearsalResult
 from pgle.run.compiler.dumps import UNSCHEDULED, is_full
@@ -71,7 +71,6 @@ NAME = "search.json"  # what a search is of: the same search may use its folder 
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
-NO_PROFILE = "no-profile"
 SCHEDULES = ("profile", "again")
 """Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
 
@@ -178,10 +177,7 @@ OnTrial = Callable[[Trial, Trial], None]
 
 
 def tune(
-    request: TuneRequest,
-    *,
-    on_trial: OnTrial = lambda trial, pgle: None,
-    on_phase: OnPhase = lambda phase: None,
+    request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None, on_phase: OnPhase = lambda phase: None
 ) -> Tuning:
     """Search, judge, prove.
 
@@ -281,8 +277,8 @@ class Bench:
         self._worlds = worlds(request.worlds, request.seed)
         given = read_profile(request.profile) if request.profile is not None else None
         self._programs.clear()
-        shutil.rmtree(self.session.folder / NO_PROFILE, ignore_errors=True)
-        result = self.session.schedule(NO_PROFILE, self.session.base.flags)
+        shutil.rmtree(self.session.folder / "no-profile", ignore_errors=True)
+        result = self.session.schedule("no-profile", self.session.base.flags)
         self.jaxlib = result.jaxlib
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         self._first = table = _table(result)
@@ -432,10 +428,8 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     emptied(folder)
-    python = request.setting.python
-    with open_session(
-        base, folder, request.hardware, python=python, cached=request.cached, on_phase=on_phase
-    ) as session:
+    python, cached = request.setting.python, request.cached
+    with open_session(base, folder, request.hardware, python=python, cached=cached, on_phase=on_phase) as session:
         try:
             yield Bench(request, session)
         except BaseException as error:
@@ -518,17 +512,18 @@ class _Search:
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
-        idle = [name for name, other in self.without(trial).items() if self._is_as_good(other, trial)]
+
+        def is_as_good(other: Trial) -> bool:
+            return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
+
+        idle = [name for name, other in self.without(trial).items() if is_as_good(other)]
         for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
             rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
             if rest and len(rest) < len(trial.flags):
                 other = self._aside([(rest, f"without {', '.join(names)}")])[0]
-                if self._is_as_good(other, trial):
+                if is_as_good(other):
                     trial = replace(other, label=trial.label, same_as="")
         return trial
-
-    def _is_as_good(self, other: Trial, trial: Trial) -> bool:
-        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
 
     def _is_better(self, trial: Trial) -> bool:
         return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
@@ -560,11 +555,10 @@ class _Search:
         """``flags.txt`` and the profile that goes with it."""
         out, own = self.request.out, self.bench.options({})
         lines = (*own, FOUND_BY_SEARCH, *self.bench.options(proof.scheduled.trial.flags)[len(own) :])
-        again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
-        files: dict[Path, bytes | str] = {out / "flags.txt": "\n".join(lines) + "\n"}
-        files |= {Path(str(name)): data for name, data in again.items()}
-        write_files(dict(files), force=True)
-        return tuple(files)
+        files: dict[AnyPath, bytes | str] = {out / "flags.txt": "\n".join(lines) + "\n"}
+        files |= profile_files(out / "profile.pbtxt", proof.scheduled.profile)
+        write_files(files, force=True)
+        return tuple(Path(str(path)) for path in files)
 
 
 def _ended_early(search: _Search) -> list[str]:
