@@ -337,30 +337,39 @@ def analyze(
         UserError: an input is bad, or holds no activity of an XLA program.
     """
     from pgle.report import analyze as report
-    from pgle.report.progress import progress
     from pgle.report.report import run_page
+    from pgle.run.report import Gathered
+
+    found = analysed(inputs, hlo, target, profile, against, against_hlo)
+    page, _ = run_page(Gathered(_paths(inputs), analysis=found))
+    return answer("analyze", found, page, report.document(found))
+
+
+def analysed(
+    inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
+) -> Analysis:
+    """What `analyze` and `pgle analyze` answer, before it is a page."""
+    from pgle.report.progress import progress
     from pgle.run.analyze import analyze
     from pgle.run.inputs.measured_step import Side
-    from pgle.run.report import Gathered
 
     side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
     other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
     with progress("reading traces") as advance:
-        found = analyze(side, other, progress=advance)
-    page, _ = run_page(Gathered(side.inputs, analysis=found))
-    return answer("analyze", found, page, report.document(found))
+        return analyze(side, other, progress=advance)
 
 
 @_answers
 def rehearse(
-    step: Callable[..., Any] | StrPath, *args: Any, devices: int | None = None, target: str | None = None, profile:
-    StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None, network_gb_s: float | None = None,
-    output: StrPath | None = None, cached: bool = True,
+    step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, devices: int | None = None,
+    target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
+    network_gb_s: float | None = None, choose: str | None = None, quiet_s: float = 20.0, output: StrPath | None = None,
+    cached: bool = True,
 ) -> Answer[Rehearsal]:  # fmt: skip
     """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
 
     Args:
-        step: a jitted function; or a module's file, a folder of dumps, a run directory.
+        step: a jitted function; or a module's file, a folder of dumps, a run directory; or the words of a command.
         args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an `AbstractMesh`.
         devices: GPUs of one host; None: as many as the step's mesh has.
         target: GPU by name or description; None: an H100, or that of the run directory.
@@ -368,23 +377,21 @@ def rehearse(
         flags: XLA flags, ``--xla_…=…``, after those of XLA_FLAGS.
         topology: ``SxHxD``, slices, hosts of each and devices of each, instead of `devices`.
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
+        choose: which of several modules, by name or regular expression; None: the step.
+        quiet_s: stop a command that has compiled nothing new for so long.
         output: new folder for dumps, logs and the page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
 
     Raises:
         UserError: the step cannot be lowered, an input is bad, or the CUDA plugin is missing.
     """
-    return rehearsed(_asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached))
-
-
-def rehearsed(asked: RehearseCommand) -> Answer[Rehearsal]:
-    """What `rehearse` and `pgle rehearse` ask for."""
     from importlib import import_module
     from threading import Thread
 
     from pgle.report.progress import phases
     from pgle.run.rehearse_program import run
 
+    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
@@ -398,10 +405,11 @@ def rehearsed(asked: RehearseCommand) -> Answer[Rehearsal]:
 
 @_answers
 def tune(
-    step: Callable[..., Any] | StrPath, *args: Any, output: StrPath, devices: int | None = None, target: str | None =
-    None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None, network_gb_s: float |
-    None = None, cached: bool = True, budget: int = 20, time_limit_s: float | None = None, memory_limit_bytes: int |
-    None = None, worlds: int = 20, seed: int = 0,
+    step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, output: StrPath, devices: int | None = None,
+    target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
+    network_gb_s: float | None = None, choose: str | None = None, quiet_s: float = 20.0, cached: bool = True,
+    budget: int = 20, time_limit_s: float | None = None, memory_limit_bytes: int | None = None, worlds: int = 20,
+    seed: int = 0,
 ) -> Answer[Tuning]:  # fmt: skip
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
 
@@ -417,13 +425,6 @@ def tune(
     Raises:
         UserError: as of `rehearse`.
     """
-    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
-    limits = {"budget": budget, "time_limit_s": time_limit_s, "memory_limit": memory_limit_bytes}
-    return tuned(asked, **limits, worlds=worlds, seed=seed)
-
-
-def tuned(asked: RehearseCommand, **search: Any) -> Answer[Tuning]:
-    """What `tune` and `pgle tune` ask for; `search`: fields of `TuneRequest`."""
     from dataclasses import replace
 
     from pgle.report.schedules import tune as report
@@ -431,11 +432,13 @@ def tuned(asked: RehearseCommand, **search: Any) -> Answer[Tuning]:
     from pgle.run.tune import TuneRequest, begun, tune
     from pgle.xla.targets import load_target
 
+    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     asked = of_run(asked)
     with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
             setting=setting, target=load_target(asked.target), out=out, topology=asked.topology, cached=asked.cached,
-            profile=Path(asked.profile) if asked.profile else None, network_gb_s=asked.network_gb_s, **search,
+            profile=Path(asked.profile) if asked.profile else None, network_gb_s=asked.network_gb_s, budget=budget,
+            time_limit_s=time_limit_s, memory_limit=memory_limit_bytes, worlds=worlds, seed=seed,
         )  # fmt: skip
         with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
             found = tune(request, on_trial=on_trial, on_phase=on_phase)
@@ -550,9 +553,9 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
 
 
 def _asked(
-    step: Callable[..., Any] | StrPath, args: Sequence[Any], devices: int | None,
-    target: str | None, profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
-    output: StrPath | None, cached: bool,
+    step: Callable[..., Any] | StrPath | Sequence[str], args: Sequence[Any], devices: int | None, target: str | None,
+    profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
+    choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,
 ) -> RehearseCommand:  # fmt: skip
     """What is to be compiled; a function is lowered into a temporary folder, which stays."""
     from tempfile import mkdtemp
@@ -562,19 +565,20 @@ def _asked(
     from pgle.run.rehearse_program import RehearseCommand
 
     shape = topology or (f"1x1x{devices}" if devices else None)
-    if isinstance(step, str | os.PathLike):
-        if args:
-            raise UserError("takes no arguments: it is a path, not a function", where=os.fspath(step))
-        words = (str(_file(step)),)
-    else:
+    words: tuple[str, ...]
+    if callable(step):
         module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
         words = (str(module),)
         if shape is not None:
             check_fits(module, shape)
+    elif args:
+        raise UserError("takes no arguments: it is no function", where=str(step))
+    else:
+        words = (str(_file(step)),) if isinstance(step, str | os.PathLike) else tuple(step)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
     return RehearseCommand(
-        words, known, target or "", shape, flags=tuple(flags), out=out, cached=cached, network_gb_s=network_gb_s
-    )  # fmt: skip
+        words, known, target or "", shape, devices, tuple(flags), out, choose, quiet_s, cached, network_gb_s
+    )
 
 
 def answer(

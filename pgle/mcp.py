@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAY_S = 1.0  # between two lines on what a call is doing
 GRACE_S = 5.0  # that a cancelled call has to end
-LOCAL = ("output", "force", "cached", "complete")  # parameters that write, which tools do not have
+LOCAL = ("output", "force", "cached", "complete", "quiet_s")  # parameters of commands and of what writes
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
 
@@ -61,8 +61,8 @@ TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
 }  # fmt: skip
 _PATH = {"type": "string", "format": "path"}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
-    "StrPath": _PATH, "Callable[..., Any] | StrPath": _PATH, "str": {"type": "string"}, "float": {"type": "number"},
-    "int": {"type": "integer"}, "bool": {"type": "boolean"},
+    "StrPath": _PATH, "Callable[..., Any] | StrPath | Sequence[str]": _PATH, "str": {"type": "string"},
+    "float": {"type": "number"}, "int": {"type": "integer"}, "bool": {"type": "boolean"},
     "Sequence[str]": {"type": "array", "items": {"type": "string"}},
     **{key: {"type": ["array", "string"], "items": _PATH, "minItems": 1} for key in ("Paths", "Times")},
 }  # fmt: skip

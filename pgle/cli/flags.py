@@ -10,8 +10,8 @@ import click
 
 from pgle import api
 from pgle.api import Answer
+from pgle.cli import options as opt
 from pgle.cli.help import Group
-from pgle.cli.options import jaxlib_option, page_options, python_option
 from pgle.errors import printable
 from pgle.report import flags as report
 from pgle.report import text
@@ -23,16 +23,17 @@ from pgle.xla.flags.catalogue import catalogue, find, known_flags
 from pgle.xla.flags.presets import preset, preset_names, purpose
 from pgle.xla.flags.text import parse_flags
 
+_AS_TYPED = {"ignore_unknown_options": True}
+
 
 @click.group(cls=Group)
-def command() -> None:
+def flags_command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
 
-@command.command("list", short_help="List settings, or those that match a word.")
-@click.argument("pattern", default="")
-@jaxlib_option
-@page_options
+@flags_command.command("list", short_help="List settings, or those that match a word.", params=[
+    click.Argument(["pattern"], default=""), opt.JAXLIB, *opt.PAGE,
+])  # fmt: skip
 def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
     """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle describes.
 
@@ -46,9 +47,9 @@ def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
     return api.answer("flags", found, report.list_page(found, release, pattern), document)
 
 
-@command.command(context_settings={"ignore_unknown_options": True}, short_help="Explain one setting.")
-@click.argument("name", type=click.UNPROCESSED)
-@page_options
+@flags_command.command(context_settings=_AS_TYPED, short_help="Explain one setting.", params=[
+    click.Argument(["name"], type=click.UNPROCESSED), *opt.PAGE,
+])  # fmt: skip
 @click.pass_context
 def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source.
@@ -63,12 +64,11 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     return api.answer("flags", setting, page, {"setting": report.setting_json(setting)})
 
 
-@command.command(context_settings={"ignore_unknown_options": True}, short_help="Check XLA flags against a jaxlib.")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-@click.option("--file", "file", metavar="PATH", help="Read the flags from a file, as XLA does for XLA_FLAGS=PATH.")
-@jaxlib_option
-@python_option
-@page_options
+@flags_command.command(context_settings=_AS_TYPED, short_help="Check XLA flags against a jaxlib.", params=[
+    click.Argument(["flags"], nargs=-1, type=click.UNPROCESSED),
+    opt.option("--file", "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.", "PATH"),
+    opt.JAXLIB, opt.PYTHON, *opt.PAGE,
+])  # fmt: skip
 def lint(flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None) -> Answer[Any]:
     """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
 
@@ -89,13 +89,12 @@ def lint(flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: s
     return api.answer("flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok)
 
 
-@command.command("preset", short_help="Print a named set of settings.")
-@click.argument("name", default="")
-@jaxlib_option
-@python_option
-@click.option("--profile", default="", metavar="FILE", help="The cost profile, for pgle-perf.")
-@click.option("--shell", is_flag=True, help="Print only the export lines, for eval.")
-@page_options
+@flags_command.command("preset", short_help="Print a named set of settings.", params=[
+    click.Argument(["name"], default=""), opt.JAXLIB, opt.PYTHON,
+    opt.option("--profile", "The cost profile, for pgle-perf.", "FILE", default=""),
+    opt.flag("--shell", "Print only the export lines, for eval."),
+    *opt.PAGE,
+])  # fmt: skip
 @click.pass_context
 def preset_(
     ctx: click.Context, /, name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from inspect import cleandoc
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
     "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys "
-    "cache job",
+    "cache",
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps keep-stalls pattern confidence same-within launch-spread history",
@@ -139,6 +139,11 @@ class Command(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+def command(*params: click.Parameter, **options: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Makes a function the `Command` with these arguments and options, in the order of `--help`."""
+    return click.command(cls=Command, params=list(params), **options)
 
 
 def _print(ctx: click.Context, answer: Answer[Any]) -> None:

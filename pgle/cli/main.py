@@ -63,17 +63,18 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "Print the completion script of bash, zsh or fish.",
     },
 }
-"""Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
-one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
+"""Group → command → its line in `pgle --help`. The click command is `NAME_command` in a file of `HOMES`; it is imported
+only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
     "start": "doctor init help completion mcp",
-    "convert": "convert perf-table",
     "stages": "run profile perf auto confirm",
     "steps": "compare history",
-    "profiles": "verify complete carry merge diff",
-    "show": "show predict analyze report",
+    "profiles": "convert perf-table verify complete carry merge diff",
+    "predictions": "rehearse predict scale tune",
+    "show": "show analyze report",
+    "flags": "flags",
 }
-"""The files that hold several commands of one kind."""
+"""The files of `pgle.cli`, and the commands in each."""
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
 COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
@@ -89,9 +90,8 @@ class LazyGroup(click.Group):
         """The command called `cmd_name`, or None."""
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        home = import_module(f"pgle.cli.{_HOME_OF.get(cmd_name, name)}")
-        command: click.Command = getattr(home, f"{name}_command" if cmd_name in _HOME_OF else "command")
+        home = import_module(f"pgle.cli.{_HOME_OF[cmd_name]}")
+        command: click.Command = getattr(home, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(

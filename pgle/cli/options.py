@@ -1,11 +1,9 @@
-"""Arguments and options that several commands share: each is stated here once."""
+"""Arguments and options that several commands share: each is declared here once."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +11,27 @@ from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, Between
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
-    from pgle.run.rehearse_program import RehearseCommand
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Argument:
+    """An argument; ``nargs=-1`` for several."""
+    return click.Argument([name], metavar=metavar, type=type, **how)
+
+
+def option(names: str, help: str, metavar: str | None = None, type: Any = None, **how: Any) -> click.Option:
+    """An option by its names, with blanks between them; `--help` shows a default that is not empty."""
+    how.setdefault("show_default", bool(how.get("default")))
+    return click.Option(names.split(), help=help, metavar=metavar, type=type, **how)
+
+
+def flag(names: str, help: str, **how: Any) -> click.Option:
+    """An option without a value."""
+    return click.Option(names.split(), help=help, is_flag=True, **how)
+
+
+def choice(names: str, help: str, *values: str, **how: Any) -> click.Option:
+    """An option with one of some values."""
+    return option(names, help, type=click.Choice(values), **how)
 
 
 def REGEX(text: str) -> str:  # noqa: N802
@@ -27,45 +43,24 @@ def REGEX(text: str) -> str:  # noqa: N802
     return text
 
 
-def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator; `--help` lists them in this order."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
 def _how(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Keep how the answer is printed, for `Command`."""
     ctx.meta[f"pgle.{param.name}"] = value
 
 
-json_option = click.option("--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_how,
-                           help="Print one JSON object instead of a table.")  # fmt: skip
-page_options = _together(
-    click.option("--all", "everything", is_flag=True, is_eager=True, expose_value=False, callback=_how,
-                 help="Print every section and every row."),
-    click.option("--section", "sections", multiple=True, metavar="NAME", expose_value=False, callback=_how,
-                 help="Print this section too; repeatable."),
-    json_option,
-)  # fmt: skip
+_PRINTED: dict[str, Any] = {"expose_value": False, "callback": _how}
+JSON = flag("--json as_json", "Print one JSON object instead of a table.", is_eager=True, **_PRINTED)
+PAGE = (
+    flag("--all everything", "Print every section and every row.", is_eager=True, **_PRINTED),
+    option("--section sections", "Print this section too; repeatable.", "NAME", multiple=True, **_PRINTED),
+    JSON,
+)
 """What every command has whose answer is a page."""
-force_option = click.option("--force", is_flag=True, help="Overwrite output files that exist.")
-profile_argument = click.argument("profile", type=PATH, metavar="PROFILE")
-profile_output = click.option(
-    "-o",
-    "--output",
-    type=PROFILE_OUT,
-    required=True,
-    metavar="OUT",
-    help="Profile to write: .pbtxt, .pb, or - (stdout).",
-)
-stat_option = click.option(
-    "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
-)
+FORCE = flag("--force", "Overwrite output files that exist.")
+INPUTS = argument("inputs", "INPUT...", nargs=-1, required=True)
+PROFILE = argument("profile", "PROFILE")
+OUT = option("-o --output", "Profile to write: .pbtxt, .pb, or - (stdout).", "OUT", PROFILE_OUT, required=True)
+STAT = option("--stat", "Compute: median, mean, min, max, pNN.", "NAME", default="median")
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -75,24 +70,32 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
-target_option = click.option(
-    "--target",
-    shell_complete=targets,
-    default="h100",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt.",
+def target(help: str, **how: Any) -> click.Option:
+    """``--target``."""
+    return option("--target", help, "NAME|FILE", shell_complete=targets, **how)
+
+
+_GPU = "GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt."
+TARGET = target(_GPU, default="h100")
+TOPOLOGY = option(
+    "--topology", "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.", metavar="SxHxD"
 )
-topology_option = click.option(
-    "--topology", metavar="SxHxD", help="Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs."
+NETWORK = option(
+    "--network network_gb_s",
+    "Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; else 25 (A100), 50, or 100 (GB300).",
+    "GB/s",
+    BANDWIDTH,
 )
-network_option = click.option(
-    "--network",
-    "network_gb_s",
-    type=BANDWIDTH,
-    metavar="GB/s",
-    help="Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; else 25 (A100), 50, or 100 (GB300).",
-)
+
+
+def devices(help: str) -> click.Option:
+    """``--devices``."""
+    return option("--devices", help, "N", click.IntRange(1))
+
+
+def devices_per_host(help: str, **how: Any) -> click.Option:
+    """``--devices-per-host``."""
+    return option("--devices-per-host", help, "N", click.IntRange(1), **how)
 
 
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
@@ -119,141 +122,78 @@ def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -
     return (*ctx.meta.get("pgle.flags", ()), *flags)
 
 
-flag_option = _together(
-    click.option(
-        "--flag",
-        "flags",
-        multiple=True,
-        metavar="--xla_…",
-        callback=_all_flags,
-        help="One more XLA flag, after XLA_FLAGS; repeatable.",
-    ),
-    click.option(
-        "--flags-file",
-        type=PATH,
-        metavar="FILE",
-        callback=_read_flags,
-        expose_value=False,
-        is_eager=True,
-        help="XLA flags from a file, as 'pgle tune' writes it.",
-    ),
+FLAGS = (
+    option("--flag flags", "One more XLA flag, after XLA_FLAGS; repeatable.", "--xla_…", multiple=True,
+           callback=_all_flags),
+    option("--flags-file", "XLA flags from a file, as 'pgle tune' writes it.", "FILE", PATH, callback=_read_flags,
+           expose_value=False, is_eager=True),
+)  # fmt: skip
+
+
+def cache(help: str) -> click.Option:
+    """``--cache/--no-cache``."""
+    return option("--cache/--no-cache cached", help, default=True)
+
+
+WINDOW = option("--window", "What is traced.", "auto|steps:A-B|seconds:N|all", default="auto")
+MODE = choice("--mode", "How collectives run while they are measured; 'pgle profile --help' says more.", "sync",
+              "async", default="sync")  # fmt: skip
+CHOOSE = option("--choose", "Without a GPU: which of several modules, by name; else the program's step.", "NAME|REGEX",
+                REGEX)  # fmt: skip
+QUIET = option("--quiet-for quiet_s", "Without a GPU: stop the program when it has compiled nothing new for so long.",
+               "SECONDS", default=20.0)  # fmt: skip
+COMPILED = (
+    option("--profile", "Measured costs; without, estimates stand in for them.", "PROFILE", LOCAL),
+    target(f"{_GPU}  [default: h100]"),  # of a run directory its own
+    devices("Devices on one host; short for --topology 1x1xN."),
+    TOPOLOGY,
+    NETWORK,
+    *FLAGS,
 )
-window_option = click.option(
-    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
-)
-mode_option = click.option(
-    "--mode",
-    default="sync",
-    show_default=True,
-    type=click.Choice(["sync", "async"]),
-    help="How collectives run while they are measured; 'pgle profile --help' says more.",
-)
-quiet_option = click.option(
-    "--quiet-for",
-    "quiet_s",
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Without a GPU: stop the program when it has compiled nothing new for so long.",
-)
-module_options = _together(
-    click.option(
-        "--profile", type=LOCAL, metavar="PROFILE", help="Measured costs; without, estimates stand in for them."
-    ),
-    target_option,
-    click.option(
-        "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
-    ),
-    topology_option,
-    network_option,
-    flag_option,
-)
-"""What every command has that compiles a module for GPUs that are not there: rehearse, tune; `asked_of` takes them."""
-
-
-def asked_of(
-    ctx: click.Context, words: tuple[str, ...], output: Path | None, options: dict[str, Any]
-) -> RehearseCommand:
-    """What is to be compiled; the options that say so are taken out of `options`."""
-    from pgle.run.rehearse_program import RehearseCommand
-
-    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
-        options["target"] = ""  # of a run directory its own
-    taken = {
-        name: options.pop(name)
-        for name in ("profile", "target", "devices", "network_gb_s", "flags", "choose", "quiet_s")
-    }
-    shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
-    taken["profile"], out = (None if path is None else str(path) for path in (taken["profile"], output))
-    return RehearseCommand(words, topology=shape, out=out, cached=options.pop("cached"), **taken)
-
-
-choose_option = click.option(
-    "--choose",
-    type=REGEX,
-    metavar="NAME|REGEX",
-    help="Without a GPU: which of several modules, by name; else the program's step.",
-)
-
-
-def _bound(name: str, default: float, text: str) -> Callable[[F], F]:
-    """A share from 0 to 1 that a profile must reach."""
-    return click.option(name, default=default, show_default=True, type=Between(0, 1), help=text)
-
-
-bounds_options = _together(
-    _bound("--min-time-coverage", 0.95, "Exit with 1 if the profile covers less of the main module's time."),
-    _bound(
-        "--min-collectives", 0.99, "Exit with 1 if collectives without a cost weigh more than the rest of the step."
-    ),
-)
+"""What every command has that compiles a module for GPUs that are not there: rehearse, tune."""
+BOUNDS = (
+    option("--min-time-coverage", "Exit with 1 if the profile covers less of the main module's time.", default=0.95,
+           type=Between(0, 1)),
+    option("--min-collectives", "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
+           default=0.99, type=Between(0, 1)),
+)  # fmt: skip
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.module_verdict.Bounds`."""
-jaxlib_option = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
-python_option = click.option(
-    "--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.  [default: pgle's own]"
-)
+JAXLIB = option("--jaxlib", "Speak of this release rather than the installed one.", "VERSION")
+PYTHON = option("--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH")
 
 
-def pattern_option(text: str) -> Callable[[F], F]:
+def pattern(help: str) -> click.Option:
     """``--pattern``: the user's own console lines."""
-    return click.option("--pattern", type=REGEX, metavar="REGEX", help=text)
+    return option("--pattern", help, "REGEX", REGEX)
 
 
-def hlo_option(of: str = "", *, required: bool = False) -> Callable[[F], F]:
+def hlo(of: str = "", **how: Any) -> click.Option:
     """``--hlo``, several times; `of` says of which run."""
-    text = f"HLO dump file or directory{of}; repeatable."
-    return click.option("--hlo", type=PATH, multiple=True, required=required, metavar="PATH", help=text)
+    return option("--hlo", f"HLO dump file or directory{of}; repeatable.", "PATH", PATH, multiple=True, **how)
 
 
-def module_option(text: str, *, default: str | None = "", metavar: str = "REGEX") -> Callable[[F], F]:
+def module(help: str, default: str | None = "", metavar: str = "REGEX") -> click.Option:
     """``--module REGEX``."""
-    shown = bool(default)
-    return click.option("--module", default=default, show_default=shown, type=REGEX, metavar=metavar, help=text)
+    return option("--module", help, metavar, REGEX, default=default)
 
 
-def run_dir_option(default: str | None = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
+def run_dir(default: str | None = "runs/default", help: str = "Where the experiment lives.") -> click.Option:
     """``--run-dir``."""
-    shown = default is not None
-    return click.option("--run-dir", default=default, show_default=shown, type=FOLDER, metavar="DIR", help=text)
+    return option("--run-dir", help, "DIR", FOLDER, default=default)
 
 
-capture_option = click.option(
-    "--capture",
-    default="auto",
-    show_default=True,
-    type=click.Choice(["auto", "jax", "nsys", "simulated"]),
-    help="Profiler; simulated needs no GPU. auto: jax if there is a GPU.",
-)
-stage_options = _together(
-    click.argument("words", nargs=-1, metavar="-- COMMAND..."),
-    run_dir_option(),
-    capture_option,
-    target_option,
-    click.option("--devices", type=click.IntRange(1), metavar="N", help="Devices to simulate.  [default: 4]"),
-    topology_option,
-    flag_option,
-    choose_option,
-    quiet_option,
-    click.option("--force", is_flag=True, help="Run a stage again; its old folder is kept under another name."),
+CAPTURE = choice("--capture", "Profiler; simulated needs no GPU. auto: jax if there is a GPU.", "auto", "jax", "nsys",
+                 "simulated", default="auto")  # fmt: skip
+STAGE = (
+    argument("words", "-- COMMAND...", None, nargs=-1),
+    run_dir(),
+    CAPTURE,
+    TARGET,
+    devices("Devices to simulate.  [default: 4]"),
+    TOPOLOGY,
+    *FLAGS,
+    CHOOSE,
+    QUIET,
+    flag("--force", "Run a stage again; its old folder is kept under another name."),
 )
 """What every command has that launches a program: profile, perf, run."""

@@ -34,25 +34,33 @@ class _Bandwidth(Between):
         return super().convert(number, param, ctx) / (1 if unit in (None, "GB/s") else 8)
 
 
-BANDWIDTH = _Bandwidth(0, 1e6, min_open=True)
+class _Share(click.FloatRange):
+    """``2%`` or ``0.02``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share, 0 to 1."""
+        from pgle.steps.gate import parse_share
+
+        return value if isinstance(value, float) else parse_share(value, param.opts[0] if param else "")
+
+
+BANDWIDTH, SHARE = _Bandwidth(0, 1e6, min_open=True), _Share()
 
 
 class _In(click.Path):
-    """A file to read: a local path or one of an object store; ``-`` is stdin.
+    """A file to read: a local path or one of an object store; ``-`` is stdin."""
 
-    Args:
-        binary: suffix by which its readers know a protobuf message on stdin.
-    """
-
-    def __init__(self, binary: str = ".log") -> None:
-        super().__init__()
-        self.binary = binary
+    binary = ".log"  # suffix by which its readers know a protobuf message on stdin
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
-        """As click asks for it."""
+        """The path."""
         from pgle.files import as_path
 
         return _stdin_file(ctx, self.binary) if value == "-" and ctx is not None else as_path(value)
+
+
+class _Hlo(_In):
+    binary = ".hlo.pb"
 
 
 class Out(click.Path):
@@ -69,22 +77,19 @@ class Out(click.Path):
         self.stdout, self.ends = stdout, ends
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
-        """As click asks for it."""
+        """The path."""
         from pgle.errors import UserError
         from pgle.files import as_path
 
+        remedy = f"choose a name that ends in {', '.join(self.ends)}"
         if value == "-" and ctx is not None:
             if not self.stdout:
-                raise UserError("more than one file is written, and stdout holds one", where="-", remedy=self._remedy)
+                raise UserError("more than one file is written, and stdout holds one", where="-", remedy=remedy)
             return _stdout_file(ctx, self.stdout)
         path = as_path(value)
         if self.ends and not path.name.endswith(self.ends):
-            raise UserError("is of no known form", where=path, remedy=self._remedy)
+            raise UserError("is of no known form", where=path, remedy=remedy)
         return path
-
-    @property
-    def _remedy(self) -> str:
-        return f"choose a name that ends in {', '.join(self.ends)}"
 
 
 class _Local(click.Path):
@@ -100,7 +105,7 @@ class _Local(click.Path):
         self.needed, self.remedy = needed, remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """As click asks for it."""
+        """The path."""
         from pgle.errors import UserError
         from pgle.files import as_path
 
@@ -114,7 +119,7 @@ class _Local(click.Path):
         return path
 
 
-PATH, HLO = _In(), _In(binary=".hlo.pb")
+PATH, HLO = _In(), _Hlo()
 PROFILE_OUT, PAGE_OUT = Out(".pbtxt"), Out(".md")
 LOCAL = _Local("a file", "copy it here first")
 FOLDER = _Local("a folder", "choose one here, and copy it there afterwards")

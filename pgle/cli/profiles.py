@@ -1,52 +1,89 @@
-"""Commands on cost profiles: held against a module, their gaps filled, merged, compared."""
+"""Commands that make cost profiles and tables from traces, and that check, fill, carry, merge and compare profiles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from pgle import api
 from pgle.api import Answer
-from pgle.cli.help import Command
-from pgle.cli.options import (
-    bounds_options,
-    force_option,
-    hlo_option,
-    module_option,
-    page_options,
-    profile_argument,
-    profile_output,
-    stat_option,
-    target_option,
-)
-from pgle.cli.paths import PATH
+from pgle.cli import options as opt
+from pgle.cli.help import command
+from pgle.cli.paths import PATH, PROFILE_OUT, Out
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
-devices_per_host_option = click.option(
-    "--devices-per-host",
-    default=8,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
-    help="GPUs that share NVLink.",
-)
+
+@command(
+    opt.INPUTS,
+    opt.option("-o --output", "Profile (.pbtxt, .pb, - for stdout), or a directory: one per module.  "
+           "[default: RUN/profile.pbtxt]", "OUT", PROFILE_OUT),
+    opt.hlo(" of the profiled run"),
+    opt.module("Which modules to convert.", "auto", "auto|all|REGEX"),
+    opt.STAT,
+    opt.option("--collective-stat", "Collectives: the same.", "NAME", default="median"),
+    opt.flag("--fingerprint-names", "Write fingerprint::name, so that other modules ignore the costs."),
+    opt.flag("--all-executions", "Keep warm-up and truncated executions."),
+    opt.option("--complete", "Fill gaps, with estimates for this GPU (h100, a100, …).", "TARGET"),
+    opt.option("--executor", "Where large inputs are read: processes of this machine, or a Dask cluster (pip install "
+           "'pgle[dask]').", "processes|dask://HOST:PORT", default="processes"),
+    opt.FORCE, *opt.PAGE,
+    computes=True,
+)  # fmt: skip
+def convert_command(**options: Any) -> Answer[Any]:
+    """Turn traces into a cost profile.
+
+    INPUT: .nsys-rep, nsys .sqlite or parquet directory, .xplane.pb, a profiler log directory (its newest run), a run
+    directory of pgle. Several inputs (ranks, hosts) are merged: a collective then costs what the last rank to arrive
+    measured, so trace the same steps on all. Of several modules the one with most compute is taken.
+
+    \b
+    pgle convert report.nsys-rep -o profile.pbtxt --hlo dump/
+    pgle convert rank*.sqlite --hlo dump/ -o profile.pbtxt
+    pgle convert logdir/ -o profile.pb
+    pgle convert shared/rank*.sqlite --executor dask://head:8786 -o profile.pbtxt
+    """
+    return api.convert(**options)
 
 
-@click.command(cls=Command)
-@profile_argument
-@hlo_option()
-@click.option(
-    "--schedule",
-    type=PATH,
-    metavar="PATH",
-    help="Schedule dump of LHS, file or directory; found next to the HLO by itself.",
-)
-@module_option("Only modules whose name matches.")
-@bounds_options
-@page_options
+@command(
+    opt.INPUTS,
+    opt.option("-o --output out", "Table of collectives (.pbtxt); that of products next to it: .matmul.pbtxt.", "FILE",
+           Out("", ".pbtxt", ".txtpb"), required=True),
+    opt.hlo(" of the traced run"),
+    opt.module("Which modules: auto, all or a regular expression.", "auto"),
+    opt.TARGET,
+    opt.FORCE, *opt.PAGE,
+)  # fmt: skip
+def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any) -> Answer[Any]:
+    """From traces the measured tables that XLA's own cost model reads: one per cluster, for every program.
+
+    INPUT: traces as for 'pgle convert'. The tables hold what collectives and matrix products took, by size and group,
+    and need no names or fingerprints; a cost profile, where there is one, goes before them. Before they are written
+    out, small modules are compiled with them to see whether this jaxlib takes each entry (no GPU needed).
+
+    \b
+    pgle perf-table runs/a -o cluster.pbtxt
+    pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
+    """
+    from pgle.report.costs import perf_table as report
+    from pgle.report.progress import progress
+    from pgle.run.convert import ConvertRequest, default_hlo
+    from pgle.run.perf_table import perf_table
+    from pgle.xla.targets import load_target
+
+    request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
+    with progress("reading traces") as advance:
+        found = perf_table(request, load_target(target), progress=advance)
+    return api.answer("perf-table", found, report.perf_table_page(found), report.document(found))
+
+
+@command(
+    opt.PROFILE, opt.hlo(),
+    opt.option("--schedule", "Schedule dump of LHS, file or directory; found next to the HLO by itself.", "PATH", PATH),
+    opt.module("Only modules whose name matches."),
+    *opt.BOUNDS, *opt.PAGE,
+)  # fmt: skip
 def verify_command(**options: Any) -> Answer[Any]:
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
 
@@ -62,15 +99,14 @@ def verify_command(**options: Any) -> Answer[Any]:
     return api.verify(**options)
 
 
-@click.command(cls=Command)
-@profile_argument
-@hlo_option(required=True)
-@profile_output
-@target_option
-@module_option("Modules to complete for.  [default: best match]")
-@devices_per_host_option
-@force_option
-@page_options
+_PER_HOST = opt.devices_per_host("GPUs that share NVLink.", default=8)
+
+
+@command(
+    opt.PROFILE, opt.hlo(required=True), opt.OUT, opt.TARGET,
+    opt.module("Modules to complete for.  [default: best match]"),
+    _PER_HOST, opt.FORCE, *opt.PAGE,
+)  # fmt: skip
 def complete_command(**options: Any) -> Answer[Any]:
     """Fill the gaps of a cost profile.
 
@@ -90,20 +126,16 @@ def complete_command(**options: Any) -> Answer[Any]:
     return api.answer("complete", completions, page, report.complete_document(completions, written))
 
 
-@click.command(cls=Command)
-@profile_argument
-@click.option(
-    "--from", "old", type=PATH, required=True, metavar="OLD_HLO", help="Dump that the profile was measured on."
-)
-@click.option("--to", "new", type=PATH, required=True, metavar="NEW_HLO", help="Dump that the profile is wanted for.")
-@profile_output
-@click.option(
-    "--target", default="", metavar="NAME|FILE", help="GPU whose links scale collectives.  [default: the dump's]"
-)
-@devices_per_host_option
-@module_option("Module to carry.  [default: best match]")
-@force_option
-@page_options
+@command(
+    opt.PROFILE,
+    opt.option("--from old", "Dump that the profile was measured on.", "OLD_HLO", PATH, required=True),
+    opt.option("--to new", "Dump that the profile is wanted for.", "NEW_HLO", PATH, required=True),
+    opt.OUT,
+    opt.target("GPU whose links scale collectives.  [default: the dump's]", default=""),
+    _PER_HOST,
+    opt.module("Module to carry.  [default: best match]"),
+    opt.FORCE, *opt.PAGE,
+)  # fmt: skip
 def carry_command(**options: Any) -> Answer[Any]:
     """Carry a profile over to another compilation of the program.
 
@@ -123,24 +155,15 @@ def carry_command(**options: Any) -> Answer[Any]:
     return api.answer("carry", carried, page, report.carry_document(carried, written))
 
 
-@click.command(cls=Command, computes=True)
-@click.argument("profiles", nargs=-1, required=True, type=PATH, metavar="PROFILE...")
-@profile_output
-@click.option(
-    "--of",
-    default="ranks",
-    show_default=True,
-    type=click.Choice(["ranks", "runs"]),
-    help="Ranks of one run, or independent runs.",
-)
-@stat_option
-@click.option(
-    "--collective-stat",
-    metavar="NAME",
-    help="Collectives.  [default: min of ranks, --stat of runs]",
-)
-@force_option
-@page_options
+@command(
+    opt.argument("profiles", "PROFILE...", nargs=-1, required=True),
+    opt.OUT,
+    opt.choice("--of", "Ranks of one run, or independent runs.", "ranks", "runs", default="ranks"),
+    opt.STAT,
+    opt.option("--collective-stat", "Collectives.  [default: min of ranks, --stat of runs]", "NAME"),
+    opt.FORCE, *opt.PAGE,
+    computes=True,
+)  # fmt: skip
 def merge_command(
     profiles: tuple[AnyPath, ...], output: AnyPath, of: str, stat: str, collective_stat: str | None, force: bool
 ) -> Answer[Any]:
@@ -160,20 +183,14 @@ def merge_command(
     from pgle.report.next_steps import after_summary
     from pgle.run.profiles import merge_files
 
-    options = MergeOptions(
-        of=Of(of),
-        stat=parse_statistic(stat),
-        collective_stat=parse_statistic(collective_stat) if collective_stat else None,
-    )
+    collective = parse_statistic(collective_stat) if collective_stat else None
+    options = MergeOptions(of=Of(of), stat=parse_statistic(stat), collective_stat=collective)
     merged, written = merge_files(profiles, output, options, force=force)
     page = report.merge_page(merged, written, after_summary(written.path))
     return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)
 
 
-@click.command(cls=Command)
-@click.argument("old", type=PATH, metavar="OLD")
-@click.argument("new", type=PATH, metavar="NEW")
-@page_options
+@command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)
 def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """Compare two cost profiles: what changed and by how much.
 
@@ -190,6 +207,5 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
 
     result = diff_profiles(read_profile(old), read_profile(new))
     noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
-    following = after_difference(old, new, noisy=noisy)
-    page = report.diff_page(str(old), str(new), result, following)
+    page = report.diff_page(str(old), str(new), result, after_difference(old, new, noisy=noisy))
     return api.answer("diff", result, page, report.document(str(old), str(new), result))

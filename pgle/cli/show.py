@@ -1,4 +1,4 @@
-"""Commands that look at what there is: a profile or a trace, a measured or a scheduled step, a run as a page."""
+"""Commands that look at what there is: a profile or a trace, a measured step, a run as a page."""
 
 from __future__ import annotations
 
@@ -8,50 +8,31 @@ import click
 
 from pgle import api
 from pgle.api import Answer
-from pgle.cli.help import Command
-from pgle.cli.options import (
-    _together,
-    force_option,
-    hlo_option,
-    json_option,
-    module_option,
-    network_option,
-    page_options,
-    targets,
-)
-from pgle.cli.paths import HLO, PAGE_OUT, PATH
+from pgle.cli import options as opt
+from pgle.cli.help import command
+from pgle.cli.paths import PAGE_OUT, PATH
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
-expected_on = click.option(
-    "--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]"
+
+_MEASURED = (
+    opt.hlo(" of the traced run"),
+    opt.target("GPU for expected times: h100, a100, …  [default: as the HLO says]"),
 )
-
-
-against_options = _together(
-    click.option("--against", multiple=True, type=PATH, metavar="OTHER",
-                 help="Another run of the program: show what changed since. A directory means all ranks in it."),
-    click.option("--against-hlo", multiple=True, type=PATH, metavar="PATH", help="HLO dump of that run."),
+_AGAINST = (
+    opt.option("--against", "Another run of the program: show what changed since. A directory means all ranks in it.",
+               "OTHER", PATH, multiple=True),
+    opt.option("--against-hlo", "HLO dump of that run.", "PATH", PATH, multiple=True),
 )  # fmt: skip
 
 
-@click.command(cls=Command)
-@click.argument("path", type=PATH, metavar="PROFILE|TRACE")
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice(["compute", "collective", "copy", "loop"]),
-    help="List only these; repeatable.",
-)
-@click.option(
-    "--sort",
-    default="cost",
-    show_default=True,
-    type=click.Choice(["cost", "name", "spread", "samples"]),
-    help="Costliest, alphabetical, most dispersed or least sampled first.",
-)
-@page_options
+@command(
+    opt.argument("path", "PROFILE|TRACE"),
+    opt.choice("--kind kinds", "List only these; repeatable.", "compute", "collective", "copy", "loop", multiple=True),
+    opt.choice("--sort", "Costliest, alphabetical, most dispersed or least sampled first.", "cost", "name", "spread",
+               "samples", default="cost"),
+    *opt.PAGE,
+)  # fmt: skip
 @click.pass_context
 def show_command(ctx: click.Context, /, path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
     """Show a profile as XLA would take it, or what a trace holds.
@@ -102,19 +83,12 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
     return api.answer("show", found, report.trace_page(*about), report.document(*about))
 
 
-@click.command(cls=Command, computes=True)
-@click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
-@hlo_option(" of the traced run")
-@expected_on
-@click.option(
-    "--profile", type=PATH, metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]"
-)
-@against_options
-@page_options
-def analyze_command(
-    inputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...], target: str | None, profile: AnyPath | None,
-    against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...],
-) -> Answer[Any]:  # fmt: skip
+@command(
+    opt.INPUTS, *_MEASURED,
+    opt.option("--profile", "What the scheduler was given  [default: that of RUN/perf]", "PROFILE", PATH),
+    *_AGAINST, *opt.PAGE, computes=True,
+)  # fmt: skip
+def analyze_command(**options: Any) -> Answer[Any]:
     """Where the time of a step goes, and what could be saved.
 
     INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
@@ -128,54 +102,17 @@ def analyze_command(
     pgle analyze runs/b/perf --against runs/a/perf
     """
     from pgle.report import analyze as report
-    from pgle.report.progress import progress
-    from pgle.run.analyze import analyze
-    from pgle.run.inputs.measured_step import Side
 
-    side = Side(inputs, hlo, target, profile)
-    other = Side(against, against_hlo, target) if against else None
-    with progress("reading traces") as advance:
-        found = analyze(side, other, progress=advance)
+    found = api.analysed(**options)
     return api.answer("analyze", found, report.analyze_page(found), report.document(found))
 
 
-@click.command(cls=Command)
-@click.argument("hlo", type=HLO, metavar="HLO")
-@click.option("--profile", type=PATH, metavar="PROFILE", help="Measured costs; without, all are estimated.")
-@click.option(
-    "--target",
-    shell_complete=targets,
-    metavar="NAME|FILE",
-    help="GPU, as for 'pgle rehearse'; default: as the dump says.",
-)
-@module_option("Which module of a dump directory; else the one with the longest step.")
-@click.option("--devices-per-host", type=click.IntRange(1), metavar="N", help="GPUs that share NVLink; else 8, or 72.")
-@network_option
-@page_options
-def predict_command(**options: Any) -> Answer[Any]:
-    """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
-
-    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
-    stdin. Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
-    holds the errors of estimates on other jobs, and how much collectives slow the kernels that run with them.
-
-    \b
-    pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
-    pgle predict dump/ --target a100-80 --json
-    cat step.txt | pgle predict - --target h100
-    """
-    return api.predict(**options)
-
-
-@click.command(cls=Command, computes=True)
-@click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="RUN...")
-@click.option("-o", "--output", "outputs", type=PAGE_OUT, multiple=True, metavar="FILE",
-              help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
-@hlo_option(" of the traced run")
-@expected_on
-@against_options
-@force_option
-@json_option
+@command(
+    opt.argument("inputs", "RUN...", nargs=-1, required=True),
+    opt.option("-o --output outputs", "FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is "
+               "Markdown.", "FILE", PAGE_OUT, multiple=True),
+    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON, computes=True,
+)  # fmt: skip
 @click.pass_context
 def report_command(
     ctx: click.Context, /, inputs: tuple[AnyPath, ...], outputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...],

@@ -9,18 +9,9 @@ import click
 
 from pgle import api
 from pgle.api import Answer
-from pgle.cli.help import Command
-from pgle.cli.options import (
-    bounds_options,
-    flag_option,
-    mode_option,
-    module_option,
-    page_options,
-    run_dir_option,
-    stage_options,
-    window_option,
-)
-from pgle.cli.paths import FOLDER, PATH, leave_stdout
+from pgle.cli import options as opt
+from pgle.cli.help import command
+from pgle.cli.paths import FOLDER, PATH, SHARE, leave_stdout
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -28,18 +19,16 @@ if TYPE_CHECKING:
     from pgle.run.stages.stage import StageRequest
 
 
-@click.command(cls=Command)
-@stage_options
-@mode_option
-@window_option
-@bounds_options
-@click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
-@click.option("--tune", "tunes", is_flag=True, help="Then search for flags, and run all stages again under them.")
-@page_options
+@command(
+    *opt.STAGE, opt.MODE, opt.WINDOW, *opt.BOUNDS,
+    opt.option("--fail-slower", "Bound on a slowdown.", "SHARE", SHARE, default="1%"),
+    opt.flag("--tune tunes", "Then search for flags, and run all stages again under them."),
+    *opt.PAGE,
+)  # fmt: skip
 @click.pass_context
 def run_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, **options: Any,
+    min_time_coverage: float, min_collectives: float, fail_slower: float, tunes: bool, **options: Any,
 ) -> Answer[Any] | None:  # fmt: skip
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
@@ -60,13 +49,12 @@ def run_command(
     from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
     from pgle.run.stages.simulated import SimulatedBackEnd
     from pgle.run.stages.stage import StageRequest
-    from pgle.steps.gate import parse_share
     from pgle.xla.log.module_verdict import Bounds
 
     bounds = Bounds(min_time_coverage, min_collectives)
     stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2, bounds=bounds)
-    share, judged = parse_share(fail_slower, "--fail-slower"), ctx.meta.get("pgle.judged", ())
-    request = PipelineRequest(stage, choose_back_end(**options), share, force, judged)
+    judged = ctx.meta.get("pgle.judged", ())
+    request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
     if tunes:
         ctx.exit(_run_tuned(request, ctx.meta["pgle.as_json"]))
     if ctx.meta["pgle.as_json"]:
@@ -102,11 +90,7 @@ def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
     return 0 if found.good else 1
 
 
-@click.command(cls=Command)
-@stage_options
-@mode_option
-@window_option
-@page_options
+@command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)
 @click.pass_context
 def profile_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
@@ -164,12 +148,12 @@ def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, 
     return api.answer(request.stage, result, report.stage_page(result), report.document(result), result.good)
 
 
-@click.command(cls=Command)
-@stage_options
-@click.option("--profile", type=PATH, metavar="PROFILE", help="[default: that of the run directory]")
-@click.option("--baseline", is_flag=True, help="Run without the profile, scheduler on: what to compare with.")
-@bounds_options
-@page_options
+@command(
+    *opt.STAGE,
+    opt.option("--profile", "[default: that of the run directory]", "PROFILE", PATH),
+    opt.flag("--baseline", "Run without the profile, scheduler on: what to compare with."),
+    *opt.BOUNDS, *opt.PAGE,
+)  # fmt: skip
 @click.pass_context
 def perf_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: AnyPath | None, baseline: bool,
@@ -197,22 +181,17 @@ def perf_command(
     return _run(ctx, request, options, force=force)
 
 
-@click.command(cls=Command)
-@click.argument("words", nargs=-1, metavar="-- COMMAND...")
-@run_dir_option()
-@click.option(
-    "--runs", default=3, show_default=True, type=click.IntRange(1), help="Executions of each function to trace."
-)
-@click.option(
-    "--percentile", default=90, show_default=True, type=click.IntRange(0, 100), help="Of the costs over them."
-)
-@click.option("--then-nsys", is_flag=True, help="Run again under nsys, with the compiled program from the cache.")
-@click.option("--cache", type=FOLDER, metavar="DIR",
-              help="JAX's compilation cache.  [default: a new one in the run directory]")  # fmt: skip
-@window_option
-@flag_option
-@click.option("--force", is_flag=True, help="Run again; old folders are kept under other names.")
-@page_options
+@command(
+    opt.argument("words", "-- COMMAND...", None, nargs=-1),
+    opt.run_dir(),
+    opt.option("--runs", "Executions of each function to trace.", default=3, type=click.IntRange(1)),
+    opt.option("--percentile", "Of the costs over them.", default=90, type=click.IntRange(0, 100)),
+    opt.flag("--then-nsys", "Run again under nsys, with the compiled program from the cache."),
+    opt.option("--cache", "JAX's compilation cache.  [default: a new one in the run directory]", "DIR", FOLDER),
+    opt.WINDOW, *opt.FLAGS,
+    opt.flag("--force", "Run again; old folders are kept under other names."),
+    *opt.PAGE,
+)  # fmt: skip
 @click.pass_context
 def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
@@ -241,21 +220,15 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) 
     return api.answer("auto", result, report.auto_page(result), report.auto_document(result), result.good)
 
 
-@click.command(cls=Command)
-@click.argument("log", metavar="LOG")
-@module_option("The main module; default: the one that weighs most in the log.", default=None)
-@click.option(
-    "--schedule",
-    type=PATH,
-    metavar="PATH",
-    help="Schedule dump of the same run (file or directory): what the scheduler believed.",
-)
-@click.option(
-    "--profile", type=PATH, metavar="PROFILE", help="The profile of the run; default: the one that the log names."
-)
-@click.option("--jax", metavar="VERSION", help="The jax that wrote the log; default: guessed from its wordings.")
-@bounds_options
-@page_options
+@command(
+    opt.argument("log", "LOG", None),
+    opt.module("The main module; default: the one that weighs most in the log.", None),
+    opt.option("--schedule", "Schedule dump of the same run (file or directory): what the scheduler believed.", "PATH",
+               PATH),
+    opt.option("--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH),
+    opt.option("--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"),
+    *opt.BOUNDS, *opt.PAGE,
+)  # fmt: skip
 def confirm_command(log: str, **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 

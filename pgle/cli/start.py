@@ -9,28 +9,18 @@ import click
 
 from pgle import api
 from pgle.api import Answer
-from pgle.cli.help import Command
-from pgle.cli.options import (
-    capture_option,
-    force_option,
-    json_option,
-    page_options,
-    python_option,
-    run_dir_option,
-    target_option,
-)
+from pgle.cli import options as opt
+from pgle.cli.help import command
 from pgle.cli.paths import FOLDER
 
 
-@click.command(cls=Command)
-@click.option("--fix", is_flag=True, help="Show the command that mends jax's CUDA plugin: missing, double or old.")
-@click.option("--yes", is_flag=True, help="With --fix: run it. jax itself is never moved.")
-@click.option("--prove", is_flag=True, help="Run the whole chain on a small program, and say what each link proves.")
-@run_dir_option(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]")
-@capture_option
-@target_option
-@python_option
-@page_options
+@command(
+    opt.flag("--fix", "Show the command that mends jax's CUDA plugin: missing, double or old."),
+    opt.flag("--yes", "With --fix: run it. jax itself is never moved."),
+    opt.flag("--prove", "Run the whole chain on a small program, and say what each link proves."),
+    opt.run_dir(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]"),
+    opt.CAPTURE, opt.TARGET, opt.PYTHON, *opt.PAGE,
+)  # fmt: skip
 def doctor_command(
     fix: bool, yes: bool, prove: bool, run_dir: Path | None, capture: Any, target: str,
     python: str | None,
@@ -68,12 +58,12 @@ def doctor_command(
     return api.answer("doctor", diagnosis, page, report.document(diagnosis), diagnosis.ok)
 
 
-@click.command(cls=Command)
-@click.argument("name", metavar="slurm|k8s|github|gitlab|make|docker", default="")
-@click.option("-o", "--output", "folder", type=FOLDER, default=".", metavar="DIR",
-              help="Folder to write into.  [default: this one]")  # fmt: skip
-@force_option
-@json_option
+@command(
+    opt.argument("name", "slurm|k8s|github|gitlab|make|docker", None, default=""),
+    opt.option("-o --output folder", "Folder to write into.  [default: this one]", "DIR", FOLDER, default=".",
+               show_default=False),
+    opt.FORCE, opt.JSON,
+)  # fmt: skip
 def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list them.
 
@@ -95,8 +85,7 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     return api.answer("init", written, report.written_page(written, STARTERS[name], folder), document)
 
 
-@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, metavar="[COMMAND]")
+@command(opt.argument("words", "[COMMAND]", None, nargs=-1), context_settings={"ignore_unknown_options": True})
 @click.pass_context
 def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
     """Explain a command with all its options.
@@ -109,8 +98,7 @@ def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
     ctx.parent.command.main([*words, "--help"], prog_name="pgle", standalone_mode=False)
 
 
-@click.command(cls=Command)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@command(click.Argument(["shell"], type=click.Choice(["bash", "zsh", "fish"])))
 def completion_command(shell: str) -> None:
     """Print the completion script of a shell.
 
@@ -127,8 +115,7 @@ def completion_command(shell: str) -> None:
     click.echo(found(group, {}, "pgle", "_PGLE_COMPLETE").source())
 
 
-@click.command(cls=Command)
-@click.argument("folder", type=FOLDER, default=".", metavar="[FOLDER]")
+@command(opt.argument("folder", "[FOLDER]", FOLDER, default="."))
 def mcp_command(folder: Path) -> None:
     """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout (extra 'mcp').
 

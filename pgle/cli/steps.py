@@ -10,59 +10,53 @@ import click
 
 from pgle import api
 from pgle.api import Answer
-from pgle.cli.help import Command, Group
-from pgle.cli.options import force_option, page_options, pattern_option
-from pgle.cli.paths import FOLDER, LOCAL, Between, Out, piped
+from pgle.cli import options as opt
+from pgle.cli.help import Group, command
+from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, piped
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
-def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+def _step_range(text: str) -> tuple[int | None, int | None]:
     """``FIRST:LAST``, either may be empty."""
-    if value is None:
-        return None, None
-    first, colon, last = value.partition(":")
+    first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdigit() for part in (first, last)):
         raise click.BadParameter("write FIRST:LAST, such as 20:79")
     return int(first) if first else None, int(last) if last else None
 
 
-@click.command(cls=Command, computes=True)
-@click.argument("words", nargs=-1, metavar="[BASE NEW | -- COMMAND...]", type=click.UNPROCESSED)
-@click.option("--base", multiple=True, metavar="PATH", help="A further run of BASE; repeatable, globs too.")
-@click.option("--new", multiple=True, metavar="PATH", help="A further run of NEW; repeatable, globs too.")
-@click.option("--paired", is_flag=True, help="Run i of BASE belongs to run i of NEW.")
-@click.option(
-    "--label", "labels", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output."
-)
-@click.option("--fail-slower", metavar="SHARE", help="Fail if NEW is shown to be slower by more than this: 2%.")
-@click.option("--fail-undecided", is_flag=True, help="Fail also if the runs cannot tell.")
-@click.option("--require-faster", is_flag=True, help="Fail unless NEW is faster.")
-@click.option("--max-loss-change", metavar="SHARE", help="Fail if the loss differs by more.")
-@click.option("--max-memory-growth", metavar="SHARE", help="Fail if peak memory grows by more.")
-@click.option("--confidence", default=0.95, show_default=True, type=Between(0.5, 0.9999),
-              help="Of the intervals.")  # fmt: skip
-@click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
-@click.option("--launch-spread", "--run-noise", metavar="SHARE",
-              help="How much launches differ (standard deviation); used if each side has one run.")  # fmt: skip
-@click.option("--history", type=LOCAL, metavar="FILE", help="Measure that spread in a pgle history.")
-@click.option(
-    "--warmup", type=click.IntRange(0), metavar="N", help="Steps to leave out at the start.  [default: found]"
-)
-@click.option("--steps", "window", callback=_step_range, metavar="FIRST:LAST", help="Only these step numbers.")
-@click.option("--keep-stalls", is_flag=True, help="Count steps far above the median too.")
-@pattern_option("Own console lines: groups s, ms or us; and step, loss if there.")
-@click.option("--abba", "rounds", type=click.IntRange(0), default=0, metavar="N", help="Run N rounds of four runs.")
-@click.option("--profile", type=LOCAL, metavar="PROFILE", help="With --abba: profile of side B.")
-@click.option("--run-dir", type=FOLDER, default="runs/abba", show_default=True, metavar="DIR",
-              help="With --abba: where the runs are kept; the same command goes on there.")  # fmt: skip
-@click.option("--html", type=Out(".html", ".html", ".htm"), metavar="FILE", help="Write a report of one file.")
-@click.option("--svg", type=Out(".svg", ".svg"), metavar="FILE", help="Write the picture.")
-@click.option("--junit", type=Out(".xml", ".xml"), metavar="FILE", help="Write the checks as JUnit XML.")
-@click.option("--github", is_flag=True, help="Write job summary and outputs of a GitHub Actions step.")
-@force_option
-@page_options
+@command(
+    opt.argument("words", "[BASE NEW | -- COMMAND...]", click.UNPROCESSED, nargs=-1),
+    opt.option("--base", "A further run of BASE; repeatable, globs too.", "PATH", multiple=True),
+    opt.option("--new", "A further run of NEW; repeatable, globs too.", "PATH", multiple=True),
+    opt.flag("--paired", "Run i of BASE belongs to run i of NEW."),
+    opt.option("--label labels", "Names of the sides in the output.", "BASE NEW", nargs=2, default=("", ""),
+               show_default=False),
+    opt.option("--fail-slower", "Fail if NEW is shown to be slower by more than this: 2%.", "SHARE", SHARE),
+    opt.flag("--fail-undecided", "Fail also if the runs cannot tell."),
+    opt.flag("--require-faster", "Fail unless NEW is faster."),
+    opt.option("--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE),
+    opt.option("--max-memory-growth", "Fail if peak memory grows by more.", "SHARE", SHARE),
+    opt.option("--confidence", "Of the intervals.", default=0.95, type=Between(0.5, 0.9999)),
+    opt.option("--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"),
+    opt.option("--launch-spread --run-noise", "How much launches differ (standard deviation); used if each side has "
+               "one run.", "SHARE", SHARE),
+    opt.option("--history", "Measure that spread in a pgle history.", "FILE", LOCAL),
+    opt.option("--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)),
+    opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
+    opt.flag("--keep-stalls", "Count steps far above the median too."),
+    opt.pattern("Own console lines: groups s, ms or us; and step, loss if there."),
+    opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
+    opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
+    opt.option("--run-dir", "With --abba: where the runs are kept; the same command goes on there.", "DIR", FOLDER,
+               default="runs/abba"),
+    opt.option("--html", "Write a report of one file.", "FILE", Out(".html", ".html", ".htm")),
+    opt.option("--svg", "Write the picture.", "FILE", Out(".svg", ".svg")),
+    opt.option("--junit", "Write the checks as JUnit XML.", "FILE", Out(".xml", ".xml")),
+    opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
+    opt.FORCE, *opt.PAGE, computes=True,
+)  # fmt: skip
 @click.pass_context
 def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Compare the step times of two sides; exit code 1 if a limit is not kept.
@@ -123,45 +117,31 @@ def _request(options: dict[str, Any]) -> Any:
     from pgle.errors import UserError
     from pgle.run.compare import CompareRequest
     from pgle.steps.estimate import Assumptions
-    from pgle.steps.gate import Limits, parse_share
+    from pgle.steps.gate import Limits
     from pgle.steps.history import LaunchSpread
     from pgle.steps.steady import Rules
 
-    def share(name: str) -> float | None:
-        text = options[name]
-        return None if text is None else parse_share(text, f"--{name.replace('_', '-')}")
+    def given(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
 
-    first, last = options["window"]
-    spread = share("launch_spread")
-    as_given = ("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history")
-    limits = {name: share(name) for name in ("max_loss_change", "max_memory_growth")}
-    slower = share("fail_slower")
-    if options["fail_undecided"] and slower is None:
+    first, last = options["window"] or (None, None)
+    spread = options["launch_spread"]
+    if options["fail_undecided"] and options["fail_slower"] is None:
         raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
     return CompareRequest(
-        **{name: options[name] for name in as_given},
+        **given("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history"),
         rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
         assumptions=Assumptions(
-            options["confidence"],
-            share("same_within") or 0.0,
-            None if spread is None else LaunchSpread(spread, math.inf, "--launch-spread"),
-            options["paired"],
+            options["confidence"], options["same_within"], paired=options["paired"],
+            launch_spread=None if spread is None else LaunchSpread(spread, math.inf, "--launch-spread"),
         ),
         limits=Limits(
-            slower,
-            options["fail_undecided"],
-            options["require_faster"],
-            **limits,
+            **given("fail_slower", "fail_undecided", "require_faster", "max_loss_change", "max_memory_growth")
         ),
-    )
+    )  # fmt: skip
 
 
-_file = click.option(
-    "--file", "path", type=LOCAL, default="perf/history.jsonl", show_default=True,
-    metavar="FILE", help="JSON lines.",
-)  # fmt: skip
-_name = click.option("--name", metavar="NAME", help="Only this workload.")
-_hardware = click.option("--hardware", metavar="NAME", help="Only this hardware.")
+_FILE = opt.option("--file path", "JSON lines.", "FILE", LOCAL, default="perf/history.jsonl")
 
 
 @click.group(cls=Group)
@@ -175,20 +155,17 @@ def history_command() -> None:
     """
 
 
-@history_command.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", callback=lambda ctx, _, words: piped(ctx, words))
-@click.option("--name", required=True, metavar="NAME", help="The workload; trends are kept by name and hardware.")
-@click.option("--hardware", metavar="NAME", help="What it ran on.  [default: what nvidia-smi says]")
-@click.option(
-    "--commit",
-    metavar="ID",
-    help="Commit of the program.  [default: as recorded with the run, else that of the working directory]",
-)
-@click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
-@click.option("--note", default="", metavar="TEXT", help="A comment on the entry.")
-@pattern_option("As of pgle compare.")
-@_file
-@page_options
+@history_command.command(params=[
+    opt.argument("runs", "RUN...", None, nargs=-1, required=True, callback=lambda ctx, _, words: piped(ctx, words)),
+    opt.option("--name", "The workload; trends are kept by name and hardware.", "NAME", required=True),
+    opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
+    opt.option("--commit", "Commit of the program.  [default: as recorded with the run, else that of the working "
+               "directory]", "ID"),
+    opt.option("--time when", "ISO 8601.  [default: now]", "TIME"),
+    opt.option("--note", "A comment on the entry.", "TEXT", default=""),
+    opt.pattern("As of pgle compare."),
+    _FILE, *opt.PAGE,
+])  # fmt: skip
 def add(
     runs: tuple[str, ...], name: str, hardware: str | None, commit: str | None, when: str | None, note: str,
     pattern: str | None, path: Path,
@@ -227,11 +204,10 @@ def add(
     return api.answer("history", entry, page, {"file": path, "added": entry})
 
 
-@history_command.command()
-@_name
-@_hardware
-@_file
-@page_options
+@history_command.command(params=[
+    opt.option("--name", "Only this workload.", "NAME"), opt.option("--hardware", "Only this hardware.", "NAME"), _FILE,
+    *opt.PAGE,
+])  # fmt: skip
 def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     """Show the entries of each workload and hardware, and how much launches differ.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgle.cli.tune import _seconds
+from pgle.cli.predictions import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.report.progress import Line

@@ -1,0 +1,185 @@
+"""Commands that predict steps: of a compiled module, compiled for other GPUs, at other sizes, under other flags."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from pgle import api
+from pgle.api import Answer
+from pgle.cli import options as opt
+from pgle.cli.help import command
+from pgle.cli.paths import FOLDER, HLO, LOCAL, PATH
+from pgle.errors import UserError
+
+
+@command(
+    opt.argument("hlo", "HLO", HLO),
+    opt.option("--profile", "Measured costs; without, all are estimated.", "PROFILE", PATH),
+    opt.target("GPU, as for 'pgle rehearse'; default: as the dump says."),
+    opt.module("Which module of a dump directory; else the one with the longest step."),
+    opt.devices_per_host("GPUs that share NVLink; else 8, or 72."),
+    opt.NETWORK,
+    *opt.PAGE,
+)
+def predict_command(**options: Any) -> Answer[Any]:
+    """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
+
+    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
+    stdin. Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
+    holds the errors of estimates on other jobs, and how much collectives slow the kernels that run with them.
+
+    \b
+    pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
+    pgle predict dump/ --target a100-80 --json
+    cat step.txt | pgle predict - --target h100
+    """
+    return api.predict(**options)
+
+
+@command(
+    opt.argument("words", "MODULE | FOLDER | RUN | -- COMMAND...", None, nargs=-1, required=True),
+    *opt.COMPILED,
+    opt.option("-o --output", "New folder for dumps, logs and the page. [default: temporary]", "DIR", FOLDER),
+    opt.CHOOSE,
+    opt.QUIET,
+    opt.cache("Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048)."),
+    *opt.PAGE,
+)
+def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
+    """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
+
+    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling; - reads stdin. FOLDER: a folder of
+    such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
+    program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the environment count. The exit
+    code is 1 if XLA did not use the profile.
+
+    \b
+    pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
+    pgle rehearse step.mlir --profile profile.pbtxt --target a100 -o rehearsal
+    pgle rehearse runs/a
+    cat step.hlo | pgle rehearse - --target b200
+    pgle rehearse --devices 8 -- python train.py --config x
+    """
+    return api.rehearse(words, **options)
+
+
+def _size_bytes(text: str) -> int:
+    """Bytes of a size that a user wrote: ``70GiB``, ``8e10``."""
+    units = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    found = re.fullmatch(r"\s*(\d*\.?\d+(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    size = float(found[1]) * units.get(found[2], 0) if found else 0
+    if not 0 < size < 1e18:
+        raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
+    return int(size)
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a time that a user wrote: ``90s``, ``30m``, ``1.5h``."""
+    found = re.fullmatch(r"\s*(\d*\.?\d+)\s*(s|m|h)\s*", text.lower())
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < seconds < 1e9:
+        raise UserError("is no time", where=f"--time-limit {text}", remedy="say 90s, 30m or 2h")
+    return seconds
+
+
+@command(
+    opt.argument("words", "MODULE | RUN | -- COMMAND...", None, nargs=-1, required=True),
+    *opt.COMPILED,
+    opt.CHOOSE,
+    opt.QUIET,
+    opt.option("--budget", "Trials at most.", default=20, type=click.IntRange(1)),
+    opt.option("--time-limit time_limit_s", "Begin no trial after so long, and prove the best so far: 90s, 30m, 2h.",
+               "TIME", _seconds),
+    opt.option("--memory-limit memory_limit_bytes", "Temporary device memory at most: 70GiB, 8e10.", "SIZE",
+               _size_bytes),
+    opt.option("--worlds", "Variations of the costs to judge by.", default=20, type=click.IntRange(1)),
+    opt.option("--seed", "Of the variations.", default=0, show_default=True),
+    opt.cache("Keep and reuse compilations."),
+    opt.option("-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True),
+    *opt.PAGE,
+)  # fmt: skip
+def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
+    """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no GPU.
+
+    MODULE: as for 'pgle rehearse'. RUN: a run directory, with its module, measured profile and flags. The search tries
+    combine thresholds, pipelined collectives, loop double buffering and other flags that decide the schedule, one at a
+    time. It accepts a setting if the step gets half a per cent shorter, by the likely costs and on average over
+    worlds, and if it is shorter in nine of ten worlds. In a world, costs, latencies, contention and launch gaps differ.
+    All gains are predictions. The answer shows what others measured for each flag. To continue a search that was
+    stopped, give the same command again.
+
+    \b
+    pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
+    pgle tune runs/mine -o tuned
+    pgle tune --devices 8 -o tuned -- python train.py --config x
+    """
+    return api.tune(words, **options)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """``8,64,512``."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts):
+        raise UserError("is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512")
+    return tuple(map(int, parts))
+
+
+def _varied(text: str) -> tuple[str, list[str]]:
+    """``NAME=A,B``."""
+    name, equals, values = text.partition("=")
+    if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
+        raise UserError("is no name with values", where=f"--vary {text}", remedy="say --vary mesh=fsdp8,fsdp4tp2")
+    return name, values.split(",")
+
+
+def _measured(text: str) -> dict[int, float]:
+    """Size and microseconds of ``8=1.56s``."""
+    found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
+    us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
+    if found is None or not 0 < us < 1e12:
+        raise UserError("is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms")
+    return {int(found[1]): us}
+
+
+@command(
+    opt.argument("words", "-- COMMAND... | HLO...", None, nargs=-1, required=True),
+    opt.option("--devices", "Numbers of GPUs; the first is compared with.", "N,N,…", _sizes, default=""),
+    opt.option("--vary", "Values for {NAME} in the command; all combinations; repeatable.", "NAME=A,B,…", _varied,
+               multiple=True),
+    opt.option("--fit", "Of this varied name, whose values need more and more memory, take the last that fits.",
+               "NAME", default=""),
+    opt.option("--measured measured_us", "A measured step, 8=1.56s: all predictions are moved by it.", "N=TIME",
+               _measured),
+    opt.option("--profile", "Measured costs, carried to every size; without, estimates stand in for them.", "PROFILE",
+               LOCAL),
+    opt.option("--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL),
+    opt.TARGET,
+    opt.devices_per_host("GPUs that share NVLink.  [default: the target's, 8 or 72]"),
+    opt.NETWORK,
+    *opt.FLAGS,
+    opt.CHOOSE,
+    opt.QUIET,
+    opt.option("--executor", "Where rows are made: processes of this machine, or a Dask cluster.",
+               "processes|dask://HOST:PORT", default="processes", show_default=False),
+    opt.cache("Keep and reuse compilations."),
+    opt.option("-o --output", "Folder for rows and page; the same again goes on.  [default: temporary]", "DIR", FOLDER),
+    *opt.PAGE,
+)  # fmt: skip
+def scale_command(words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any) -> Answer[Any]:
+    """Predict a program's step at sizes that you do not have: does it fit, how well does it scale, where does it break?
+
+    COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is
+    executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are replaced; {4*devices} and {batch/hosts}
+    are worked out. HLO: modules instead of a program, a file for each size. All figures are predictions. The exit code
+    is 1 if no size has a step that fits.
+
+    \b
+    pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'
+    pgle scale --devices 64 --vary mesh=fsdp64,fsdp8tp8 -- python train.py --mesh {mesh}
+    """
+    return api.scale(words, vary=dict(vary), **options)
