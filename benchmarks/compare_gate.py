@@ -21,9 +21,8 @@ from itertools import product
 import numpy as np
 from compare_power import Scenario, sides, warm_up
 
-from pgle.steps.compare import Verdict, compare
+from pgle.steps.compare import Limits, Outcome, Verdict, compare, gate
 from pgle.steps.estimate import Assumptions
-from pgle.steps.gate import Limits, Outcome, gate
 from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)

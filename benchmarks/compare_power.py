@@ -24,9 +24,7 @@ from scipy.signal import lfilter
 from pgle.steps.compare import Verdict, compare
 from pgle.steps.estimate import Assumptions, block_length, bootstrap_medians
 from pgle.steps.history import Entry, LaunchSpread, make_trends, measured_spread
-from pgle.steps.series import Floats, Step, make_series
-from pgle.steps.side import Side
-from pgle.steps.steady import StepTimes, steady
+from pgle.steps.series import Floats, Side, Step, StepTimes, make_series, steady
 
 NOISE = 0.01
 """Standard deviation of a step time about its level."""

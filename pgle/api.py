@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from pgle.run.scale.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
-    from pgle.steps.series import Series
-    from pgle.steps.side import Side
-    from pgle.steps.steady import Rules
+    from pgle.steps.series import Rules, Series, Side
     from pgle.xla.log.verdict import LogVerdict
 
 R = TypeVar("R")
@@ -269,10 +267,9 @@ def compare(
     from pgle.report.steps import compare as report
     from pgle.report.steps.compare_page import charts
     from pgle.run.compare import CompareRequest, run_compare
-    from pgle.steps.compare import compare
+    from pgle.steps.compare import Limits, compare, gate
     from pgle.steps.estimate import Assumptions
-    from pgle.steps.gate import Limits, gate
-    from pgle.steps.steady import Rules
+    from pgle.steps.series import Rules
 
     rules, limits = Rules(warmup=warmup), Limits(fail_slower=fail_slower, require_faster=require_faster)
     assumptions = Assumptions(confidence, same_within, paired=paired)
@@ -625,8 +622,7 @@ def _path(given: StrPath | None) -> AnyPath | None:
 def _side(label: str, given: Times, name: str, rules: Rules) -> Side:
     """A side of a comparison: runs on disk, an array of step times, or an array for each run."""
     from pgle.run.inputs.step_times import read_side
-    from pgle.steps.side import Side
-    from pgle.steps.steady import steady
+    from pgle.steps.series import Side, steady
 
     label = label or name
     if _are_paths(given):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
-    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys "
-    "cache",
+    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys cache",
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps keep-stalls pattern confidence same-within launch-spread history",

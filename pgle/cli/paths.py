@@ -39,7 +39,7 @@ class _Share(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The share, 0 to 1."""
-        from pgle.steps.gate import parse_share
+        from pgle.steps.compare import parse_share
 
         return value if isinstance(value, float) else parse_share(value, param.opts[0] if param else "")
 

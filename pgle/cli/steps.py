@@ -81,7 +81,7 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     from pgle.report.steps import compare as report
     from pgle.report.text import say
     from pgle.run.compare import run_compare
-    from pgle.steps.gate import explanation
+    from pgle.steps.compare import explanation
 
     result, checks = run_compare(_request(options), say)
     broken = any(check.failed for check in checks)
@@ -116,10 +116,10 @@ def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
 def _request(options: dict[str, Any]) -> Any:
     from pgle.errors import UserError
     from pgle.run.compare import CompareRequest
+    from pgle.steps.compare import Limits
     from pgle.steps.estimate import Assumptions
-    from pgle.steps.gate import Limits
     from pgle.steps.history import LaunchSpread
-    from pgle.steps.steady import Rules
+    from pgle.steps.series import Rules
 
     def given(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
@@ -184,7 +184,7 @@ def add(
     from pgle.run.ask.machine import git_commit
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.history import make_entry
-    from pgle.steps.steady import Rules
+    from pgle.steps.series import Rules
 
     try:
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)

@@ -14,8 +14,7 @@ from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
-    from pgle.steps.compare import Comparison
-    from pgle.steps.gate import Check
+    from pgle.steps.compare import Check, Comparison
     from pgle.xla.log.verdict import LogVerdict
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
@@ -82,7 +81,7 @@ def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequ
         checks: of it; one that cannot tell asks for more runs.
         more: the words after ``pgle compare`` that run more of both sides, if they are known.
     """
-    from pgle.steps.gate import explanation
+    from pgle.steps.compare import explanation
 
     run = _run_of(found)
     if run is not None:

@@ -11,12 +11,10 @@ from pgle.errors import UserError
 from pgle.run.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.run.directory.directory import COMPARED
 from pgle.run.inputs.step_times import read_runs, read_side
-from pgle.steps.compare import Comparison, compare
+from pgle.steps.compare import Check, Comparison, Limits, compare, gate
 from pgle.steps.estimate import Assumptions
-from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.history import make_trends, measured_spread
-from pgle.steps.side import check_runs
-from pgle.steps.steady import Rules
+from pgle.steps.series import Rules, check_runs
 
 
 @dataclass(frozen=True)

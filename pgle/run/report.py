@@ -21,8 +21,7 @@ from pgle.run.directory.manifest import Manifest, StageRecord, read_manifest
 from pgle.run.inputs.measured_step import Side
 from pgle.run.inputs.traces import is_run_dir
 from pgle.schedule.predict import Prediction, predict
-from pgle.steps.compare import Comparison
-from pgle.steps.gate import Check
+from pgle.steps.compare import Check, Comparison
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
 

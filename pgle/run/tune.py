@@ -44,7 +44,7 @@ from pgle.run.inputs.next_command import Launch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.steps.gate import change
+from pgle.steps.compare import change
 from pgle.tune.moves import Axis, Flags, axes
 from pgle.tune.search import (
     PROGRESS,

@@ -20,8 +20,7 @@ from pgle.run.rehearse_program import RehearseCommand, launch, of_run, prepared
 from pgle.run.stages.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageResult
 from pgle.run.tune import OnTrial, TuneRequest, Tuning, begun, tune
-from pgle.steps.compare import Comparison
-from pgle.steps.gate import Check, Limits
+from pgle.steps.compare import Check, Comparison, Limits
 from pgle.xla.targets import load_target
 
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags

@@ -109,7 +109,7 @@ def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str
         else:
             malformed.append(Malformed(number, line[:80], found))
         simulated = simulated or _truth(row.get("simulated"))
-    return make_series(source, format, steps, malformed=malformed, simulated=simulated)
+    return make_series(source, format, steps, malformed=tuple(malformed), simulated=simulated)
 
 
 def _step(row: Mapping[str, Any], count: int) -> Step | str:
@@ -266,7 +266,7 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     if _only_grows([step.step_time_s for step in steps]):
         raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
-    return make_series(source, name, steps, malformed=malformed)
+    return make_series(source, name, steps, malformed=tuple(malformed))
 
 
 def _only_grows(seconds: list[float]) -> bool:

@@ -12,8 +12,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.history import NO_SPREAD, SAME_PLACE, UNKNOWN_PLACE, LaunchSpread, launch_spread
-from pgle.steps.series import Floats
-from pgle.steps.side import FEWEST_STEPS, Side
+from pgle.steps.series import FEWEST_STEPS, Floats, Side
 from pgle.trace.table import distinct
 
 FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything

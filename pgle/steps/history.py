@@ -15,9 +15,7 @@ from msgspec import Meta
 
 from pgle.errors import UserError
 from pgle.next import HISTORY_ADD, HISTORY_SHOW
-from pgle.steps.series import LONGEST_S, SHORTEST_S, Series
-from pgle.steps.side import Side, check_runs
-from pgle.steps.steady import level_shift
+from pgle.steps.series import LONGEST_S, SHORTEST_S, Series, Side, check_runs, level_shift
 
 
 @dataclass(frozen=True, slots=True)

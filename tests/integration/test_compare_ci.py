@@ -92,9 +92,7 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     assert names == set(action["outputs"])
     from pgle.report.steps.compare_page import outputs
     from pgle.steps.compare import compare
-    from pgle.steps.series import Step, make_series
-    from pgle.steps.side import Side
-    from pgle.steps.steady import steady
+    from pgle.steps.series import Side, Step, make_series, steady
 
     side = Side("a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),))
     assert names - {"hardware"} <= set(outputs(compare(side, side), ()))

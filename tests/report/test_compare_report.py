@@ -9,13 +9,10 @@ import pytest
 from pgle.report.page.html import render
 from pgle.report.steps.compare import comparison_page, document, headline, left_out_text, picture, sides_table
 from pgle.report.steps.compare_page import charts, outputs, summary, xml
-from pgle.steps.compare import Comparison, compare
+from pgle.steps.compare import Check, Comparison, Limits, Outcome, compare, gate
 from pgle.steps.estimate import Assumptions
-from pgle.steps.gate import Check, Limits, Outcome, gate
 from pgle.steps.history import LaunchSpread
-from pgle.steps.series import Mark, Step, make_series
-from pgle.steps.side import Side
-from pgle.steps.steady import steady
+from pgle.steps.series import Mark, Side, Step, make_series, steady
 
 
 def side(label: str, level: float, memory: float = 2.0**30) -> Side:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from pgle.errors import UserError
 from pgle.report.steps.compare import headline
-from pgle.steps.compare import Comparison, Verdict, compare
+from pgle.steps.compare import Comparison, Limits, Outcome, Verdict, compare, gate, overall, parse_share
 from pgle.steps.estimate import (
     MOST_RESAMPLED,
     Assumptions,
@@ -19,11 +19,8 @@ from pgle.steps.estimate import (
     bootstrap_medians,
     t_quantile,
 )
-from pgle.steps.gate import Limits, Outcome, gate, overall, parse_share
 from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
-from pgle.steps.series import Step, make_series
-from pgle.steps.side import Side
-from pgle.steps.steady import steady
+from pgle.steps.series import Side, Step, make_series, steady
 
 
 def run(level: float, seed: int, *, count: int = 200, noise: float = 0.01, loss: float = math.nan, **series: float):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pgle.run.inputs.step_times import read_runs
-from pgle.steps.series import Mark, Step, make_series
-from pgle.steps.steady import Rules, StepTimes, steady, truncation
+from pgle.steps.series import Mark, Rules, Step, StepTimes, make_series, steady, truncation
 
 
 def run(times: list[float], marks: dict[int, Mark] | None = None, rules: Rules | None = None) -> StepTimes:

@@ -12,12 +12,9 @@ from pgle.errors import printable
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Bar, Cell, Chart, Page, Prose, Section, Table, Tile, Tone, Value, table
-from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check, Outcome, overall
+from pgle.steps.compare import Check, Comparison, Guard, Outcome, Verdict, overall
 from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE
-from pgle.steps.series import Floats
-from pgle.steps.side import Guard, Side
-from pgle.steps.steady import LeftOut
+from pgle.steps.series import Floats, LeftOut, Side
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BINS = 48

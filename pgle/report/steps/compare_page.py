@@ -16,9 +16,8 @@ from pgle.report.page.html import Panel, render, seconds, svg, widened
 from pgle.report.page.markdown import escaped, fenced, section, table
 from pgle.report.page.value import Chart
 from pgle.report.steps.compare import comparison_page, headline, other_warnings, picture, pooled, sections, sides_table
-from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check, Outcome, overall
-from pgle.steps.side import Side
+from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
+from pgle.steps.series import Side
 
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
 OUTCOMES = {Outcome.OK: "✅", Outcome.FAIL: "❌", Outcome.CANNOT_TELL: "❔ cannot tell:"}

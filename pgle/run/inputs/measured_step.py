@@ -190,14 +190,17 @@ def on_host(trace: Trace) -> bool:
 
 
 def _memory(trace: Trace, program: Program, target: Target | None, hardware: Hardware | None) -> Memory | None:
-    """What the main module needs, by XLA's own plan where its dump or the trace embeds it."""
+    """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
     module = program.hlo
     if module is None or not module.is_scheduled or on_host(trace):
         return None
     path, data = as_path(module.source), trace.hlo.get(program.key, b"")
     if path.is_file():
         data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
+    plan = buffers_from_bytes(data)
+    if plan is None:
+        return None
     target = target or target_beside(module.source)
     if target is None and hardware is not None and hardware.name in BUILT_IN:
         target = load_target(hardware.name)
-    return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)
+    return find_memory(module, plan, target.memory_bytes if target else None)

@@ -19,9 +19,7 @@ from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.inputs.logs import TextLines
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
-from pgle.steps.series import MOST_STEPS, Series, check_count, once_per_step, slowest_rank
-from pgle.steps.side import Side
-from pgle.steps.steady import Rules, steady
+from pgle.steps.series import MOST_STEPS, Rules, Series, Side, check_count, once_per_step, slowest_rank, steady
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")

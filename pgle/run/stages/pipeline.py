@@ -36,8 +36,7 @@ from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
-from pgle.steps.compare import Comparison
-from pgle.steps.gate import Check, Limits
+from pgle.steps.compare import Check, Comparison, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.module_verdict import Bounds, ProfileUse

@@ -37,7 +37,6 @@ class BufferPlan:
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
     live_bytes: int  # their sum
     peak_at: str  # instruction at which the temporary buffers are most; empty where unknown
-    estimated: bool = False  # from shapes and the order of the schedule, without XLA's own plan
 
     @property
     def peak_bytes(self) -> int:
