@@ -1,6 +1,7 @@
 """The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md explains it.
 
-A command answers by its function here, which returns an `Answer`, and prints nothing unless it is interrupted.
+A command answers by its function here, which returns an `Answer`, and prints nothing unless it is interrupted. Each
+raises `UserError` for what the user can mend: a bad input, an output that exists.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
-    from pgle.run.profiled_steps import ProfiledSteps
     from pgle.run.rehearse import Rehearsal
     from pgle.run.rehearse_program import RehearseCommand
     from pgle.run.scale.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
-    from pgle.steps.series import Rules, Series, Side
+    from pgle.steps.series import Rules, Side
     from pgle.xla.log.verdict import LogVerdict
 
 R = TypeVar("R")
@@ -97,13 +97,9 @@ class Answer(Generic[Result]):
 
         from pgle.report.page.html import render
 
-        page = self.page
-        rows = 0 if page.table is None else min(len(page.table.rows), page.table.shown)
-        height = 220 + 28 * (rows + len(page.notes)) + 100 * len(page.actions[:3]) + 48 * len(page.sections)
-        height += 330 * sum(section.open for section in page.sections) + 420 * (page.timeline is not None)
-        height = min(height, 1100)
+        height = 620 if self.page.timeline is None else 1040
         style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(self.page))}"></iframe>'
 
 
 def _answers(function: Callable[P, R]) -> Callable[P, R]:
@@ -143,9 +139,6 @@ def convert(
         all_executions: keep warm-up and truncated executions.
         executor: where large inputs are read: ``processes`` of this machine, or ``dask://HOST:PORT``.
         force: overwrite.
-
-    Raises:
-        UserError: an input is bad, or the output exists.
     """
     from pgle.costs.measure.measured import AggregateOptions
     from pgle.costs.statistic import parse_statistic
@@ -186,9 +179,6 @@ def verify(
         module: regular expression searched in module names; empty: all.
         min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
         min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
-
-    Raises:
-        UserError: an input is bad, or nothing is left to compare.
     """
     from pgle.report.costs import verify as report
     from pgle.report.next_steps import after_verification
@@ -218,9 +208,6 @@ def confirm(
         jax: version of the jax that wrote the log; None: guessed.
         min_time_coverage: as of `verify`; below it a profile counts as partly used.
         min_collectives: the same.
-
-    Raises:
-        UserError: the log, or another input, cannot be read.
     """
     from pgle.report.experiment import confirm as report
     from pgle.report.next_steps import after_confirmation
@@ -259,9 +246,6 @@ def compare(
         confidence: of the intervals.
         same_within: what counts as the same, as a share.
         warmup: steps to leave out at the start; None: found.
-
-    Raises:
-        UserError: a side cannot be read, or has no steady step.
     """
     from pgle.report.next_steps import after_comparison
     from pgle.report.steps import compare as report
@@ -303,9 +287,6 @@ def predict(
         module: regular expression searched in module names; empty: the one with the longest step.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
-
-    Raises:
-        UserError: an input is bad, or no module is scheduled.
     """
     from pgle.report.schedules import predict as report
     from pgle.run.predict import PredictRequest, predict_file
@@ -329,9 +310,6 @@ def analyze(
         profile: what the scheduler was given; None: that of the run directory.
         against: another run of the program, from before; then the answer says what changed.
         against_hlo: HLO dumps of that run.
-
-    Raises:
-        UserError: an input is bad, or holds no activity of an XLA program.
     """
     from pgle.report import analyze as report
     from pgle.report.report import run_page
@@ -378,9 +356,6 @@ def rehearse(
         quiet_s: stop a command that has compiled nothing new for so long.
         output: new folder for dumps, logs and the page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
-
-    Raises:
-        UserError: the step cannot be lowered, an input is bad, or the CUDA plugin is missing.
     """
     from importlib import import_module
     from threading import Thread
@@ -418,9 +393,6 @@ def tune(
         memory_limit_bytes: temporary device memory at most; None: no limit.
         worlds: perturbed worlds to judge by.
         seed: of the worlds.
-
-    Raises:
-        UserError: as of `rehearse`.
     """
     from dataclasses import replace
 
@@ -474,9 +446,6 @@ def scale(
         executor: where rows are made: ``processes`` of this machine, or ``dask://HOST:PORT``.
         output: folder for rows and page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
-
-    Raises:
-        UserError: an input is bad.
     """
     from tempfile import TemporaryDirectory
 
@@ -507,8 +476,80 @@ def scale(
     return answer("scale", found, page, document, found.answer.good)
 
 
+@dataclass(eq=False)
+class ProfiledSteps:
+    """What `profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step` marks."""
+
+    folder: Path  # where everything is written, the trace into a folder in it
+    first: int  # steps before the window, which compile and warm up
+    count: int  # steps in it
+    answer: Answer[Conversion] | None = None
+    """The costs, after the end; None if there is no trace, or if several processes have one each."""
+    seen: int = 0  # steps that began
+    is_open: bool = False
+
+    @property
+    def trace(self) -> Path:
+        """The folder of the trace."""
+        return self.folder / "trace"
+
+    def begin_step(self, number: int, source: str) -> None:
+        """A step begins; as the hook of `pgle profile` takes it."""
+        self.seen += 1
+        if self.seen == self.first + 1:
+            self._open()
+        elif self.seen > self.first + self.count:
+            self.close()
+
+    def leave_step(self) -> None:
+        """The body of a step was left; as the hook takes it."""
+
+    def _open(self) -> None:
+        import jax
+
+        _settle(jax)
+        options: dict[str, Any] = {}
+        if make := getattr(jax.profiler, "ProfileOptions", None):  # older releases have none
+            options["profiler_options"] = make()
+            options["profiler_options"].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
+        try:
+            jax.profiler.start_trace(str(self.trace), **options)
+            self.is_open = True
+        except Exception as error:  # another session is open
+            warnings.warn(f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4)
+
+    def close(self) -> None:
+        """Close the window, once the devices have done what they were asked for."""
+        if self.is_open:
+            import jax
+
+            self.is_open = False
+            _settle(jax)
+            jax.profiler.stop_trace()
+
+
+def _settle(jax: Any) -> None:
+    """Wait for the devices: jax hands work over long before it is done."""
+    for array in jax.live_arrays():
+        with suppress(Exception):  # deleted or donated meanwhile
+            array.block_until_ready()
+
+
+def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
+    """The HLO of the converted modules, which the trace holds, by the name that XLA gives the dump of each."""
+    trace = found.measured.trace
+    known = next((item.capability for item in trace.recordings.values() if item.capability), None)
+    gpu = "" if known is None else f"sm_{known[0]}.{known[1]}_gpu_"
+    keys = {item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name) for item in found.measured.costs}
+    return {
+        f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[key]
+        for key, name in keys.items()
+        if trace.hlo.get(key)
+    }
+
+
 @contextmanager
-def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps[Answer[Conversion]]]:
+def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps]:
     """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
 
     Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted if the program has
@@ -519,19 +560,18 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         folder: new or empty.
         first: steps before the window, which compile and warm up.
         count: steps in the window.
-
-    Raises:
-        UserError: the folder holds something.
     """
     import pgle
     from pgle.files import write_files
-    from pgle.run.profiled_steps import ProfiledSteps, embedded_hlo
 
-    found: ProfiledSteps[Answer[Conversion]] = ProfiledSteps(Path(folder), first, count)
+    found = ProfiledSteps(Path(folder), first, count)
     if pgle._watched() is not None:
         yield found
         return
-    found.check()
+    if first < 0 or count < 1:
+        raise UserError(f"no window: {count} steps after {first}", remedy="say first=5, count=5")
+    if found.folder.exists() and (not found.folder.is_dir() or any(found.folder.iterdir())):
+        raise UserError("is not an empty folder", where=found.folder, remedy="name a new one")
     pgle._window = found
     try:
         yield found
@@ -543,7 +583,7 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
             raise UserError(f"the window opens after {first} steps, and pgle.step marked {found.seen}")
         if found.trace.is_dir() and sys.modules["jax"].process_count() == 1:
             found.answer = convert(found.trace, found.folder / "profile.pbtxt")
-            hlo = embedded_hlo(found.answer.result)
+            hlo = _embedded_hlo(found.answer.result)
             write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
     except UserError as error:  # training goes on without
         warnings.warn(f"pgle: no costs: {error}", stacklevel=3)
@@ -588,16 +628,12 @@ def answer(
 
 
 def _are_paths(given: object) -> bool:
-    one = isinstance(given, str | os.PathLike)
-    return one or (isinstance(given, Sequence) and all(isinstance(item, str | os.PathLike) for item in given))
+    items = given if isinstance(given, Sequence) else [given]
+    return all(isinstance(item, str | os.PathLike) for item in items)
 
 
 def _paths(given: Any, least: int = 0) -> tuple[AnyPath, ...]:
-    """Paths of one path, several or none.
-
-    Raises:
-        UserError: it is no path, or fewer are given than needed.
-    """
+    """Paths of one path, several or none."""
     from pgle.files import as_path
 
     remedy = "give a path or a list of paths"
@@ -622,21 +658,18 @@ def _path(given: StrPath | None) -> AnyPath | None:
 def _side(label: str, given: Times, name: str, rules: Rules) -> Side:
     """A side of a comparison: runs on disk, an array of step times, or an array for each run."""
     from pgle.run.inputs.step_times import read_side
-    from pgle.steps.series import Side, steady
+    from pgle.steps.series import Side, Step, make_series, steady, unfit
 
     label = label or name
     if _are_paths(given):
         return read_side(label, [str(path) for path in _paths(given)], rules=rules)
     items: list[Any] = list(given)  # type: ignore[arg-type]
-    runs = items if items and isinstance(items[0], Iterable) else [items]
-    return Side(label, tuple(steady(_series(f"{label}[{at}]", run), rules) for at, run in enumerate(runs)))
-
-
-def _series(name: str, seconds: Iterable[Any]) -> Series:
-    from pgle.steps.series import Step, make_series, unfit
-
-    steps = [Step(at, float(value)) for at, value in enumerate(seconds)]
-    for step in steps:
-        if why := unfit(step.step_time_s):
-            raise UserError(f"step {step.step}: {step.step_time_s:g} s {why}", where=name, remedy="give seconds")
-    return make_series(name, "array", steps)
+    found = []
+    for at, run in enumerate(items if items and isinstance(items[0], Iterable) else [items]):
+        steps = [Step(number, float(value)) for number, value in enumerate(run)]
+        for step in steps:
+            if why := unfit(step.step_time_s):
+                what = f"step {step.step}: {step.step_time_s:g} s {why}"
+                raise UserError(what, where=f"{label}[{at}]", remedy="give seconds")
+        found.append(steady(make_series(f"{label}[{at}]", "array", steps), rules))
+    return Side(label, tuple(found))

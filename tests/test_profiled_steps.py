@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 import pgle
-from pgle.run.profiled_steps import ProfiledSteps
 
 
 @jax.jit
@@ -83,8 +82,9 @@ def test_under_a_command_it_does_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 5), (5, 0)])
 def test_a_window_has_steps(first: int, count: int, tmp_path: Path) -> None:
-    with pytest.raises(pgle.UserError, match="no window"):
-        ProfiledSteps(tmp_path / "run", first, count).check()
+    window = pgle.profiled_steps(tmp_path / "run", first=first, count=count)
+    with pytest.raises(pgle.UserError, match="no window"), window:
+        pass
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
