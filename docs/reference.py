@@ -1,4 +1,4 @@
-"""The pages of the site that are made from the code: commands, settings; and those that lie outside docs/."""
+"""The pages of the site that are made from the code: commands, settings; and pages from outside docs/."""
 
 from __future__ import annotations
 

@@ -301,13 +301,13 @@ def analyze(
     inputs: Paths, *, hlo: Paths = (), target: str | None = None, profile: StrPath | None = None, against: Paths = (),
     against_hlo: Paths = (),
 ) -> Answer[Analysis]:  # fmt: skip
-    """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is that of `pgle report`.
+    """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is the one of `pgle report`.
 
     Args:
         inputs: traces (several are ranks of one job), a run directory or a stage of it, a rehearsal, scheduled HLO.
         hlo: HLO dumps of the traced run.
         target: GPU for expected times; None: as the HLO says.
-        profile: what the scheduler was given; None: that of the run directory.
+        profile: what the scheduler was given; None: from the run directory.
         against: another run of the program, from before; then the answer says what changed.
         against_hlo: HLO dumps of that run.
     """
@@ -347,7 +347,7 @@ def rehearse(
         step: a jitted function; or a module's file, a folder of dumps, a run directory; or the words of a command.
         args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an `AbstractMesh`.
         devices: GPUs of one host; None: as many as the step's mesh has.
-        target: GPU by name or description; None: an H100, or that of the run directory.
+        target: GPU by name or description; None: an H100, or the run directory's GPU.
         profile: measured costs; None: estimates stand in for them.
         flags: XLA flags, ``--xla_…=…``, after those of XLA_FLAGS.
         topology: ``SxHxD``, slices, hosts of each and devices of each, instead of `devices`.
@@ -436,7 +436,7 @@ def scale(
         fit: of this varied name, whose values need more and more memory, take the last that fits.
         target: GPU by name or description.
         profile: measured costs, carried to every size; None: estimates stand in for them.
-        measured_on: HLO dump that the profile was measured on; None: that of its run directory, else the first row.
+        measured_on: HLO dump that the profile was measured on; None: from its run directory, else the first row.
         flags: XLA flags.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
@@ -594,7 +594,7 @@ def _asked(
     profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
     choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,
 ) -> RehearseCommand:  # fmt: skip
-    """What is to be compiled; a function is lowered into a temporary folder, which stays."""
+    """The module to compile; a function is lowered into a temporary folder, which stays."""
     from tempfile import mkdtemp
 
     from pgle.run.capture.captured import check_fits
@@ -621,7 +621,7 @@ def _asked(
 def answer(
     command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True, version: int = 1
 ) -> Answer[R]:
-    """The answer of a command, whose name is that of the document's schema."""
+    """The answer of a command, whose name is in the document's schema."""
     from pgle.report import text
 
     return Answer(result, page, {"schema": f"pgle.{command}/{version}", **text.plain(document)}, ok)

@@ -95,7 +95,7 @@ class UserError(Exception):
     """Input or usage that the user can mend: one line saying what, where and what to do. Exit code 2.
 
     Args:
-        what: what is wrong, a clause without a full stop ("not a SQLite database").
+        what: the mistake, a clause without a full stop ("not a SQLite database").
         where: the file, option or line that it is about.
         remedy: what to do next, best a command to type, as a value: `Next.of("show", path)`.
     """

@@ -278,7 +278,7 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        for folder in sorted(folders, key=lambda item: -len(item.parts)):  # those that hold something stay
+        for folder in sorted(folders, key=lambda item: -len(item.parts)):  # non-empty ones stay
             with suppress(OSError):
                 folder.rmdir()
 

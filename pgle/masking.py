@@ -133,7 +133,7 @@ MOST_KEY_LINES = 1000
 
 
 class Masker:
-    """What is kept of a stream of output: all but credentials, byte for byte; private keys are known across reads."""
+    """A stream of output: all but credentials, byte for byte; private keys are known across reads."""
 
     def __init__(self) -> None:
         self._key_lines_left = 0  # of a private key that has begun

@@ -30,7 +30,7 @@ WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "re
 
 
 def folder(path: api.StrPath = ".") -> api.Answer[Any]:
-    """What lies in a folder, and the next thing to do with it.
+    """The files of a folder, and the next thing to do with them.
 
     Args:
         path: the folder.
@@ -86,7 +86,7 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call, with paths relative to `root`.
 
     Raises:
-        UserError: they do not satisfy the schema, or name what lies outside `root`.
+        UserError: they do not satisfy the schema, or name something outside `root`.
     """
     import jsonschema
 
@@ -116,7 +116,7 @@ def inside(root: Path, text: str) -> str:
     """A path relative to `root`, by its real name; of a folder no link leads out of `root` either.
 
     Raises:
-        UserError: it lies outside.
+        UserError: it is outside.
     """
     path = (root / text).resolve()
     links = (Path(top, name) for top, *names in os.walk(path) for name in (*names[0], *names[1]))

@@ -72,7 +72,7 @@ class MeasuredInstruction(Ran):
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What is known of the steady steps of a main module."""
+    """Facts about the steady steps of a main module."""
 
     trace: Trace  # of all ranks
     costs: ProgramCosts  # of the main module

@@ -4,8 +4,8 @@ Rows come from `pgle.analyze.window`, so they add up to the difference of the st
 for other ranks, copies, other modules, idle time by cause, slow steps, and what is not explained.
 
 Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
-place among those that share all three; names of a compiler change with every flag. What is left is matched by the
-framework's name and place alone, so that a product which another kernel now computes stays one row.
+place among the instructions that share all three; names of a compiler change with every flag. The rest is matched by
+the framework's name and place alone, so that a product which another kernel now computes stays one row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What is known of the typical step."""
+    """Facts about the typical step."""
 
     LONGER = "longer"
     SHORTER = "shorter"
@@ -105,7 +105,7 @@ class Differences:
     after: Breakdown  # breakdown of this step; the four parts of the difference add up to the steps' difference
     waiting_us: float  # by how much waits for other ranks grew
     changes: tuple[Change, ...]  # the largest first; with `other_us` they add up to `delta_us`
-    # scope, phase, GPU time before and after, those that changed most first
+    # scope, phase, GPU time before and after, the largest changes first
     layers: tuple[tuple[str, str, float, float], ...]
     # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int

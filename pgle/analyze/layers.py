@@ -224,7 +224,7 @@ class Layers:
     lines: tuple[Layer, ...]  # by file and line, that with most GPU time first
     # model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step
     mfu: float | None = None
-    hfu: float | None = None  # the same with what is computed again by rematerialisation
+    hfu: float | None = None  # the same, counting rematerialisation
 
     def phase_us(self, phase: Phase) -> float:
         """GPU time of a phase."""

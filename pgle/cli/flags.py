@@ -31,7 +31,7 @@ def flags_command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
 
-@flags_command.command("list", short_help="List settings, or those that match a word.", params=[
+@flags_command.command("list", short_help="List settings, or only the ones that match a word.", params=[
     click.Argument(["pattern"], default=""), opt.JAXLIB, *opt.PAGE,
 ])  # fmt: skip
 def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:

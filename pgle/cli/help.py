@@ -35,14 +35,14 @@ SECTIONS: dict[str, str] = {
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 
-The order of the groups is that of the page; in a group options stand as the command declares them.
+The groups have the order of the page; in a group options stand as the command declares them.
 """
 _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
 MATTERS = (
     "output profile from to hlo against target devices topology run-dir capture tune fail-slower abba flag module stat "
     "vary fit all section json force"
 )
-"""The options that `-h` shows, in their order, the first `SHORT` of those that a command has; `--help` shows all."""
+"""The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows all."""
 SHORT, EXAMPLES = 8, 3
 
 

@@ -209,7 +209,7 @@ def _program() -> str:
 
 
 def look_around() -> int:
-    """What `pgle` alone prints: what lies in this folder, and the command that goes on from there."""
+    """What `pgle` alone prints: the files of this folder, and the next command."""
     from pathlib import Path
 
     from pgle.report.experiment.begin import folder_page
@@ -272,7 +272,7 @@ def _is_anywhere() -> bool:
 
 
 def _discard_output() -> None:
-    """Have what is still to be printed go nowhere: Python complains at its end where it cannot be written."""
+    """Send pending output nowhere: Python complains at its end where it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

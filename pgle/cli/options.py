@@ -106,7 +106,7 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
         from pgle.xla.flags.text import FOUND_BY_SEARCH
 
         found: list[str] = []
-        first = None  # of those that a search found
+        first = None  # of the ones that a search found
         for number, line in enumerate(read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1):
             first = len(found) if line == FOUND_BY_SEARCH else first
             words = [] if line.lstrip().startswith("#") else line.split()

@@ -85,7 +85,7 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
 
 @command(
     opt.INPUTS, *_MEASURED,
-    opt.option("--profile", "What the scheduler was given  [default: that of RUN/perf]", "PROFILE", PATH),
+    opt.option("--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH),
     *_AGAINST, *opt.PAGE, computes=True,
 )  # fmt: skip
 def analyze_command(**options: Any) -> Answer[Any]:

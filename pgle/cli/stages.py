@@ -150,7 +150,7 @@ def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, 
 
 @command(
     *opt.STAGE,
-    opt.option("--profile", "[default: that of the run directory]", "PROFILE", PATH),
+    opt.option("--profile", "[default: from the run directory]", "PROFILE", PATH),
     opt.flag("--baseline", "Run without the profile, scheduler on: what to compare with."),
     *opt.BOUNDS, *opt.PAGE,
 )  # fmt: skip

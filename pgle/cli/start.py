@@ -27,7 +27,7 @@ def doctor_command(
 ) -> Answer[Any]:  # fmt: skip
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
 
-    Exit code 1 where something fails; warnings are allowed. With --prove what counts is not what is installed but what
+    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do not count, but what
     works: a small program is profiled, converted, verified, run with its profile, confirmed and compared, on the GPUs
     of this machine or, where there are none, on the simulated GPU.
 
@@ -119,7 +119,7 @@ def completion_command(shell: str) -> None:
 def mcp_command(folder: Path) -> None:
     """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout (extra 'mcp').
 
-    FOLDER: all that the tools read lies in it. They write nothing there. The tools are folder, analyze, verify,
+    FOLDER: the tools read only from it. They write nothing there. The tools are folder, analyze, verify,
     confirm, compare, predict, rehearse and flags_explain. Long calls report what they do, and can be cancelled.
 
     \b

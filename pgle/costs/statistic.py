@@ -104,7 +104,7 @@ def parse_statistic(text: str) -> Statistic:
     """The statistic called `text`.
 
     Raises:
-        UserError: the name is none of ``median``, ``mean``, ``min``, ``max``, ``p0`` … ``p100``.
+        UserError: the name is not one of ``median``, ``mean``, ``min``, ``max``, ``p0`` … ``p100``.
     """
     named = {"median": 50.0, "mean": None, "min": 0.0, "max": 100.0}
     if text in named:

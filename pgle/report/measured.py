@@ -25,7 +25,7 @@ MOST_STEPS = 400  # bars of the chart of step times
 
 
 def step_sections(found: Analysis, chart: bool = False) -> tuple[Section, ...]:
-    """What is known of a step; on a page with its step times as a chart."""
+    """Facts about a step; on a page with its step times as a chart."""
     step = found.step
     parts: dict[tuple[str, str], Iterable[Part]] = {
         ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
@@ -167,7 +167,7 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
     """Utilisation of the GPU, and the matrix products by type."""
     layers = step.layers
     if layers is not None and layers.mfu is not None and layers.hfu is not None:
-        again = f", {figures.share(layers.hfu)} with what is recomputed" if layers.hfu > layers.mfu else ""
+        again = f", {figures.share(layers.hfu)} with recomputation" if layers.hfu > layers.mfu else ""
         yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
     for item in step.products:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"

@@ -35,7 +35,7 @@ class Line:
     what: str  # ``reading traces``
     done: int = 0  # of `total`
     total: int = 0  # 0: not known
-    noun: str = ""  # what is counted: ``trial``; empty: a share is shown
+    noun: str = ""  # the counted thing: ``trial``; empty: a share is shown
     best: str = ""  # the best so far, in words
     since: float = field(default_factory=time.monotonic)
 

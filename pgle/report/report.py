@@ -80,7 +80,7 @@ FORMS: dict[str, Callable[[Page, Sequence[Panel], AnyPath], str]] = {
     ".svg": lambda page, panels, path: render_svg(_drawn(panels, path)),
     ".json": lambda page, panels, path: stored.as_json(page),
 }
-"""What is written, by how the file's name ends."""
+"""The form to write, by the ending of the file's name."""
 
 
 def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]) -> None:
@@ -113,7 +113,7 @@ def short(page: Page, lines: Sequence[str]) -> Page:
 
 
 def run_page(found: Gathered) -> tuple[Page, tuple[Panel, ...]]:
-    """The page of what is known of a run, and what its timeline shows.
+    """The page about a run, and what its timeline shows.
 
     It is the page of the analysis, with the comparison of step times first, and what the run directory has.
     """
@@ -182,7 +182,7 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _place(panel: Panel) -> Callable[[str], tuple[float, float] | None]:
-    """Where an instruction's longest bar lies in the first step, or the pause after that step."""
+    """Where an instruction's longest bar is in the first step, or the pause after that step."""
     codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
     until = panel.spans[0].end_us if panel.spans else panel.length_us
 
@@ -300,7 +300,7 @@ def _stages(manifest: Manifest) -> Section:
 
 
 def _about(found: Gathered) -> Iterator[tuple[str, str]]:
-    """Program, hardware, versions, date, what is simulated, and where a trace for other viewers comes from."""
+    """Program, hardware, versions, date, simulated parts, and where a trace for other viewers comes from."""
     record = next((item for item in reversed(found.manifest.stages) if item.argv), None)
     if record is not None:
         yield "program", str(Next(record.argv))

@@ -90,7 +90,7 @@ class Screen(Console):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # what is quoted stays whole
+            if follow_on:  # quoted words stay whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
             parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
@@ -242,7 +242,7 @@ def bar(fraction: float) -> str:
 
 
 def near(path: Path) -> Path:
-    """A path as short as it can be typed here: relative if it lies below the working directory."""
+    """A path as short as it can be typed here: relative if it is below the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

@@ -110,7 +110,7 @@ def sides(folder: Path) -> tuple[list[str], list[str]]:
     """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only.
 
     Raises:
-        UserError: it is none, or holds no pair yet.
+        UserError: it is not one, or holds no pair yet.
     """
     document = _load(folder)
     names, inside = document["finished"], document["inside"]

@@ -73,7 +73,7 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
     if not step.mode and DISABLE_ASYNC in step.trace.xla_flags:
         lines.append(
             f"recorded with {DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
-            "profile, trace a run without it to see what is exposed there"
+            "profile, trace a run without it to see its exposed communication"
         )
     return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank represents all
 
@@ -98,7 +98,7 @@ def _next(step: MeasuredStep, side: Side) -> tuple[str, ...]:
 
 
 def _dump(step: MeasuredStep, side: Side) -> Path | None:
-    """The HLO dump of the step that lies in or next to its traces, if there is one."""
+    """The HLO dump of the step in or next to its traces, if there is one."""
     program = step.costs.program
     modules = {program.key.name: program.fingerprints}
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in side.inputs if isinstance(path, Path))

@@ -155,7 +155,7 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
-    """What is asked of each rank that left a log in a run directory; of one log alone, under no name."""
+    """The questions for each rank that left a log in a run directory; for one log alone, under no name."""
     if request.schedule is not None and not isinstance(request.schedule, LhsSchedule):
         _check_schedule(request.schedule)
     if str(request.log) == STDIN or not request.log.is_dir():

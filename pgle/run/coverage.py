@@ -184,7 +184,7 @@ def carry_file(
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:
-    """The modules to complete for: those that `pattern` matches and the profile has costs of.
+    """The modules to complete for, which `pattern` matches and the profile has costs of.
 
     By default the one that the profile has most costs of: small helper modules share a name or two by accident. Where
     costs are named by fingerprint, each module that is named.

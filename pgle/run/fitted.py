@@ -105,7 +105,7 @@ def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: Look
 
 
 def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
-    """What XLA looked up in the profile run, if the profile lies in a run directory."""
+    """What XLA looked up in the profile run, if the profile is in a run directory."""
     if not isinstance(path, Path):
         return
     where = path.resolve()

@@ -21,7 +21,7 @@ _OTHER = "choose another --file"
 
 
 def add(path: Path, entry: Entry) -> None:
-    """Append an entry; the file is made where there is none. Another kind of file is left as it is.
+    """Append an entry; a missing file is made. Another kind of file is left as it is.
 
     Raises:
         UserError: the file cannot be read or written, or is no history.
@@ -49,7 +49,7 @@ def _add_line(path: Path, line: bytes) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file.fileno()).st_size
         if size:
-            read(path)  # refuses what is no history
+            read(path)  # refuses any other file
             file.seek(-1, os.SEEK_END)
             line = line if file.read(1) == b"\n" else b"\n" + line
         try:

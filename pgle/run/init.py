@@ -28,7 +28,7 @@ STARTERS = {
     "k8s": Starter(
         "a JobSet for Kubernetes",
         {"kubernetes/pgle-jobset.yaml": "pgle-jobset.yaml"},
-        "replace what is in CAPITALS, then: kubectl create -f pgle-jobset.yaml",
+        "replace the words in CAPITALS, then: kubectl create -f pgle-jobset.yaml",
     ),
     "github": Starter(
         "a workflow for GitHub Actions on your GPU runner",

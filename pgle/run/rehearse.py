@@ -118,7 +118,7 @@ def unread_warnings(prediction: Prediction, placed: Iterable[Placement]) -> list
 
 
 def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """What is not known of the custom calls of a scheduled module: their costs, or how they would be partitioned.
+    """The unknowns of the custom calls of a scheduled module: their costs, or how they would be partitioned.
 
     Args:
         module: the module.
@@ -398,7 +398,7 @@ OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compiled, and how."""
+    """The module to compile, and how."""
 
     module: Path  # the file
     others: tuple[str, ...]  # the other modules, which were not chosen, in words, the largest first

@@ -55,7 +55,7 @@ class RehearseCommand:
     # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
     ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
-    doubts: tuple[str, ...] = ()  # what is not known of it, one line each
+    doubts: tuple[str, ...] = ()  # its unknowns, one line each
 
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:

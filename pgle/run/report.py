@@ -39,19 +39,19 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What is known of a run."""
+    """Facts about a run."""
 
     inputs: tuple[AnyPath, ...]  # what was given
     run: RunDirectory | None = None  # the run directory; None for traces
     manifest: Manifest = field(default_factory=Manifest)  # its stages
-    analysis: Analysis | None = None  # of the trace; None where there is none
+    analysis: Analysis | None = None  # of the trace; None if absent
     profile: Profile | None = None  # the cost profile
     coverage: Coverage | None = None  # of the traced module by the profile
     # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()
     schedules: tuple[Scheduled, ...] = ()  # of these two, predicted with the profile
-    missing: tuple[str, ...] = ()  # what is not known, and why, a line each
+    missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
 
     @property
     def performance(self) -> StageRecord | None:

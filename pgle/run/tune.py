@@ -257,7 +257,7 @@ def begun(folder: Path) -> bool:
 class Bench:
     """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads."""
 
-    request: TuneRequest  # what is tuned
+    request: TuneRequest  # the program to tune
     session: Session  # schedules of the module
     baseline: Scheduled = field(init=False)  # LHS alone, by the user's own flags
     pgle: Scheduled = field(init=False)  # the same with the profile

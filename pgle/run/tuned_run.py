@@ -24,7 +24,7 @@ from pgle.steps.compare import Check, Comparison, Limits
 from pgle.xla.targets import load_target
 
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
-UNDER_NEW_FLAGS = "under the new flags: "  # begins what is announced of that
+UNDER_NEW_FLAGS = "under the new flags: "  # begins each announcement of that
 
 Searching: TypeAlias = Callable[[], AbstractContextManager[tuple[OnTrial, OnPhase]]]
 """What hears of trials and compilations while a search runs."""
@@ -38,7 +38,7 @@ class TunedRun:
     first: Pipeline  # by the user's own flags
     tuning: Tuning  # of its program, with the measured profile
     second: Pipeline | None = None  # under the new flags, profiled again; None where nothing better was found
-    # performance run of the second against the first's; None if there is none
+    # performance run of the second against the first's; None if absent
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()  # what it had to keep
     warnings: tuple[str, ...] = ()  # one line each

@@ -39,7 +39,7 @@ class Answer:
     first: Judged | None  # the row that others are compared with; None where no row has a step
     best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
     breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
-    culprit: Exposed | None  # what is exposed more there than in the first of `best`
+    culprit: Exposed | None  # the collectives exposed more there than in the first of `best`
     culprit_share: float  # of the step that it is exposed for there
     anchor: Anchor | None
 
@@ -91,7 +91,7 @@ def _anchor(rows: Sequence[Row], measured: Mapping[int, float]) -> Anchor | None
 def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
     if row.failure or not row.step_us:
         return Judged(row)
-    # Of what is estimated, compute is off by about the same share at both sizes; communication is not.
+    # Of the estimates, compute is off by about the same share at both sizes; communication is not.
     modelled = [abs(factor - 1) * row.exposed_us / row.step_us for factor in ESTIMATE_RANGE]
     faster, slower = size_spread(first.devices, row.devices)
     efficiency = _rate(row) / _rate(first)

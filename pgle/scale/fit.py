@@ -34,7 +34,7 @@ class Fit:
         return self.trials[self.at]
 
     def tried(self, row: Row) -> Fit:
-        """What is known after a row; one without a step counts as one that does not fit."""
+        """The knowledge after a row; one without a step counts as one that does not fit."""
         at, rows = self.at, {**self.rows, self.at: row}
         is_fit = not row.failure and row.fits is not False
         high = self.high if self.rows else len(self.trials)

@@ -51,7 +51,7 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
 
 
 def grown(modules: Mapping[int, str], devices: int) -> str:
-    """StableHLO at a size, from that of smaller ones.
+    """StableHLO at a size, grown from smaller sizes.
 
     Args:
         modules: the text at each of `SIZES` sizes.

@@ -103,7 +103,7 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
     """Refuse a varied name that the command does not hold, and a placeholder that nothing varies.
 
     Raises:
-        UserError: if there is none.
+        UserError: such a name or placeholder.
     """
     found = (match[1] for word in words for match in _PLACE.finditer(word) if match[1])
     used = {name for text in found for name in re.split(r"[*/]", text) if not name.isdigit()}

@@ -36,7 +36,7 @@ class Exposed:
 
     @property
     def moves_gradients(self) -> bool:
-        """Whether most of what is exposed are gradients."""
+        """Whether gradients are most of the exposed communication."""
         return KINDS[self.kind].moves == "gradients" and 2 * self.weights_us > self.exposed_us
 
 
@@ -102,7 +102,7 @@ def decoded(line: str) -> Row:
     """The row that `encoded` made a line of.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     return msgspec.json.decode(line, type=Row)
 
@@ -161,7 +161,7 @@ RECOMPUTED = "rematted_computation"
 
 
 def operations_of(module: Module, prediction: Prediction) -> float:
-    """Operations of matrix products and attention in a step, on one GPU, without those that are computed again."""
+    """Operations of matrix products and attention in a step, on one GPU, without recomputation."""
     timeline = prediction.timeline
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
     total = 0.0

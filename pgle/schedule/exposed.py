@@ -104,7 +104,7 @@ class Reason:
     why: str  # in words
     made_by: str  # what makes its operand, in the program's words with the source line; empty where nothing says so
     needed_by: str  # the first that needs its result; empty: the step returns it
-    loop: str  # the loop around it with its iterations; empty where there is none
+    loop: str  # the loop around it with its iterations; empty if absent
     help: str  # what change of the program would help
 
 

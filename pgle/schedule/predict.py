@@ -55,7 +55,7 @@ class Uncertain:
 
 
 DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is shown
-NOTICEABLE = 0.005  # of the step: what is not modelled and may be more is listed
+NOTICEABLE = 0.005  # of the step: an effect that is not modelled and may be larger is listed
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 
@@ -70,7 +70,7 @@ class Prediction:
     estimated_share: float  # of the activity time, the part whose cost was not measured
     launch: Launch  # the gaps that were used
     contention: Contention  # how much longer kernels take while a collective runs, measured or assumed; the step has it
-    steps_us: Steps  # the step as it is likely to be and at the ends of what is not known
+    steps_us: Steps  # the step as it is likely to be and at the ends of each uncertainty
     uncertain: tuple[Uncertain, ...] = ()  # costs that data decides, the widest range first
     contended_us: float = 0.0  # compute that the step loses to contention
     skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
@@ -247,7 +247,7 @@ def _in_flight(ops: Sequence[Op]) -> int:
 def _uncertain(
     module: Module, program: Program, timeline: Timeline, hardware: Hardware, measured: Mapping[str, Cost]
 ) -> tuple[Uncertain, ...]:
-    """The costs of a program that data decides: estimates by what is possible, measured ones by their samples."""
+    """The costs of a program that data decides: estimates by their possible range, measured ones by their samples."""
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
     executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
     found = []

@@ -277,7 +277,7 @@ def kind_of(module: Module, instruction: Instruction) -> str:
 class Ceiling:
     """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it."""
 
-    step_us: float  # the bound: the largest of the following, and no less than the step without what is exposed
+    step_us: float  # the bound: the largest of the following, and no less than the step without exposed time
     compute_us: float  # all compute and its launch gaps, one after the other
     communication_us: float  # the busiest communication queue
     copy_us: float  # the copy queue
@@ -291,7 +291,7 @@ def ceiling(
     breakdown: Breakdown | None = None,
     slower: float = 1.0,
 ) -> Ceiling:
-    """The bound of one step; a loop's iterations follow each other, and the loop is compute to what is around it.
+    """The bound of one step; a loop's iterations follow each other, and the loop is compute to its surroundings.
 
     Args:
         module: what `program` was read from.

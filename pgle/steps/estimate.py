@@ -163,7 +163,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How an experiment was done, and what is computed from it."""
+    """How an experiment was done, and the results."""
 
     unit: str  # what one observation is
     text: str  # how the interval is made
@@ -191,7 +191,7 @@ class Estimate:
     # of the two-sided interval at the confidence asked for; infinite if nothing is known
     half_width: float = math.inf
     detectable: float = math.inf  # smallest true difference found with probability `POWER` at this noise
-    p: float | None = None  # of the rank test, two-sided; None where there is none: the interval alone decides
+    p: float | None = None  # of the rank test, two-sided; None: no test, the interval alone decides
     least_p: float = 1.0  # the smallest p that this number of units can give; 1 without a test
     n: tuple[int, int] = (1, 1)  # units of base and new
     pair_variance: float = math.inf  # of the difference of one run of each side; estimated

@@ -78,7 +78,7 @@ class Malformed:
 
     line: int  # its number, from 1
     text: str  # its beginning
-    reason: str  # what is wrong
+    reason: str  # the mistake
 
 
 class Step(NamedTuple):
@@ -106,7 +106,7 @@ class Series:
     malformed: tuple[Malformed, ...] = ()  # lines that could not be read
     simulated: bool = False  # True where the times come from the simulated GPU
     warnings: tuple[str, ...] = field(default=())  # what the user should know, one line each
-    # where and when it ran, by name, such as ``hardware``; what is not known is left out
+    # where and when it ran, by name, such as ``hardware``; unknown ones are left out
     about: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -273,7 +273,7 @@ class StepTimes:
 
 
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
-    """Leave out what is no steady step.
+    """Leave out every step that is not steady.
 
     Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`; a checkpoint, compile or
     profile just before is given as the reason) and far below it (`DISPATCH_FACTOR`); then warm-up: the truncation

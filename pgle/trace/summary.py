@@ -56,7 +56,7 @@ class ModuleSummary:
     instructions: int  # that ran
     gpu_time_us: float  # on all devices
     share: float  # of the trace's
-    step_us: float  # median span of a steady execution on a device; NaN where there is none
+    step_us: float  # median span of a steady execution on a device; NaN if absent
     executions: tuple[ExecutionSummary, ...]  # by number
 
     @property

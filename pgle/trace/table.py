@@ -211,7 +211,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is known of one process's recording besides its activities."""
+    """Facts about one process's recording besides its activities."""
 
     utc_ns: int | None = None  # the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown
     # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown

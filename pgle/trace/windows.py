@@ -77,7 +77,7 @@ class MeasuredWindow:
     steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
     span_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
-    devices: tuple[int, ...]  # those that ran it, as indices into `Trace.devices`
+    devices: tuple[int, ...]  # the ones that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
 
 

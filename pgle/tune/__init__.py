@@ -1,1 +1,1 @@
-"""The search for flags: what is tried, in which worlds it is judged, and when it is accepted."""
+"""The search for flags: the trials, the worlds that judge them, and when it is accepted."""

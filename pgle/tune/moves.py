@@ -1,7 +1,7 @@
 """What can be changed: flags that move collectives, each as an axis along which the search walks.
 
-The catalogue says which flags decide what is scheduled or how, and which values are worth a trial. Which of them can do
-anything follows from the program: combine thresholds where there is something to combine or to split, pipelining
+The catalogue says which flags decide the scheduled program or its schedule, and which values to try. Which of them
+can do anything follows from the program: combine thresholds where there is something to combine or to split, pipelining
 where a loop holds collectives. What the compiling jaxlib does not know, or does by default, is left out.
 """
 
@@ -42,8 +42,8 @@ class Axis:
     name: str  # in words
     kind: str  # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
     settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
-    number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty where there is none
-    parts: bool = False  # whether it takes apart what is combined
+    number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty if absent
+    parts: bool = False  # whether it splits combined collectives
 
 
 def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
@@ -193,7 +193,7 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
 
 
 def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """Flags of presets that decide what is scheduled, for kinds that the program has, without the user's own."""
+    """Flags of presets that decide the scheduled program, for kinds that the program has, without the user's own."""
     known, looped = catalogue(), program.looped
     for name, kind in PRESETS.items():
         flags = {

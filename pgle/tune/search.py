@@ -198,7 +198,7 @@ def _without(axis: Axis, flags: Flags) -> list[Setting]:
 
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:
-    """What is tried, with a plus where it comes on top of flags of other axes."""
+    """The tried setting, with a plus where it comes on top of flags of other axes."""
     value = next(iter(setting.values()))
     text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
     text = f"{text}={value}" if not axis.number and axis.kind != ALL and len(setting) == 1 else text

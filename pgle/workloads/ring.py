@@ -2,7 +2,7 @@
 
 The forward edge (device i to i+1) and the back edge (last to first) are separate collective-permutes: every stage needs
 the forward edge at once, the back edge only in the next iteration; microbatches circulate `--repeats` times. The
-pattern is that of the JAX GPU performance guide (docs.jax.dev, "Pipeline Parallelism on GPU").
+pattern follows the JAX GPU performance guide (docs.jax.dev, "Pipeline Parallelism on GPU").
 """
 
 from __future__ import annotations

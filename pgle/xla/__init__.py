@@ -1,1 +1,1 @@
-"""What is known of XLA: modules, protos, flags, log lines, targets, hardware."""
+"""Facts about XLA: modules, protos, flags, log lines, targets, hardware."""

@@ -18,11 +18,11 @@ from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, b
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of one kind of collective."""
+    """Facts about one kind of collective."""
 
     name: str  # its opcode; a start, update or done adds a suffix
     primitives: tuple[str, ...] = ()  # what JAX calls it, and so its instructions
-    flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty where there is none
+    flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
     # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
     measured: str = ""  # the measured table that it takes (`pgle.costs.estimate.tables`); empty: none

@@ -292,7 +292,7 @@ def target_beside(source: str) -> Target | None:
 
     Returns:
         The description, under the name of the shipped target where that is the same GPU by its figures, else under that
-        of the device; None where there is none that can be read.
+        of the device; None if absent that can be read.
     """
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
@@ -305,7 +305,7 @@ def target_beside(source: str) -> Target | None:
 
 
 def shipped_name(target: Target) -> str:
-    """The name of the shipped target that is the same GPU by its figures; empty if there is none."""
+    """The name of the shipped target that is the same GPU by its figures; empty if absent."""
     return next((name for name in BUILT_IN if _is_same(load_target(name), target)), "")
 
 

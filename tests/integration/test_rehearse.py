@@ -76,7 +76,7 @@ def test_a_program_without_independent_compute_cannot_be_helped(programs, rehear
     assert result["used"]
     assert result["worth"].startswith("No")
     assert "nothing independent" in result["worth"]
-    assert "What is exposed has nothing to hide behind" in result["next"]
+    assert "Exposed communication has nothing to hide behind" in result["next"]
     assert result["moved"] == []
 
 

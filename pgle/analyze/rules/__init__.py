@@ -29,7 +29,7 @@ class Rule:
 _OWN = "pgle's proposal"
 _TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
 # What saves as much as is exposed: a profile run that measures collectives alone does not show that.
-_ALONE = "a profile run exposes every collective to measure it alone; what is exposed in a plain run, its trace says"
+_ALONE = "a profile run exposes every collective to measure it alone; the trace of a plain run shows what stays exposed"
 _NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run may have them"
 RULES: Mapping[str, Rule] = {
     "synchronous-collective": Rule(communication.synchronous, "synchronous collectives", 0.01,

@@ -19,7 +19,7 @@ from pgle.xla.collectives import KINDS
 LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
 SMALL_BYTES = 1 << 20  # of a collective that ought to be combined with others
 SMALL_COUNT = 8  # such collectives of one computation that are too many
-SLOW_SHARE = 0.7  # of the expected speed; what is slower is slow
+SLOW_SHARE = 0.7  # of the expected speed; below that a collective is slow
 
 
 def synchronous(step: MeasuredStep) -> Found | None:
@@ -136,7 +136,7 @@ _CHECK_LINKS = (
 
 
 def slow_collectives(step: MeasuredStep) -> Found | None:
-    """Collectives slower than XLA's table; only what is exposed of them counts."""
+    """Collectives slower than XLA's table; only their exposed time counts."""
     if step.hardware is None:
         return None
     linked = [(item, item.link.estimate_us) for item in step.collectives if item.link is not None]

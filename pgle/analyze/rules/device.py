@@ -242,7 +242,7 @@ def excessive_copies(step: MeasuredStep) -> Found:
         f"{many(len(kernels), 'kernel')} that only copy, {in_words(us)}, and {in_words(transfers_us)} of "
         f"transfers: {step.percent(us + transfers_us)} of the step",
         by_shape(kernels),
-        "donate what is updated (donate_argnums), and let neighbours agree on a layout: transposed operands, "
+        "donate updated arguments (donate_argnums), and let neighbours agree on a layout: transposed operands, "
         "sharding constraints and scans over stacked weights are what asks for copies",
         reached=(us + transfers_us) / step.step_us if us else 0.0,
     )

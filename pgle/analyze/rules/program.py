@@ -58,7 +58,7 @@ def memory_limit(step: MeasuredStep) -> Found | None:
         f"{in_percent(memory.used_share)}",
         evidence_of((item, 0.0, f"{item.size_bytes / 2**30:.3g} GiB, {item.shape}") for item in memory.live),
         "near the limit XLA computes values again and overlaps less: raise XLA_PYTHON_CLIENT_MEM_FRACTION if it is at "
-        "its default, shard or offload what lives longest, or rematerialise what is cheap",
+        "its default, shard or offload the longest-lived values, or rematerialise cheap ones",
         reached=memory.used_share,
     )
 
@@ -72,7 +72,7 @@ def rematerialised_by_xla(step: MeasuredStep) -> Found:
         "step",
         by_shape(ours),
         "give it more memory (XLA_PYTHON_CLIENT_MEM_FRACTION, --xla_gpu_memory_limit_slop_factor), or choose yourself "
-        "what is cheap to compute again (jax.checkpoint)",
+        "values that are cheap to compute again (jax.checkpoint)",
     )
 
 

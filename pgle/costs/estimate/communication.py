@@ -63,7 +63,7 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
 
 
 def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardware: Hardware) -> float:
-    """What the calls of one group add to one call with all their bytes: those that share a channel run one by one.
+    """What the calls of one group add to one call with all their bytes: calls that share a channel run one by one.
 
     A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
     bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`, 2.21 and later), so that small calls

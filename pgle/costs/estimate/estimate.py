@@ -3,7 +3,7 @@
 A bound and no estimate, so it leaves out what a cache or another algorithm may save: bytes of device memory,
 convolutions (Winograd), attention (masks) and transfers whose size data decides.
 
-Collectives and matrix products come from XLA's measured tables (`perf_tables`), scaled where there is none for a GPU or
+Collectives and matrix products come from XLA's measured tables (`perf_tables`), scaled for a GPU that has no table, or
 a fabric (`communication`, `compute`); the rest is a roofline. All that comes out is `Origin.ESTIMATED`. How far it is
 from two real jobs: docs/evidence/rehearse.md and `benchmarks/estimate.py`.
 """

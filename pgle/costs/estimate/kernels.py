@@ -324,7 +324,7 @@ def _needed(module: Module, instruction: Instruction) -> _Needed | None:
 
 
 class _Needed:
-    """How many elements of each instruction of a fusion its results need: of what is sliced, only the slices."""
+    """How many elements of each instruction of a fusion its results need: only the slices of a sliced operand."""
 
     def __init__(self, module: Module, fused: Computation) -> None:
         self.module = module

@@ -57,7 +57,7 @@ def size_spread(devices_from: int, devices_to: int, *, without: Collection[str] 
     """What a step, known at one size, may be multiplied by at another for what no compiler knows.
 
     Growth is taken as a random walk over doublings of GPUs: independent disturbances, so that it goes with the root of
-    their number. Each published program has one rate, and a further one lies in Student's prediction interval of them.
+    their number. Each published program has one rate, and a further one is in Student's prediction interval of them.
     How often programs that are left out lie in it: docs/evidence/scale.md.
 
     Args:

@@ -4,7 +4,7 @@ First choice is the median of measured instructions that are the same thing: opc
 is fused, size of the replica group. Else an estimate, times what measured instructions of the same kind cost relative
 to their estimates.
 
-What is filled in is marked (`Cost.origin`), and the provenance says how much it is. A completed profile gives every
+Filled-in costs are marked (`Cost.origin`), and the provenance says how much it is. A completed profile gives every
 measured instruction the cost that it had before, read as XLA reads it.
 """
 
@@ -145,7 +145,7 @@ class Completion:
     module: str  # name of the module
     target: str  # the hardware that was estimated for
     wanted: int  # instructions and loops of the module that take a cost
-    measured: int  # of them, those that the given profile covers
+    measured: int  # of them, the ones that the given profile covers
     filled: tuple[Cost, ...]  # the new costs
     scales: tuple[Scale, ...]  # what estimates were multiplied by, of each kind that needed one
 
@@ -210,7 +210,7 @@ def _without_invalid(profile: Profile) -> Profile:
 
 
 def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:
-    """The costs under names that change none of those that the profile has for this or any other module, by name.
+    """The costs under names that change none of the profile's costs for this or any other module, by name.
 
     The last of equal names wins, a bare name counts for every module, and a name that holds ``.remat`` makes XLA
     average equal names.

@@ -188,7 +188,7 @@ NONE = Factors(1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What is known of one factor."""
+    """Facts about one factor."""
 
     likely: float  # best guess
     low: float  # quartile of the launches; of an assumed one the lower of the two jobs
@@ -292,7 +292,7 @@ def measure_contention(
         trace: n activities ordered by (device, start).
         index: of the program, into `trace.modules`.
         kept: bool[executions], True for the executions to use.
-        module: the program's HLO, which says what is the same work.
+        module: the program's HLO, which shows which work is the same.
         naming: of the program.
 
     Returns:

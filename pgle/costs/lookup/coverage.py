@@ -45,7 +45,7 @@ class Gap:
     weight_us: float
     cost_us: float  # what it probably costs, once; nobody measured it
     total_us: float  # the same per execution of the module
-    basis: Origin | None  # the source of `cost_us`; None if there is none
+    basis: Origin | None  # the source of `cost_us`; None if absent
     assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
     is_mismatch: bool = False  # the profile has the name, for another instruction
     hint: str = ""  # where its cost may have gone, a clause; empty where nothing is known
@@ -78,7 +78,7 @@ class Implausible:
 
 
 def weigh(cost_us: float, row: Row) -> float:
-    """Microseconds per execution of the module; 0 of what is negative or not finite."""
+    """Microseconds per execution of the module; 0 for negative or non-finite values."""
     return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
 
 
@@ -88,7 +88,7 @@ def weigh_gaps(
     """The gaps with what hangs on them, heaviest first.
 
     Args:
-        costs: those that count, by row name.
+        costs: the ones that count, by row name.
         gaps: by row name: None, or the cost that XLA takes though it is another instruction's or no number.
         estimate: of instructions of ``table.module``.
     """
@@ -228,7 +228,7 @@ class ModuleCoverage:
     source: str  # the dump it was read from
     is_main: bool  # the module that the verdict is about
     against: str  # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
-    # instructions with a cost, of those that want one; copies and conditions of loops that LHS does not schedule only
+    # instructions with a cost, of all that want one; copies and conditions of loops that LHS does not schedule only
     # where they have one
     count: Share
     time: Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
@@ -268,7 +268,7 @@ class Coverage:
 
     modules: tuple[ModuleCoverage, ...]  # one each
     unused: tuple[Unused, ...]  # costs that no module takes
-    findings: tuple[Finding, ...]  # what is odd about the profile itself
+    findings: tuple[Finding, ...]  # oddities of the profile itself
     warnings: tuple[str, ...]  # one line each
     inherited: tuple[str, ...] = ()  # those of the profile itself, which its conversion gave already
 
@@ -317,7 +317,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
-    """Name and program id of the main module: of those that the profile was made for, else of all, the heaviest.
+    """Name and program id of the main module: the heaviest that the profile was made for, else the heaviest.
 
     Processes share program ids; another compilation of the same name in one process has its own and is another module.
     """

@@ -60,7 +60,7 @@ class LookupTable:
     """What XLA looks up for one module."""
 
     final: Module  # the final module; one as LHS saw it will do too
-    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None where there is none
+    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None if absent
     lhs_module: Module | None = None
 
     @property

@@ -1,6 +1,6 @@
 """A trace and the HLO dumps of its program become costs: per module, per instruction, robust to warm-up.
 
-1. `traced_programs`, `select_programs` (naming.py): the executables in the trace, and those that are asked for.
+1. `traced_programs`, `select_programs` (naming.py): the executables in the trace, and the requested ones.
 2. `name_instructions` (naming.py): under which name the time of each traced instruction is filed.
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
 4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
@@ -93,7 +93,7 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
         lines.append(f"{label}: {line}; trace the same steps on all")
     if collectives and found.program.hlo is None:
         lines.append(
-            f"{label}: no HLO, so names of collectives may not be those that LHS looks up; pass --hlo DUMP_DIR"
+            f"{label}: no HLO, so names of collectives may differ from the ones that LHS looks up; pass --hlo DUMP_DIR"
         )
     if len(found.program.fingerprints) > 1:
         lines.append(
@@ -120,7 +120,7 @@ def _dispersion(collectives: Sequence[Cost]) -> list[str]:
 
 
 def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The lines in order of first appearance, those that differ only in their module as one.
+    """The lines in order of first appearance, merged if they differ only in their module.
 
     Args:
         lines: module and line, which begins with ``MODULE: ``; others stay as they are.

@@ -5,7 +5,7 @@ others has other ids from then on, and jit compiles again under a new one; kept 
 would never be compared with the other ranks' executions, so `unite_programs` makes them one.
 
 XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name. Collectives may
-not: newer XLA renames those that stayed synchronous, and a generic ``async-start`` runs under the name it wraps. What
+not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under the name it wraps. What
 belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion, a ``.remat`` copy) is its owner's time.
 """
 
@@ -43,12 +43,12 @@ class Program:
 
     key: ModuleKey  # name and program id
     index: int  # into `Trace.modules`
-    instructions: tuple[int, ...]  # those that it ran, as indices into `Trace.instructions`, ascending
+    instructions: tuple[int, ...]  # the ones that it ran, as indices into `Trace.instructions`, ascending
     hlo: Module | None  # its final HLO module, None where none was given or embedded
     fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
-    compute_ns: int  # of those that are no collectives
-    lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None where there is none
+    compute_ns: int  # without collectives
+    lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None if absent
 
 
 def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[Program, ...]]:
@@ -97,7 +97,7 @@ def _by_time(programs: Sequence[Program]) -> tuple[Program, ...]:
 
 
 def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
-    """The HLO modules of one executable, those with its program id before those that only share its name."""
+    """The HLO modules of one executable, the ones with its program id first, then the ones that only share its name."""
     named = [module for module in modules if module.name == key.name]
     same_id = [module for module in named if module.program_id == key.program_id]
     if same_id or not named:
@@ -220,7 +220,7 @@ _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "
 
 
 class Filed(NamedTuple):
-    """What is known of one name that costs are filed under."""
+    """Facts about one name that costs are filed under."""
 
     name: str  # when LHS ran
     kind: CostKind  # what the scheduler does with the cost

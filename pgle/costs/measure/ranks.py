@@ -52,7 +52,7 @@ class Evidence(IntEnum):
     CLOCK = 0  # one clock: devices of one process, or of one recording
     ENDS = 1  # when collectives end
     WALL_CLOCKS = 2
-    ORDER = 3  # taken to begin with the same one; what is seen does not speak against it
+    ORDER = 3  # taken to begin with the same one; the observations allow it
     NONE = 4  # taken to begin with the same one, and nothing tells
     APART = 5  # taken to begin with the same one, though by wall clocks none is common
 
@@ -145,7 +145,7 @@ def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns
 class Way:
     """One way to lay two windows on each other."""
 
-    shift: int  # what is added to the numbers of the second
+    shift: int  # the offset of the second's numbers
     offset_ns: float  # median of the second's ends minus the first's
     spread_ns: float  # median distance of those from their median, at least `RESOLUTION_NS`
     points: int  # how many there are
@@ -174,7 +174,7 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
 
 
 def _medians(values: Floats, known: npt.NDArray[np.int64]) -> Floats:
-    """The median of the finite values of each row, of which there are `known`; NaN where there is none."""
+    """The median of the finite values of each row, of which there are `known`; NaN if absent."""
     ordered = np.sort(values, axis=1)  # NaN come last
     rows, last = np.arange(len(values)), np.maximum(known, 1)
     medians: Floats = (ordered[rows, (last - 1) // 2] + ordered[rows, last // 2]) / 2
@@ -235,7 +235,7 @@ class Alignment:
     shift: tuple[int, ...] = ()  # what to add to the execution numbers of each
     evidence: Evidence = Evidence.CLOCK  # the weakest that any was placed by
     apart: int = 0  # executions between the first and the last window's beginning
-    unclear: str = ""  # the label of the one with the weakest, where that is none; else empty
+    unclear: str = ""  # the label of the one with the weakest, if that is unclear; else empty
     whole: int = 0  # executions that every window has
 
     def describe(self, fewest: int, most: int) -> str:
@@ -282,7 +282,7 @@ def align(windows: Sequence[Window]) -> Alignment:
 
 
 def _nearest_first(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
-    """Each window but the first with the one it is closest to among those that came before; the closest comes first.
+    """Each window but the first with the closest earlier one; the closest pair comes first.
 
     The more collectives two have in common, the closer they are; windows of one clock come before all others.
     """
@@ -352,7 +352,7 @@ def renumbered(trace: Trace, programs: Sequence[Program], aligned: Sequence[Alig
 
 
 def _compared(filed: Sequence[Filed]) -> list[int]:
-    """The collectives to look at: those that end together on all ranks, so if possible none from rank to rank."""
+    """The collectives to look at: the ones that end together on all ranks, so if possible none from rank to rank."""
     every = [number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE]
     together = [number for number in every if ends_together(filed[number].opcode or filed[number].name)]
     # chosen by name alone: the same on every rank, though each is reduced on its own and one may lack a name

@@ -339,7 +339,7 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
 
     Args:
         samples: n occurrences. All collectives are taken to wait for all devices.
-        compute: bool[n], those that are no collectives.
+        compute: bool[n], true if not a collective.
         names: how many there are.
 
     Returns:

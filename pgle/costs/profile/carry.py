@@ -1,8 +1,8 @@
 """A profile's costs under the names of another module: another jax, another number of devices, an edited program.
 
 Instructions are matched by what they are, surest first. What an instruction is has four parts: itself (opcode, shapes,
-what is fused, the framework's name, executions), what feeds it, what uses it, and its place among those that share all
-of these. A neighbourhood is hashed as by Weisfeiler and Leman: each round adds the neighbours' hashes to one's own.
+fused operations, the framework's name, executions), what feeds it, what uses it, and its place among equal ones.
+A neighbourhood is hashed as by Weisfeiler and Leman: each round adds the neighbours' hashes to one's own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def known_share(profile: Profile, module: LookupTable) -> float:
 
 
 def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
-    """Raise `UserError` if a profile, which lies at `path`, was measured on another module."""
+    """Raise `UserError` if a profile, read from `path`, was measured on another module."""
     known = known_share(profile, module)
     if known < LEAST_KNOWN:
         raise UserError(
@@ -121,7 +121,7 @@ def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
 def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], float]:
     """Microseconds per execution of the module, by row name; and the sum of the costs that are of no such row.
 
-    Loops do not count: the costs of what is in them do.
+    Loops do not count: the costs inside them do.
     """
     effective, rows = effective_costs(profile, module.final.fingerprint), module.rows
     known = {
@@ -247,7 +247,7 @@ class Graph:
 
     @cached_property
     def feeds(self) -> Mapping[str, tuple[str, ...]]:
-        """For each row the rows that it takes its operands from, past what is no row: a bitcast, a done, a tuple."""
+        """For each row the rows of its operands, looking through a bitcast, a done or a tuple, which have none."""
         return {name: tuple(self._sources(row.instruction)) for name, row in self.rows.items()}
 
     @cached_property

@@ -143,7 +143,7 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
 
 
 def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
-    """Several costs that become one for a module; for no fingerprint: those that do so for every module."""
+    """Several costs that become one for a module; for no fingerprint: the ones that do so for every module."""
     rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
     for name, costs in groups.items():
         if len(costs) == 1:

@@ -1,6 +1,6 @@
 """Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they cannot say.
 
-XLA reads it with C++ protobuf's TextFormat. What is usual goes through one regular expression; everything else that
+XLA reads it with C++ protobuf's TextFormat. Usual text goes through one regular expression; everything else that
 TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
 check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
 nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and
@@ -242,7 +242,7 @@ _TOKENS = (
     r"|0[xX][0-9a-fA-F]++(?![\w.])|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
     r"|[][{}<>:;,/.-])*+"
 )
-"""Grammars of what is read; who only writes does without compiling them."""
+"""Grammars for reading; a writer does not compile them."""
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*", re.ASCII)
 
 

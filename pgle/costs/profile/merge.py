@@ -107,7 +107,7 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What is kept of an input besides its costs."""
+    """An input's data besides its costs."""
 
     label: str  # its name
     entries: int  # lines of its profile

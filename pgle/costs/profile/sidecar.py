@@ -6,7 +6,7 @@
                 "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
                 "origin": "measured"}, …]}
 
-One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out.
+One record per entry of the profile, in its order, one per line; unknown fields (empty or 0) are left out.
 Fields of other releases are ignored.
 """
 
@@ -35,7 +35,7 @@ class SidecarError(ValueError):
 
 
 class Record(Struct, kw_only=True, gc=False):
-    """What is known of one entry; fields as in `Cost`."""
+    """Facts about one entry; fields as in `Cost`."""
 
     name: str  # with any ``fingerprint::``
     kind: CostKind = CostKind.UNKNOWN

@@ -1,4 +1,4 @@
-"""A profile at a glance: totals by kind and origin, the costliest instructions, what is odd."""
+"""A profile at a glance: totals by kind and origin, the costliest instructions, oddities."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _RECORDED = (
     "executions_seen=window.seen window.steps_used window.steps_seen executions_dropped=window.dropped "
     "step_us=window.span_us skew_us left_out"
 )
-_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost is that of what is in it, which is there too
+_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost sums its instructions, which are listed too
 
 
 def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:

@@ -117,7 +117,7 @@ def complete_page(completions: Sequence[Completion], written: Written, following
 
 
 def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()) -> Page:
-    """How much of the profile's time was carried, what each match stands on, and what is left."""
+    """How much of the profile's time was carried, the evidence of each match, and the rest."""
     rows: list[tuple[Value, ...]] = []
     for by in By:
         rows += _sums((_BY[by],), (match.cost for match in carried.matches if match.by is by))

@@ -30,7 +30,7 @@ _TITLES = {
     Fault.NAME: "names that match nothing",
     Fault.DONE: "costs of a -done",
     Fault.LOOP: "costs of whole loops",
-    Fault.MASKED: "costs behind that of a start",
+    Fault.MASKED: "costs hidden by the cost of a start",
 }
 
 

@@ -100,7 +100,7 @@ def _weighed(module: ModuleCoverage) -> str:
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
-    """What is covered of the compilation of which it is least, in the words of `pgle confirm`."""
+    """The coverage of the compilation with the least, in the words of `pgle confirm`."""
     share = min(module.time.value or 0.0 for module in main)
     return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
 

@@ -22,7 +22,7 @@ COMMANDS = 3  # that are offered at most
 
 
 def folder_page(found: Found) -> Page:
-    """What lies in the folder, each kind with the newest of it, and the command for that."""
+    """The files of the folder, each kind with the newest of it, and the command for that."""
     note = () if found.complete else ("This folder is large: pgle looked at a part of it.",)
     if not found.sights:
         return Page(

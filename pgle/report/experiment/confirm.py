@@ -70,7 +70,7 @@ def is_stale(main: ModuleVerdict) -> bool:
 
 
 def main_lines(main: ModuleVerdict) -> Iterator[str]:
-    """What goes with `use_line`: the reason, the proof, what is missing, what to do."""
+    """What follows `use_line`: the reason, the proof, the gaps, the remedy."""
     yield main.why
     if main.line is not None:
         yield cut(f"line {main.line}: {main.proof}", PROOF)

@@ -28,7 +28,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def doctor_page(diagnosis: Diagnosis) -> Page:
-    """What is not as it should be, with its remedy; the rest with ``--all``."""
+    """Each problem with its remedy; the rest with ``--all``."""
     marked = [check for check in diagnosis.checks if check.verdict != "ok"]
     marked.sort(key=lambda check: check.verdict != "fail")
     measures, rehearses = not diagnosis.keeps_from_profiling, not diagnosis.keeps_from_rehearsing
@@ -69,7 +69,7 @@ def _short(check: Check) -> tuple[Value, ...]:
 
 
 def mended_page(result: Mended) -> Page:
-    """What is wrong with the CUDA plugin, the command that mends it, and what it changed."""
+    """The problem of the CUDA plugin, the command that mends it, and what it changed."""
     if result.repair is None:
         return Page(
             "pgle doctor --fix", (), "Nothing to mend: the CUDA plugin is complete and of jaxlib's version", "good"

@@ -26,7 +26,7 @@ def read_page(path: AnyPath) -> Page:
     """A page that was written as JSON. Pictures in it are not trusted: their words take their place.
 
     Raises:
-        UserError: it is none, or of another release.
+        UserError: it is not one, or of another release.
     """
     remedy = "write it again: pgle report RUN -o report.json"
     content = read_bytes(path, max_bytes=MAX_BYTES)

@@ -35,11 +35,11 @@ LABELS = ("LHS, no profile", "LHS with the profile")
 
 
 def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
-    """The largest fact first; the schedules in one table; what is exposed, in groups; what to do.
+    """The largest fact first; the schedules in one table; exposed collectives in groups; what to do.
 
     Args:
         result: the rehearsal.
-        picture: where the page lies; None: the page is what is made.
+        picture: where the page is; None: this makes the page itself.
     """
     schedules = _schedules(result)
     grouped = groups(result.moves)
@@ -131,7 +131,7 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         return "The step communicates nothing: its time is compute and launch gaps.", _look(result)
     is_stuck = _is_stuck(result)
     if room < ROOM:
-        what = "What is exposed has nothing to hide behind" if is_stuck else "The communication is hidden already"
+        what = "Exposed communication has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
         return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", _look(result)
     if not result.tune:
@@ -148,7 +148,7 @@ def _look(result: Rehearsal) -> str:
 
 
 def _is_stuck(result: Rehearsal) -> bool:
-    """Whether most of what is exposed has nothing to hide behind."""
+    """Whether most of the exposed time has nothing to hide behind."""
     placed = [move.after for move in result.moves if move.after is not None]
     return stuck_share(result.profiled.prediction, placed) > MOSTLY
 

@@ -56,7 +56,7 @@ def write_page(found: Scaling) -> Path:
 
 
 def scale_page(found: Scaling, path: Path | None = None) -> Page:
-    """The verdict, a row for each size and variant, what would help, and what is not known.
+    """The verdict, a row for each size and variant, what would help, and the limits.
 
     Args:
         found: the rows, judged.
@@ -102,7 +102,7 @@ def _verdict(found: Scaling) -> str:
 
 
 def _without(found: Scaling) -> list[str]:
-    """Of each size at which no variant has a step that fits, what is missing."""
+    """Of each size at which no variant has a step that fits, the reason."""
     lacks: dict[str, list[str]] = {}
     sizes = dict.fromkeys(item.row.devices for item in found.answer.rows)
     for devices in sizes:

@@ -71,7 +71,7 @@ def sections(schedules: Sequence[Schedule], grouped: Sequence[Group], labels: tu
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
-    """The longest time of a schedule in which the GPU waits for communication; None: there is none."""
+    """The longest time of a schedule in which the GPU waits for communication; None if it never waits."""
     exposed = schedule.panel.exposed
     if not len(exposed):
         return None

@@ -68,7 +68,7 @@ def sections(found: Comparison, charts: Sequence[Chart] = ()) -> Iterable[Sectio
 
 
 def other_warnings(found: Comparison) -> tuple[str, ...]:
-    """Those that `sections` does not have."""
+    """The rest, which `sections` does not have."""
     return tuple(line for line in found.warnings if not _is_on_launches(line))
 
 
@@ -195,7 +195,7 @@ def _place(found: Comparison) -> Iterable[str]:
 
 
 def about(found: Comparison) -> list[tuple[str, list[str]]]:
-    """Rows (name, of base, of new) on where the runs come from; what is known of neither side is left out."""
+    """Rows (name, of base, of new) on where the runs come from; a row without a value on either side is left out."""
     sides = (found.base, found.new)
     rows = {
         "runs": [str(len(side.runs)) for side in sides],

@@ -21,7 +21,7 @@ MOST_OPEN = 2  # devices whose lanes are open at first
 
 
 def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The devices that ran a step, in order, and what is not drawn, a line each.
+    """The devices that ran a step, in order, and the rows that are not drawn, a line each.
 
     Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
 

@@ -69,7 +69,7 @@ class Picture:
     tick_bottom: float = 0.0  # where the lines of the axis end
 
     def x(self, time: float) -> float:
-        """Where a time lies, at most at the right edge."""
+        """The x of a time, at most the right edge."""
         return GUTTER + min(time, self.until_us) * self.pixels
 
     @property
@@ -98,7 +98,7 @@ def render_svg(panels: Sequence[Panel], until_us: float = 0.0) -> str:
 
 
 def lay_out(panels: Sequence[Panel], until_us: float = 0.0) -> Picture:
-    """Where everything lies, in pixels; see `render_svg`."""
+    """Where everything is, in pixels; see `render_svg`."""
     picture = Picture(until_us or shown(panels) or 1.0)
     for panel in panels:
         _draw(panel, picture)

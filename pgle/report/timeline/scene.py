@@ -89,7 +89,7 @@ class Panel:
     label: str  # ``LHS, no profile``, ``GPU 3``
     note: str  # what its times are: ``measured``, ``predicted from estimated costs``
     parts: Breakdown  # of one step
-    length_us: float  # of what is drawn
+    length_us: float  # of the drawn part
     names: tuple[Named, ...]  # the instructions
     lanes: tuple[Lane, ...]  # compute first
     spans: tuple[Span, ...] = ()  # loops and steps

@@ -1,1 +1,1 @@
-"""Questions to what is installed: nsys, jaxlib."""
+"""Questions to installed programs: nsys, jaxlib."""

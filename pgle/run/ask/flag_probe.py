@@ -81,12 +81,12 @@ class Probe:
 class Installed:
     """What an interpreter would import."""
 
-    versions: Mapping[str, str]  # by package (``python`` too); what is not installed is absent
+    versions: Mapping[str, str]  # by package (``python`` too); missing packages are absent
     jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
 
     @property
     def jaxlib(self) -> str:
-        """The version of jaxlib; empty where there is none."""
+        """The version of jaxlib; empty if absent."""
         return self.versions.get("jaxlib", "")
 
     @property
@@ -199,7 +199,7 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
 
 
 def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
-    """What is wrong with the flags.
+    """The problems of the flags.
 
     Args:
         flags: as XLA reads them.

@@ -32,7 +32,7 @@ class Check:
 
     name: str  # what, such as ``driver``; from the table of checks
     verdict: Level  # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
-    found: str  # what is there
+    found: str  # on this machine
     remedy: str = ""  # what to do; empty for ``ok``
 
 
@@ -57,7 +57,7 @@ class Machine:
 
     ask: Callable[[Sequence[str]], tuple[bool, str]]  # whether a program ended well, and what it printed
     read: Callable[[str], str | None]  # text of a file, None where it cannot be read
-    which: Callable[[str], str | None]  # path of a program, None where there is none
+    which: Callable[[str], str | None]  # path of a program, None if absent
     glob: Callable[[str], tuple[str, ...]]  # paths that match a pattern, sorted
     environ: Mapping[str, str]  # variables
     processes: Callable[[], frozenset[str]]  # names of all running processes
@@ -67,7 +67,7 @@ class Machine:
     is_root: bool  # whether this process is root
     python: str  # the interpreter of the user's program
     installed: Installed  # what that interpreter would import
-    nsys: Callable[[], Nsys | None] = lambda: None  # the nsys to use; None where there is none
+    nsys: Callable[[], Nsys | None] = lambda: None  # the nsys to use; None if absent
 
 
 def this_machine(python: str | None = None) -> Machine:
@@ -94,7 +94,7 @@ def this_machine(python: str | None = None) -> Machine:
 
 
 def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
-    """The GPUs as nvidia-smi lists them; empty where there is none."""
+    """The GPUs as nvidia-smi lists them; empty if absent."""
     is_well, text = machine.ask(SMI_QUERY)
     gpus: list[Gpu] = []
     for line in text.splitlines() if is_well else ():

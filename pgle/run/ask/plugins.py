@@ -1,4 +1,4 @@
-"""jax's CUDA plugin: which wheels the jax at hand needs, and the commands that mend what is missing, double or old.
+"""jax's CUDA plugin: which wheels the jax at hand needs, and the commands that mend a missing, double or old one.
 
 Nothing here moves jax, and nothing adds a second plugin: wheels are named with jaxlib's version, without dependencies.
 Standard library only, since the compiler's process may be another Python than ours.
@@ -38,7 +38,7 @@ RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is wrong with the plugin, and what mends it."""
+    """The plugin's problem, and what mends it."""
 
     what: str  # a clause
     fails: bool  # whether jax will not run on GPUs so; else only rehearsals are not possible
@@ -54,7 +54,7 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
     """What to do about the plugin of an environment; None: nothing.
 
     Args:
-        versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; those that are not installed are absent.
+        versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; only installed ones.
         python: its interpreter.
     """
     jaxlib = versions.get("jaxlib", "")
@@ -85,7 +85,7 @@ def install_command() -> str:
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
-    """The versions of those that this interpreter would import, its own too, and where jaxlib is.
+    """The versions that this interpreter would import, its own too, and where jaxlib is.
 
     Other interpreters are sent the source of this function: standard library only, of Python 3.9.
     """

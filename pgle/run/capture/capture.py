@@ -309,7 +309,7 @@ def _wait_or_stop(
             return 0
         if seen != told_size:
             told_size = seen
-            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes what is there)")
+            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)")
 
 
 def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:
@@ -320,14 +320,14 @@ def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:
 
 
 def _is_known(wanted: Path | None, choose: str | None) -> bool:
-    """Whether the step is known: executed as often as tells it, or what is wanted was executed."""
+    """Whether the step is known: executed often enough, or the wanted module was executed."""
     if wanted is None or choose is None:
         return wanted is not None and not doubt_of(wanted)
     return read_captured(wanted.parent).executed.get(wanted.name, 0) > 0
 
 
 def _is_settled(wanted: Path | None, choose: str | None, folder: Path) -> bool:
-    """Whether a training step, or what is wanted, was seen: else the program is given more time."""
+    """Whether a training step, or the wanted module, was seen: else the program is given more time."""
     if wanted is None or choose is not None:
         return wanted is not None
     program = read_captured(folder)

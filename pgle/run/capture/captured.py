@@ -148,7 +148,7 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 
     Args:
         folder: where they lie.
-        dumps: where jax dumped none, those that XLA dumped before it optimised them (``--xla_dump_to``).
+        dumps: where jax dumped none, the ones that XLA dumped before it optimised them (``--xla_dump_to``).
 
     Raises:
         UserError: `dumps`, and there is neither.

@@ -37,7 +37,7 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
         folder: for the file; it exists.
 
     Raises:
-        UserError: jax cannot lower it, or it has a mesh and no argument lies on one.
+        UserError: jax cannot lower it, or it has a mesh and no argument is on one.
     """
     import jax
 
@@ -90,7 +90,7 @@ def lowered_steps(
 
 
 def _shape(leaf: Any) -> Any:
-    """An array as its shape, with its sharding if it lies on several devices; anything else as it is."""
+    """An array as its shape, with its sharding if it is on several devices; anything else as it is."""
     import jax
 
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):

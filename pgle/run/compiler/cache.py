@@ -22,7 +22,7 @@ from pgle.errors import UserError
 from pgle.files import is_bare, read_bytes
 from pgle.run.ask.flag_probe import cache_directory, installed
 
-FORMAT = 4  # part of every key; to be raised where what is stored, or how a module is read, changes
+FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
 
 LIMIT_VARIABLE = "PGLE_CACHE_MIB"
 LIMIT_MIB = 2048

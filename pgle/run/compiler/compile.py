@@ -371,8 +371,8 @@ SCHEDULING_PASSES = (
     "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
 )
 """Pipelines and passes from scheduling on, observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1).
-Those that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names): they would run
-once more before scheduling, and change what is scheduled (a step of four pipeline stages: by 1.5 %)."""
+Passes that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names): they would run
+once more before scheduling, and change the scheduled program (a step of four pipeline stages: by 1.5 %)."""
 SCHEDULER_FLAGS = frozenset(
     ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
      "--xla_gpu_experimental_matmul_perf_table_path",
@@ -392,7 +392,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
     own = request.flags
     if request.passes != "from scheduling on":
         flags.append(DUMP_BEFORE_SCHEDULING)
-    else:  # XLA takes only one of both lists; what is disabled and comes before the stage has been left out already
+    else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
         given = {flag for flag in own if flag.startswith(_DISABLED)}
         disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
         names = ",".join(name for name in SCHEDULING_PASSES.split(",") if name not in disabled)

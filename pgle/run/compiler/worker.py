@@ -155,7 +155,7 @@ class Compilation:
         self.api.compile_program(self.worker.plugin, program, target, portable, topology, options)
 
     def watch(self, program: Any) -> NoReturn:
-        """Say what phase begins, and end all once what is wanted is written."""
+        """Say what phase begins, and end all once the wanted files are written."""
         folder, name = self.folder, program.name
         has_begun: dict[str, Callable[[], bool]] = {
             "optimising": lambda: find_dump(folder, name, "before_optimizations.hlo.pb") is not None,

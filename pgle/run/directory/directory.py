@@ -216,12 +216,12 @@ class RunDirectory:
 
     @property
     def found_profile(self) -> Path | None:
-        """The cost profile that there is, in either form; None where there is none yet."""
+        """The cost profile that there is, in either form; None if absent yet."""
         return next((path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()), None)
 
     @property
     def dump_to_cover(self) -> Path:
-        """HLO of the module that uses the profile: as the baseline compiled it, or the profile run if there is none."""
+        """HLO of the module that uses the profile: as the baseline compiled it, or else the profile run."""
         baseline = self.stage("baseline").rank().hlo
         return baseline if baseline.is_dir() else self.stage("profile").rank().hlo
 
@@ -239,7 +239,7 @@ class RunDirectory:
         return self.path / "profiles" / f"profile-{digest[:12]}{suffix}"
 
     def profile_to_use(self) -> Path:
-        """`found_profile`; raises `UserError` where there is none."""
+        """`found_profile`; raises `UserError` if absent."""
         if self.found_profile is None:
             remedy = f"pass --profile, or make one: {Next.of('convert', self.path)}"
             raise UserError("no profile there yet", where=self.path, remedy=remedy)

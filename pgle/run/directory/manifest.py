@@ -66,7 +66,7 @@ class StageRecord:
     versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
     commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git
     gpus: tuple[Gpu, ...] = ()  # of this host
-    topology: Mapping[str, Any] = field(default_factory=dict)  # what is known of hosts, processes and devices, by name
+    topology: Mapping[str, Any] = field(default_factory=dict)  # facts about hosts, processes and devices, by name
     host: str = ""  # its name
     started: str = ""  # ISO time in UTC
     ended: str = ""  # ISO time in UTC; empty while it runs
@@ -119,7 +119,7 @@ class Manifest:
 
         It is done when its last run ended with 0, did its work, was asked for the same, read the same files, ran with
         the same jax, jaxlib and CUDA plugin, and left files that are still there with the same content. `versions` are
-        those that it would run with now, by package; None if no package matters.
+        the versions that it would run with now, by package; None if no package matters.
         """
         record = self.last(stage)
         if record is None:
@@ -150,7 +150,7 @@ class Manifest:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The merged manifest of a run directory; empty where there is none yet.
+    """The merged manifest of a run directory; empty at first.
 
     Raises:
         UserError: a file is damaged or written by a newer pgle.

@@ -62,7 +62,7 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
 
 
 def _log_kept(out: Path) -> Path | None:
-    """Move the compiler's last log out of the folders that are deleted; None if there is none."""
+    """Move the compiler's last log out of the folders that are deleted; None if absent."""
     logs = [path for name in _made(out) for path in (out / name).rglob(LOG) if path.is_file()]
     if not logs or (out / LOG).exists():
         return None

@@ -28,7 +28,7 @@ class Diagnosis:
 
     @property
     def keeps_from_profiling(self) -> tuple[str, ...]:
-        """Why this machine cannot profile or measure: names of checks, ``GPUs`` where there is none; empty: it can."""
+        """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU; empty: it can."""
         failed = [check.name for check in self.checks if check.verdict == "fail"]
         return tuple(dict.fromkeys([*([] if self.gpus else ["GPUs"]), *failed]))
 

@@ -49,7 +49,7 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     Args:
         run: a new run directory.
         capture: as of `pgle run`; ``auto`` takes the GPUs where there are any.
-        target: the GPU to simulate where there is none.
+        target: the GPU to simulate on a machine without GPUs.
         announce: called with the name of each stage before it starts.
 
     Raises:

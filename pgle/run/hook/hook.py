@@ -25,8 +25,8 @@ def hook_config(
         folder: of the stage.
         rank: of the launcher; where it is alone, the program may be a starter of many, and the hooks find theirs.
         capture: ``jax``, ``nsys`` or ``none``.
-        window: what is traced; ``none``.
-        flags: those that pgle added to XLA_FLAGS.
+        window: the part to trace; ``none``.
+        flags: the ones that pgle added to XLA_FLAGS.
         auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
     """
     return {

@@ -38,7 +38,7 @@ class Sight:
     """Files of one kind."""
 
     kind: str  # what they are, in words
-    paths: tuple[Path, ...]  # where, newest first; programs that are started before those that are imported
+    paths: tuple[Path, ...]  # where, newest first; started programs before imported ones
     command: str  # what to type for the newest; several are lines
 
 
@@ -82,7 +82,7 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
             name the first with its fingerprint; where all have the same that is not asked, since other modes change it.
 
     Returns:
-        None where there is none, or of several different ones none is known to be the right one.
+        None if absent, or of several different ones none is known to be the right one.
     """
     found: dict[Path, list[Path]] = {}
     for path, kind in islice(_entries(folder), MOST):

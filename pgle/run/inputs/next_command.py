@@ -36,7 +36,7 @@ class Launch:
 
     words: tuple[str, ...] = UNKNOWN  # of its command line
     options: tuple[str, ...] = ()  # of every command of pgle that starts programs
-    profiling: tuple[str, ...] = ()  # options of those that profile it
+    profiling: tuple[str, ...] = ()  # options of commands that profile it
     capture: str = ""  # the profiler; empty: left to the machine
     run: RunDirectory | None = None  # the run directory in which it was measured; None: it was not yet
 

@@ -20,7 +20,7 @@ from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, 
 MAX_FLAG_FILE_BYTES = 1 << 20
 
 OF_CPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
-"""Flags that matter for a captured program, which runs on CPUs, and not for what is compiled for GPUs."""
+"""Flags that matter for a captured program, which runs on CPUs, and not for the GPU's modules."""
 
 EFFORTS: Mapping[str, str] = {
     **dict.fromkeys(("jax_optimization_level", "jax_memory_fitting_level"), "UNKNOWN|O[0-3]"),
@@ -66,7 +66,7 @@ def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
 
 
 def flags_with(own: str) -> tuple[Flag, ...]:
-    """The flags of a captured program: the user's, and those that it or a script before it sets, which come later.
+    """The flags of a captured program: the user's, and any that it or a script before it sets, which come later.
 
     Args:
         own: the whole XLA_FLAGS as the program had them; empty where nothing set them.
@@ -274,7 +274,7 @@ def _conflicts(values: Mapping[str, str], mode: Mode) -> list[Finding]:
     return found
 
 
-# (launcher, rank, size); the first whose variables are set counts. Those that a user sets by hand come first.
+# (launcher, rank, size); the first whose variables are set counts. Variables that a user sets by hand come first.
 # Slurm sets SLURM_PROCID and SLURM_NTASKS in the batch script too; only `srun` sets SLURM_STEP_NUM_TASKS.
 LAUNCHERS: tuple[tuple[str, str, str], ...] = (
     ("pgle", "PGLE_RANK", "PGLE_RANKS"),

@@ -3,7 +3,7 @@
     with executor("dask://head:8786", len(files)) as pool:
         results = list(pool.map(read, files))
 
-What is submitted must be importable (a function of a module, no lambda), and return values are pickled. On a cluster
+A submitted function must be importable (a function of a module, no lambda), and return values are pickled. On a cluster
 the workers need pgle and see the same file system.
 """
 
@@ -31,7 +31,7 @@ CONNECT_S = 10  # seconds for which a scheduler may not answer
 
 @contextmanager
 def executor(where: str, tasks: int) -> Iterator[Executor]:
-    """An executor for so many tasks. An exception that leaves the block ends those that run here, and drops the others.
+    """An executor for so many tasks. An exception that leaves the block ends the running ones, and drops the others.
 
     Args:
         where: `PROCESSES`, one for each core and no more than tasks; or ``dask://HOST:PORT``.

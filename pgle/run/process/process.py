@@ -225,7 +225,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 class _Forwarding:
-    """Signals that we get go to the command; its end decides ours. Those that come before it runs are kept for it."""
+    """Signals that we get go to the command; its end decides ours. Earlier ones are kept for it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

@@ -50,7 +50,7 @@ OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """What is asked."""
+    """The question."""
 
     words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
     devices: tuple[int, ...]  # sizes; of files none: each has its own
@@ -96,7 +96,7 @@ class RowRequest(ScaleRequest):
 
 @dataclass(frozen=True)
 class Made:
-    """A scheduled module, and what is known of it."""
+    """A scheduled module, and its facts."""
 
     module: Module
     path: Path  # its file

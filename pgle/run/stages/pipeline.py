@@ -51,11 +51,11 @@ def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) ->
 
     Args:
         capture: the profiler, or ``simulated``.
-        window: what is traced.
+        window: the part to trace.
         simulated: the fields of `SimulatedBackEnd`.
 
     Raises:
-        UserError: `window` is none.
+        UserError: `window` cannot be read.
     """
     if capture == "auto":
         capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
@@ -138,7 +138,7 @@ class PipelineRequest:
     back_end: BackEnd  # what runs the stages
     fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
     force: bool = False  # run every stage again
-    judged: tuple[str, ...] = ()  # of the stage's flags those that the baseline runs without
+    judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Pipeline:
     coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
-    use: str  # the verdict on that, and why, as recorded; empty where there is none
+    use: str  # the verdict on that, and why, as recorded; empty if absent
     comparison: Comparison | None = None  # of the step times; None where they are too few
     checks: tuple[Check, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
@@ -179,7 +179,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
 
     Args:
         request: the experiment.
-        announce: called with the name of each stage before it starts, and with those that are skipped.
+        announce: called with the name of each stage before it starts, and with the skipped ones.
         on_result: called with what a stage came to, as it ends.
 
     Raises:
@@ -202,7 +202,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
 
 
 class _Experiment:
-    """One pass over the stages of a run directory: those that the manifest does not hold as done are run."""
+    """One pass over the stages of a run directory: stages that the manifest does not hold as done are run."""
 
     def __init__(self, request: PipelineRequest, announce: Announce, on_result: OnResult) -> None:
         self._request = request
@@ -214,7 +214,7 @@ class _Experiment:
         self._results: list[StageResult] = []
 
     def run(self) -> Pipeline:
-        """All stages; `run_pipeline` says what is raised."""
+        """All stages; `run_pipeline` lists the errors."""
         request, profiled = self._request, self._request.stage
         for name in (profiled.stage, *COMPARED):
             self._run.stage(name).check(again=self._is_recorded(name) or request.force)

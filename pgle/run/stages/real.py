@@ -146,7 +146,7 @@ def checked_window(text: str) -> str:
     """A window as the hook reads it.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not one.
     """
     found = _WINDOW.fullmatch(text)
     if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
@@ -160,7 +160,7 @@ class RealBackEnd:
     """The devices of this machine."""
 
     capture: Literal["jax", "nsys", "none"] = "jax"  # the profiler of profile stages; ``none``: the program alone
-    window: str = "auto"  # what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    window: str = "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
     # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
     cache: Cache = "off"  # JAX's persistent compilation cache
@@ -405,7 +405,7 @@ def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -
         started: when the stage began, seconds since the epoch: older files in them are not of this run.
 
     Returns:
-        The trace file; None where there is none.
+        The trace file; None if absent.
     """
     if files.traces():
         return None

@@ -175,7 +175,7 @@ def begin_record(
 
 
 def _judged(verdict: ModuleVerdict) -> dict[str, Any]:
-    """What is kept of a verdict: enough to judge again by other bounds."""
+    """The stored part of a verdict: enough to judge again by other bounds."""
     kept = {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
     fit = {"time_coverage": verdict.time_coverage, "kept_share": verdict.kept_share}
     return {**kept, **{name: share for name, share in fit.items() if share is not None}}

@@ -19,7 +19,7 @@
 #   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
 #   PGLE          the command to call (pgle)
 # With --hardware it only prints hardware=NAME.
-# Exit code: that of pgle compare; 0 with a note where there is no baseline yet.
+# Exit code: as of pgle compare; 0 with a note where there is no baseline yet.
 set -eu
 PGLE=${PGLE:-pgle}
 BASELINES=${BASELINES:-.pgle/baselines}

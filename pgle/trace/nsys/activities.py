@@ -78,7 +78,7 @@ class Graphs:
         return instruction, shared.astype(np.int32), np.where(lost, np.uint8(Reason.GRAPH_NODE), reason)
 
     def _instruction_of(self, thunk: Codes) -> Codes:
-        """The instruction of each thunk; nothing sensible where the thunk is none."""
+        """The instruction of each thunk; meaningless if the row is not a thunk."""
         return np.append(self.launches.instruction, np.int32(-1))[thunk]
 
     def hidden(self) -> Unresolved | None:
@@ -89,7 +89,7 @@ class Graphs:
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
-    """What is recorded of graphs: launches, creations of nodes, whole-graph activities."""
+    """Records of graphs: launches, creations of nodes, whole-graph activities."""
     rows = tables.rows("StringIds", ("id", "value"), like=("value", ("cuGraphLaunch", "cudaGraphLaunch")))
     names = [identity for identity, _ in rows if isinstance(identity, int)]
     traced = _traced(tables)
@@ -181,7 +181,7 @@ class Calls:
     reason: Reasons  # `Ranges.reason`
 
     def owners(self, pid: Ints, correlation: Ints) -> tuple[Codes, Reasons]:
-        """The thunk whose API call has each correlation id, and the reason where there is none."""
+        """The thunk whose API call has each correlation id, and the reason if absent."""
         found = np.full(len(pid), len(self.thunk) + NO_CALL, np.int32)
         for process, rows in by_value(pid):
             if process in self.range:

@@ -119,14 +119,14 @@ class Ranges:
     start: Ints
     end: Ints
     parent: Codes  # int32[n], the enclosing range; -1 at the top
-    # int[n + 2], the thunk, counted over thunks only, that owns what is launched directly in each range; two more rows
+    # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range; two more rows
     # stand for `NO_RANGE` and `NO_CALL`
     thunk: Codes
     reason: Reasons  # uint8[n + 2], why none does; where it is not `Reason.NONE`, `thunk` means nothing
     launches: Launches  # what the thunks and modules are
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
-        """The thunk open on each thread at each moment, and the reason where there is none."""
+        """The thunk open on each thread at each moment, and the reason if absent."""
         open_ = self.open_at(tid, at)
         return self.thunk[open_], self.reason[open_]
 
@@ -248,7 +248,7 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
 
 
 def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels) -> Ranges:
-    """Order the ranges, nest them, and say of each which thunk owns what is launched in it."""
+    """Order the ranges, nest them, and say of each which thunk owns its launches."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
     code = narrow(rank)[code]

@@ -5,7 +5,7 @@ XLA:CPU records every thunk on ``/host:CPU``, on the line of the thread that ran
 module, the same on all its devices. A thunk that encloses others on its thread (``while``, ``call``) is left out: its
 time is theirs.
 
-What is read: the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
+It reads the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
 ``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU backend on ``/host:CPU``. Of nested
 annotations the innermost is what the profiler stored. `executions.py` finds executions and launches.
 
@@ -248,7 +248,7 @@ def _recording(space: Space, data: bytes) -> Recording:
 
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
-    """``HOST:PID``, or what is known of it, different for each file."""
+    """``HOST:PID``, or the part of it that is known, different for each file."""
     pids = (plane.stat_value("process_id") for plane in space.planes if plane.name in (METADATA_PLANE, HOST_PLANE))
     pid = next((pid for pid in pids if pid is not None), None)
     host = space.hostname or path.name.split(".xplane.pb")[0]

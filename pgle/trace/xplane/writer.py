@@ -65,7 +65,7 @@ class Records:
         self._parts: list[_Part] = []
 
     def constant(self, content: bytes, where: _Mask = None) -> None:
-        """Add the same bytes to every message, or to those that `where` selects."""
+        """Add the same bytes to every message that `where` selects (all by default)."""
         sizes = np.full(self.count, len(content)) if where is None else np.where(where, len(content), 0)
         self._append(content, sizes, where)
 
@@ -154,7 +154,7 @@ class _Scopes:
 def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
+    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work of
     the CPU backend is written as kernels.
 
     Args:

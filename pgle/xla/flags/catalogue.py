@@ -102,7 +102,7 @@ class Setting:
 class KnownFlags:
     """Every flag of several jaxlib releases."""
 
-    releases: tuple[str, ...]  # those that were asked, oldest first
+    releases: tuple[str, ...]  # the ones that were asked, oldest first
     kinds: Mapping[str, str]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
     present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
 
@@ -157,7 +157,7 @@ def find(name: str) -> Setting:
         if kind is not None:
             return Setting(candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate))
     near = nearest(wanted, [*settings, *known_flags().kinds])
-    hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows those that are described"
+    hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows the described ones"
     raise UserError(f"no setting called '{wanted}'", remedy=hint)
 
 

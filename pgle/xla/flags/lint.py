@@ -1,4 +1,4 @@
-"""What is wrong with a user's XLA flags: fatal, lost, contradictory or without effect."""
+"""Problems of a user's XLA flags: fatal, lost, contradictory or without effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEVELS = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """What is to say about a text of flags."""
+    """The remarks on a text of flags."""
 
     jaxlib: str  # the release that it was checked for
     asked: bool  # True where that jaxlib itself was asked, False where the catalogue alone answers

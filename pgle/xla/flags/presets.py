@@ -128,7 +128,7 @@ def collective_matmul(jaxlib: str, *, streams: bool) -> Iterator[Finding]:
 
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
 
-PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # those that measure
+PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # the ones that measure
 MEASURES_ALONE: Mode = "sync"  # keeps every collective synchronous, to measure each alone
 
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {

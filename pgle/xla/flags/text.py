@@ -45,7 +45,7 @@ class Finding:
     level: Level
     code: str  # a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``
     flag: str  # the name it is about; empty where it is about the whole text
-    message: str  # what is so, one clause
+    message: str  # the fact, one clause
     remedy: str = ""  # what to do; may be empty
 
     def line(self) -> str:
@@ -94,7 +94,7 @@ class FlagList:
     text: str = ""  # the text itself
     ignored: str = ""  # the rest of the text after the first bare word, which XLA never sees
     file: str = ""  # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty
-    findings: tuple[Finding, ...] = ()  # what is wrong with the form of the text
+    findings: tuple[Finding, ...] = ()  # mistakes in the form of the text
 
     def effective(self) -> dict[str, str | None]:
         """The value that counts for each flag: the last, or all of them for a list that accumulates."""
@@ -124,7 +124,7 @@ class Merged:
 
 
 def parse_flags(text: str) -> FlagList:
-    """Read the text of XLA_FLAGS as XLA does. Never raises: the findings list what is wrong."""
+    """Read the text of XLA_FLAGS as XLA does. Never raises: the findings list the mistakes."""
     stripped = text.lstrip(BLANKS)
     if not stripped:
         return FlagList(text=text)

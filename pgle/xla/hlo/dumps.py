@@ -40,7 +40,7 @@ class Dumps:
     schedules: Mapping[str, AnyPath] = field(default_factory=dict)  # schedule dumps by module name
 
     def lhs_module(self, name: str) -> Module | None:
-        """A module as LHS saw it, from its schedule dump; None where there is none.
+        """A module as LHS saw it, from its schedule dump; None if absent.
 
         Raises:
             UserError: the dump is damaged.

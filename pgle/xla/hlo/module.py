@@ -147,7 +147,7 @@ class Module:
 
     @cached_property
     def scheduled(self) -> tuple[str, ...]:
-        """The computations that LHS schedules, in module order: the entry and those that only loops call.
+        """The computations that LHS schedules, in module order: the entry and computations that only loops call.
 
         Command buffers belong to them. Up to jaxlib 0.6 XLA moves scheduled instructions into a call of
         ``command_buffer.N`` after LHS, under their names (openxla/xla `command_buffer_scheduling.cc`).
@@ -179,7 +179,7 @@ class Module:
         return next(map(self.computations.get, called), None)
 
     def work(self, instruction: Instruction) -> Hashable:
-        """What two instructions share that do the same work: shapes of result and operands, what is fused or called."""
+        """Equal for two instructions that do the same work: shapes of result and operands, the called computations."""
         inner = self.wrapped(instruction) or instruction
         operands = tuple(str(self.instructions[name].shape) for name in inner.operands if name in self.instructions)
         fused = self.fused(inner)

@@ -129,8 +129,8 @@ def _grouped(
 def owner(module: Module, name: str) -> str | None:
     """The instruction whose time the time of `name` is.
 
-    Itself, if the entry computation, a loop, a branch or a call holds it; the fusion, for what is inside one (its
-    ``reduce.N`` can have a kernel of its own); the start, for what is inside an async computation. None where the
+    Itself, if the entry computation, a loop, a branch or a call holds it; the fusion, for one inside a fusion (its
+    ``reduce.N`` can have a kernel of its own); the start, for one inside an async computation. None if the
     module has no such name.
     """
     instruction = module.instructions.get(name)
@@ -154,7 +154,7 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
 
 
 def unscheduled_conditions(module: Module) -> frozenset[str]:
-    """The conditions of loops that LHS leaves as they are: those that hold nothing asynchronous.
+    """The conditions of loops that LHS leaves as they are: they hold nothing asynchronous.
 
     XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
     length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
@@ -178,7 +178,7 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command buffers and dones.
 
     XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
-    cost nothing): `pgle.xla.log.evidence.checker_counts` gives its very numbers. What is in `unscheduled_conditions`
+    cost nothing): `pgle.xla.log.evidence.checker_counts` gives its very numbers. Those in `unscheduled_conditions`
     may have a cost and can do without.
     """
     scheduled = set(module.scheduled)

@@ -41,7 +41,7 @@ def read_module(path: AnyPath) -> Module:
 
 
 def _read(path: AnyPath) -> bytes:
-    """The content of a file, of text that is none no more than its head."""
+    """The content of a file, of other text only its head."""
     if _TEXT.search(path.name) and (head := read_head(path, 4096)):
         check_begin(head, str(path))
     return read_bytes(path, max_bytes=MAX_HLO_BYTES)

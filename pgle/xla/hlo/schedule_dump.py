@@ -93,7 +93,7 @@ class Latency:
 class LhsSchedule:
     """One schedule dump."""
 
-    module: Module  # as LHS saw it, in the order that LHS chose; names are those that count for a profile
+    module: Module  # as LHS saw it, in the order that LHS chose; names are the ones that count for a profile
     # the schedules by computation name. Computations without asynchronous operations have none.
     computations: Mapping[str, ComputationSchedule]
     latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name

@@ -276,7 +276,7 @@ class Event:
     line: int  # line number, from 1
     text: str  # the line without label and prefix
     level: str = ""  # I, W, E or F; empty where the line has no XLA prefix
-    rank: str = ""  # the label of a launcher before the line; empty where there is none
+    rank: str = ""  # the label of a launcher before the line; empty if absent
     # the thread id (Abseil's prefix only), which tells processes of one log apart where nothing else does
     thread: str = ""
     seconds: float | None = None  # time of day; None where the line has none
@@ -311,7 +311,7 @@ def read_events(
             if len(rest) > MAX_LINE_BYTES:  # one endless line: keep its beginning, which has the message
                 rest = rest[:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
-        if any(mark in block for mark in MARKS):  # far quicker than the expression where there is none
+        if any(mark in block for mark in MARKS):  # far quicker than the expression if nothing matches
             yield from reader.events(block, number)
         number += block.count(b"\n")
         if not chunk:

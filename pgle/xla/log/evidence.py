@@ -113,7 +113,7 @@ class ScheduleEvidence:
     equal: int  # those whose believed cost is the profile's
     instructions: int  # scheduled instructions that take time
     source: str  # the dump
-    # of the module's instructions that want a cost those that have one of their own, as `pgle verify` counts them; None
+    # how many of the module's instructions that want a cost have their own, as `pgle verify` counts them; None
     # where nobody counted
     covered: int | None = None
     wanted: int | None = None  # all that want one

@@ -1,6 +1,6 @@
 """The verdict of one rank's log on each module: whether it used the profile, which line proves it, and what to do.
 
-No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
+No verdict relies on missing lines at the end of a log, unless the log is known to be whole: it may have been cut.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Bounds:
 
     # share of the module's time; a log alone knows no times, and there it is the share of its instructions
     time: float = 0.95
-    # what is left of the step, as a share, without the weight of collectives that have no cost
+    # the rest of the step, as a share, without the weight of collectives that have no cost
     collectives: float = 0.99
 
     def are_met(self, time: float, kept: float = 1.0) -> bool:
@@ -93,7 +93,7 @@ class ModuleVerdict:
     wanted: int | None = None
     # share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a log speaks
     time_coverage: float | None = None
-    # what is left of the step without the weight of collectives that have no cost; None likewise
+    # the rest of the step without the weight of collectives that have no cost; None likewise
     kept_share: float | None = None
     mismatched: int | None = None  # instructions that got the cost of another opcode or shape; None likewise
     fingerprint: str = ""  # where the log gives it

@@ -31,7 +31,7 @@ PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LIBRARY = "xla_cuda_plugin.so"
 
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
-"""Fields of CompileOptionsProto and of what is in it (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
+"""Fields of CompileOptionsProto and of its messages (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
 
 LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
 """Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
@@ -79,7 +79,7 @@ def compile_options(program: Program, allocator_bytes: int, efforts: Mapping[str
     """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
 
     Args:
-        program: what is to be compiled.
+        program: the module to compile.
         allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
             (jaxlib/py_client.cc); 0: unknown.
         efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.

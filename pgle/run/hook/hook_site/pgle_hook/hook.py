@@ -23,7 +23,7 @@ class Hook:
     """The hook of one process.
 
     Args:
-        config: ``capture``, ``window``, ``flags`` (those that pgle added to XLA_FLAGS).
+        config: ``capture``, ``window``, ``flags`` (added to XLA_FLAGS by pgle).
         place: the files of this rank.
         jax: the module, freshly imported.
     """
@@ -233,7 +233,7 @@ class Hook:
                 self._program_traces = False
 
     def finish(self):
-        """The program ends: close what is open, write what is known."""
+        """The program ends: close open records, write all facts."""
         if os.getpid() != self.pid:
             return
         with self._lock:

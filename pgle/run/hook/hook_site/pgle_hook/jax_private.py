@@ -93,7 +93,7 @@ def show_cache_size(is_hidden):
 
 
 def compiler_messages(on_message):
-    """Call `on_message(text)` for every message of jax's compiler, without changing what is printed."""
+    """Call `on_message(text)` for every message of jax's compiler, without changing the output."""
     logger = logging.getLogger(COMPILER_LOGGER)
     before = logger.level
 

@@ -1,4 +1,4 @@
-"""What the hook writes down: step times, and what is known of the running program."""
+"""What the hook writes down: step times, and facts about the running program."""
 
 import json
 import os

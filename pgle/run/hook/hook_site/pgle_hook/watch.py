@@ -1,4 +1,4 @@
-"""What is watched in jax: step annotations, compilations, the program's own profiler sessions, AutoPGLE, executions."""
+"""Watches in jax: step annotations, compilations, the program's own profiler sessions, AutoPGLE, executions."""
 
 import os
 import re

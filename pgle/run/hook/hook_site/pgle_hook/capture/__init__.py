@@ -1,4 +1,4 @@
-"""A program that is captured on CPUs: which modules it executes, what jax drops there, what is too large to execute.
+"""A program that is captured on CPUs: which modules it executes, what jax drops there, which are too large to execute.
 
 Several processes that one command starts as one job have the devices asked for together, and the first captures:
 without this each of eight would have eight devices, all together 64, and all would write the same files.
@@ -26,7 +26,7 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
         given: XLA_FLAGS as pgle started the command.
         gpu: the GPU that the program is to see, as of `Gpu`.
         ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
-        flags: those that pgle added to XLA_FLAGS.
+        flags: the ones that pgle added to XLA_FLAGS.
     """
     from pgle_hook.capture.executed import Executed
     from pgle_hook.capture.gpu import Gpu

@@ -15,7 +15,7 @@ from pgle_hook import guarded, jax_private
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 WRITTEN_S = 0.2
 """Time between two writings of the counts, since the program may be stopped at any time. The first two executions of
-each module, which tell a step from what is executed once, are written at once."""
+each module, which tell a step from a module that runs once, are written at once."""
 
 LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}  # of effort, as XLA numbers them
 

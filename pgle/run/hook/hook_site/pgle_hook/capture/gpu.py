@@ -27,7 +27,7 @@ class Gpu:
 
     Args:
         jax: the module, freshly imported.
-        about: what is known of the GPU: ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
+        about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
             allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each host).
     """
 

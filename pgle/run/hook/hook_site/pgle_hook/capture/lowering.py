@@ -27,12 +27,12 @@ BYTES = 1e8
 
 
 class Lowering:
-    """Lowers for GPUs, and decides what is compiled.
+    """Lowers for GPUs, and decides what to compile.
 
     Args:
         executed: the record, which gets the names of modules that cannot be lowered for GPUs.
         folder: of the dumps.
-        leaves_out: whether large programs are replaced by zeros; those that only GPUs can execute always are.
+        leaves_out: whether large programs are replaced by zeros; programs that only GPUs can execute always are.
         targets: texts of a GpuTargetConfigProto, the one with most fields first.
     """
 
@@ -41,7 +41,7 @@ class Lowering:
         self._targets = targets
         self._dumps = {}  # by the id of jax's module: the file of its dump
         self._least = BYTES if leaves_out else None
-        self._known = {}  # by the id of jax's module: it, which keeps its id, what is dumped, what is compiled
+        self._known = {}  # by the id of jax's module: it, which keeps its id, the dumped module, the compiled one
         self._zeros = {}
 
     def watch(self):
@@ -113,12 +113,12 @@ class Lowering:
             guarded(lambda: partition(dumped, for_gpus, compile_, given, self._targets))
 
     def _instead(self, module):
-        """What is compiled instead of a module; None: itself."""
+        """The module to compile instead of a module; None: itself."""
         return self._known.get(id(module), (None, None, None))[2]
 
 
 def _signature(module, least):
-    """A module with the same arguments and results that returns zeros; None where there is none."""
+    """A module with the same arguments and results that returns zeros; None if absent."""
     try:
         return jax_private.signature(module, least)
     except Exception:  # results that are no numbers, a jax without these parts

@@ -106,6 +106,6 @@ def executed_in(text):
             if called:
                 inner[name].append((called.group(1), int(trips.group(1)) if trips else 1))
     totals = {}
-    for name in sizes:  # a computation comes after those that it calls
+    for name in sizes:  # a computation comes after its callees
         totals[name] = sizes[name] + sum(trips * totals.get(body, 0) for body, trips in inner[name])
     return totals.get(entry, 0)
