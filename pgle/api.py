@@ -431,7 +431,7 @@ def scale(
         build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size for which it raises
             ValueError, or jax refuses the step, is a row that says why. Or the words of a command with placeholders; or
             files of modules, one for each size.
-        devices: numbers of GPUs; the first is compared with, of functions and files the smallest. Of files none.
+        devices: numbers of GPUs; the smallest is compared with. Of files none.
         vary: values for placeholders in a command, by name; all combinations are tried.
         fit: of this varied name, whose values need more and more memory, take the last that fits.
         target: GPU by name or description.

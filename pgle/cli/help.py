@@ -39,8 +39,8 @@ The groups have the order of the page; in a group options stand as the command d
 """
 _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
 MATTERS = (
-    "output profile from to hlo against target devices topology run-dir capture tune fail-slower abba flag module stat "
-    "vary fit all section json force"
+    "output profile from to hlo against target devices topology network run-dir capture tune fail-slower abba flag "
+    "module stat vary fit all section json force"
 )
 """The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows all."""
 SHORT, EXAMPLES = 8, 3

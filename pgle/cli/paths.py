@@ -30,8 +30,10 @@ class _Bandwidth(Between):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
-        number, unit = re.fullmatch(r"(.*?)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value), re.DOTALL).groups()  # type: ignore[union-attr]
-        return super().convert(number, param, ctx) / (1 if unit in (None, "GB/s") else 8)
+        found = re.fullmatch(r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s.", param, ctx)
+        return super().convert(found[1], param, ctx) / (1 if found[2] in (None, "GB/s") else 8)
 
 
 class _Share(click.FloatRange):

@@ -148,7 +148,7 @@ def _measured(text: str) -> dict[int, float]:
 
 @command(
     opt.argument("words", "-- COMMAND... | HLO...", None, nargs=-1, required=True),
-    opt.option("--devices", "Numbers of GPUs; the first is compared with.", "N,N,…", _sizes, default=""),
+    opt.option("--devices", "Numbers of GPUs; the smallest is compared with.", "N,N,…", _sizes, default=""),
     opt.option("--vary", "Values for {NAME} in the command; all combinations; repeatable.", "NAME=A,B,…", _varied,
                multiple=True),
     opt.option("--fit", "Of this varied name, whose values need more and more memory, take the last that fits.",

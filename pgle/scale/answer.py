@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import hypot, inf
 
 from pgle.costs.estimate.sizes import size_spread
-from pgle.errors import UserError
 from pgle.scale.anchor import Anchor
 from pgle.scale.row import Exposed, Row
 from pgle.schedule.predict import ESTIMATE_RANGE
@@ -36,7 +35,7 @@ class Answer:
     """All rows, judged."""
 
     rows: tuple[Judged, ...]
-    first: Judged | None  # the row that others are compared with; None where no row has a step
+    first: Judged | None  # the smallest size, which others are compared with; None where no row has a step
     best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
     breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
     culprit: Exposed | None  # the collectives exposed more there than in the first of `best`
@@ -50,6 +49,12 @@ class Answer:
         return max((item.row.devices for item in self.best if item.row.devices < until), default=None)
 
     @property
+    def grows(self) -> str:
+        """The part of the step that grew most, for the same work, from the first row of `best` to where it breaks."""
+        more_us = {} if self.breaks is None else more_than(self.best[0].row, self.breaks.row)
+        return max(more_us, key=more_us.__getitem__, default="")
+
+    @property
     def good(self) -> bool:
         """Whether there is a step that fits."""
         return any(not item.row.failure and item.row.fits is not False for item in self.rows)
@@ -59,12 +64,10 @@ def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> 
     """Judge all rows.
 
     Args:
-        rows: in the order in which they were asked for.
-        measured: microseconds of a measured step by size, one at most.
-
-    Raises:
-        UserError: there is no step at the measured size.
+        rows: of any order; those of smaller sizes come first in the answer.
+        measured: microseconds of a measured step by size, one at most; the first variant's.
     """
+    rows = sorted(rows, key=lambda row: row.devices)
     there = [row for row in rows if not row.failure and row.step_us > 0]
     if not there:
         return Answer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
@@ -79,13 +82,8 @@ def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> 
 
 
 def _anchor(rows: Sequence[Row], measured: Mapping[int, float]) -> Anchor | None:
-    for devices, us in measured.items():
-        row = next((row for row in rows if row.devices == devices), None)
-        if row is None:
-            remedy = f"add {devices} to --devices"
-            raise UserError(f"no step is predicted for {devices} GPUs", where="--measured", remedy=remedy)
-        return Anchor(devices, us, row.step_us)
-    return None
+    found = (Anchor(row.devices, measured[row.devices], row.step_us) for row in rows if row.devices in measured)
+    return next(found, None)
 
 
 def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
@@ -124,6 +122,18 @@ def _interval(row: Row, first: Row, anchor: Anchor | None) -> Range:
         max(step - hypot(step - ends[0], step * (1 - low)), 0.0),
         step + hypot(ends[1] - step, step * (high - 1)),
     )
+
+
+def more_than(first: Row, row: Row) -> dict[str, float]:
+    """By part of the step, the microseconds that it takes more than at another size for the same work."""
+    work = (row.operations or 1.0) / (first.operations or 1.0)
+    parts = {
+        "compute": "compute_us",
+        "exposed communication": "exposed_us",
+        "copies": "copy_us",
+        "idle time": "idle_us",
+    }
+    return {words: getattr(row, name) - work * getattr(first, name) for words, name in parts.items()}
 
 
 def _rate(row: Row) -> float:

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from pgle.errors import UserError
+from pgle.errors import UserError, suggestion
 
 MOST_TRIALS = 200  # more is a slip of the keyboard
 
-_PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z0-9_]+(?:[*/][A-Za-z0-9_]+)*)\}")
+_PLACE = re.compile(r"\{\{|\}\}|\{(\w+(?: *[*/] *\w+)*)\}", re.ASCII)
 """A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces are one brace."""
+
+_SUM = re.compile(r"\{[\w *\/+%()-]+\}", re.ASCII)  # braces around something else that is worked out
 
 
 class UnfitError(ValueError):
@@ -105,16 +107,24 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
     Raises:
         UserError: such a name or placeholder.
     """
-    found = (match[1] for word in words for match in _PLACE.finditer(word) if match[1])
-    used = {name for text in found for name in re.split(r"[*/]", text) if not name.isdigit()}
-    known = {"devices", "hosts", *varied}
-    if taken := {"devices", "hosts"} & set(varied):
+    own = {"devices", "hosts"}
+    if taken := own & set(varied):
         raise UserError("is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name")
+    used = set[str]()
+    for texts, known in [(words, own | set(varied)), *((values, own) for values in varied.values())]:
+        for text in texts:
+            found = {name for match in _PLACE.finditer(text) for name in re.findall(r"[A-Za-z_]\w*", match[1] or "")}
+            if unknown := sorted(found - known):
+                remedy = suggestion(unknown[0], known) or f"add --vary {unknown[0]}=A,B"
+                remedy += f"; for braces of your own write {{{{{unknown[0]}}}}}"
+                raise UserError("has no value", where=f"{{{unknown[0]}}}", remedy=remedy)
+            for wrong in _SUM.findall(_PLACE.sub("", text)):
+                if known & set(re.findall(r"\w+", wrong)):
+                    remedy = "only * and / are worked out: {4*devices}, {batch/hosts}"
+                    raise UserError("is no placeholder", where=wrong, remedy=remedy)
+            used |= found
     if unused := [name for name in varied if name not in used]:
         raise UserError("is not in the command", where=f"--vary {unused[0]}", remedy=f"write {{{unused[0]}}} in it")
-    if unknown := sorted(used - known):
-        remedy = f"add --vary {unknown[0]}=A,B, or write {{{{{unknown[0]}}}}} for braces of your own"
-        raise UserError("has no value", where=f"{{{unknown[0]}}}", remedy=remedy)
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
@@ -126,7 +136,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def _worked_out(text: str, values: Mapping[str, str]) -> str:
     """The value of a placeholder: ``batch``, ``4*devices``, ``devices/8``."""
-    first, *rest = re.split(r"([*/])", text)
+    first, *rest = re.split(r" *([*/]) *", text)
     if not rest:
         return values[first]
     result = _number(first, values)

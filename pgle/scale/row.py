@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.kernels import attention_operations, matmuls
+from pgle.costs.estimate.kernels import attention_operations, is_product, matmuls
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import Prediction
 from pgle.xla.collectives import KINDS
@@ -110,13 +110,17 @@ def decoded(line: str) -> Row:
 def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hardware) -> tuple[Exposed, ...]:
     """The collectives of a step by kind, group and hosts, the most exposed first."""
     found: dict[tuple[str, int, int], Exposed] = {}
-    weights = _weight_sizes(module)
+    weights, flow = _weight_sizes(module), _Flow.of(module)
     for item in prediction.timeline.exposures:
         if item.kind not in KINDS or item.name not in module.instructions:
             continue
         instruction = module.instructions[item.name]
         inner = module.wrapped(instruction) or instruction
         size, hosts = _reach(module, inner, hardware)
+        # activations come from products and go to others; weights and gradients do one of both
+        is_weights = _moves_weights(module, item.kind, inner, size, weights) and not (
+            item.name in flow.before and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
+        )
         fabric: Fabric = "network" if hosts > 1 else "NVLink"
         was = found.get((item.kind, size, hosts)) or Exposed(item.kind, size, hosts, fabric, 0.0, 0.0, 0)
         found[item.kind, size, hosts] = replace(
@@ -124,7 +128,7 @@ def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hard
             time_us=was.time_us + item.duration_us,
             exposed_us=was.exposed_us + item.exposed_us,
             count=was.count + item.count,
-            weights_us=was.weights_us + item.exposed_us * _moves_weights(module, item.kind, inner, size, weights),
+            weights_us=was.weights_us + item.exposed_us * is_weights,
         )
     return tuple(sorted(found.values(), key=lambda item: (-item.exposed_us, -item.time_us, item.kind)))
 
@@ -135,6 +139,29 @@ def _weight_sizes(module: Module) -> frozenset[int]:
     trips = {count for item in module.walk() if item.opcode == "while" and (count := trip_count(item))} | {1}
     sizes = {prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions}
     return frozenset(size // count for size in sizes for count in trips if size % count == 0 and size > count)
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """What matrix products and loops feed and use, each within its computation."""
+
+    after: frozenset[str]  # instructions that one feeds, itself or through others
+    before: frozenset[str]  # instructions that feed one
+
+    @classmethod
+    def of(cls, module: Module) -> _Flow:
+        after, before = set[str](), set[str]()
+        for computation in map(module.computations.__getitem__, module.scheduled):
+            works = {
+                item.name for item in computation.instructions if item.opcode == "while" or is_product(module, item)
+            }
+            for item in computation.instructions:
+                if any(name in works or name in after for name in item.operands):
+                    after.add(item.name)
+            for item in reversed(computation.instructions):
+                if item.name in works or item.name in before:
+                    before.update(item.operands)
+        return cls(frozenset(after), frozenset(before))
 
 
 def _moves_weights(module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]) -> bool:

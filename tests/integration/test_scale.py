@@ -56,6 +56,8 @@ def test_the_largest_batch_that_fits(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--devices", "8", "--vary", "mesh=a", *PROGRAM], "--vary mesh: is not in the command"),
         (["--devices", "eight", *PROGRAM], "--devices eight: is no list of sizes"),
         (["--devices", "8", "--measured", "8s", *PROGRAM], "say 8=1.56s"),
+        (["--devices", "8", "--measured", "16=8s", *PROGRAM], "no step is predicted for 16 GPUs; add 16 to --devices"),
+        (["--devices", "8", "--network", "50GB", *PROGRAM], "'50GB' is no bandwidth: say 50GB/s or 400Gbit/s"),
         (["--devices", "8", "--fit", "n", *PROGRAM], "--fit n: is not varied"),
         (["--devices", "8", "--", "no-such-program-x"], "no such program"),
     ],

@@ -45,7 +45,9 @@ BROKEN = (row(8, 1e5), row(64, 1.04e5, 4e3), row(512, 1.25e5, 2.5e4))
 
 def test_the_verdict_names_what_breaks_and_where() -> None:
     page = scale_page(found(*BROKEN))
-    assert page.verdict == "Scales to 64 GPUs; at 512 gradients' all-reduce over 64 hosts costs 20 %"
+    assert (
+        page.verdict == "Scales to 64 GPUs; at 512 gradients' all-reduce over 64 hosts is exposed for 20 % of the step"
+    )
     assert page.tone == "warn"
     assert page.next[0].endswith("-- python train.py 512")
 
@@ -54,13 +56,21 @@ def test_what_scales_says_how_far() -> None:
     assert scale_page(found(*BROKEN[:2])).verdict == "Scales to 64 GPUs (efficiency 96 %)"
 
 
-@pytest.mark.parametrize(("word", "is_said"), [("32", True), ("{4*devices}", False)])
+def test_what_breaks_at_the_second_size_does_not_scale() -> None:
+    verdict = scale_page(found(row(8, 1e5), row(64, 1.25e5, 2.5e4))).verdict
+    assert verdict.startswith("Does not scale beyond 8 GPUs; at 64 gradients' all-reduce over 8 hosts is exposed for")
+    verdict = scale_page(found(row(8, 1e5, 1.0), row(64, 1.5e5, 2.0))).verdict
+    assert verdict == "Does not scale beyond 8 GPUs; at 64 efficiency is 67 %: compute grows most"
+
+
+@pytest.mark.parametrize(("word", "is_said"), [("32", True), ("{devices}", True), ("{4*devices}", False)])
 def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) -> None:
     refused = Row(48, failure="ValueError: the batch, 32, is not divisible by 48")
     scaled = found(*BROKEN, refused)
     scaled = replace(scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word)))
     assert (
-        any("let it grow with them: --batch '{2*devices}'" in str(note) for note in scale_page(scaled).notes) == is_said
+        any("let it grow with the GPUs: --batch '{2*devices}'" in str(note) for note in scale_page(scaled).notes)
+        == is_said
     )
 
 
@@ -113,10 +123,29 @@ def test_a_size_that_the_program_refuses_is_a_line() -> None:
 
 
 def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
-    page = scale_page(found(row(8, 1e5, memory_bytes=60 * GIB)))
-    assert (page.verdict, page.tone) == ("It fits at no size", "bad")
+    page = scale_page(found(row(8, 1e5, memory_bytes=80 * GIB), row(64, 1e5, memory_bytes=78 * GIB)))
+    said = "Does not fit: 78.00 GiB on 64 GPUs, where jax's allocator has 59.00 GiB"
+    assert (page.verdict, page.tone) == (said, "bad")
     assert page.actions[0].title == "Make it fit at 8 GPUs"
     assert page.next == ("write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",)
+
+
+def test_what_fits_if_jax_gets_more_of_the_memory_says_so() -> None:
+    page = scale_page(found(row(8, 1e5, memory_bytes=70 * GIB)))
+    assert page.actions[0].why == "11.00 GiB are missing; set XLA_PYTHON_CLIENT_MEM_FRACTION=0.94"
+    assert page.next == ("repeat with XLA_PYTHON_CLIENT_MEM_FRACTION=0.94 in the environment",)
+
+
+def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
+    said = "8 GPUs, n tried: 4: 2.00 GiB; larger values may fit, too"
+    assert said in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB}), fit="n", vary="n")).notes
+    assert said not in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB, "8": None}), fit="n", vary="n")).notes
+
+
+def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
+    page = scale_page(found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.0, ceiling_us=1.25e5)))
+    assert [action.title for action in page.actions] == ["Keep the mesh axis of the all-reduce inside a host"]
+    assert page.next == ("repeat with --vary mesh=A,B and {mesh} in the command",)
 
 
 def test_a_size_without_a_step_is_in_the_verdict() -> None:
@@ -127,14 +156,15 @@ def test_a_size_without_a_step_is_in_the_verdict() -> None:
 
 def test_all_that_have_a_step_fit_is_not_all_fit() -> None:
     page = scale_page(found(row(8, 1e5), row(64, 1e5), Row(48, failure="ValueError: no")))
-    assert any(str(note).startswith("2 rows with a step fit: ") for note in page.notes)
+    assert any(str(note).startswith("All 2 with a step fit: ") for note in page.notes)
     assert any(str(note).startswith("All fit: ") for note in scale_page(found(*BROKEN)).notes)
 
 
 def test_a_program_that_fails_at_every_size_says_where() -> None:
     page = scale_page(found(Row(8, failure="NameError: name 'T' is not defined (train.py, line 12)")))
-    assert page.verdict == "No size has a step: NameError: name 'T' is not defined (train.py, line 12)"
+    assert page.verdict == "No step at any size: NameError: name 'T' is not defined (train.py, line 12)"
     assert page.next == ("correct the program, then repeat the command",)
+    assert (page.table, page.notes) == (None, ())
 
 
 def test_the_next_command_writes_into_a_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +180,9 @@ def test_a_measured_step_says_how_it_moves_the_others() -> None:
     assert any(
         "every step is multiplied by 1.100. The range also holds the 10.00 ms added" in str(n) for n in page.notes
     )
+    doubt = "That is far from the prediction: was it measured with this program, batch and GPU?"
+    assert doubt not in page.notes
+    assert doubt in scale_page(found(*BROKEN, measured={8: 7e5})).notes
 
 
 def test_the_charts_say_in_words_what_they_show() -> None:

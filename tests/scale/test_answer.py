@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.errors import UserError
 from pgle.scale.answer import answer
 from pgle.scale.row import Exposed, Row, decoded, encoded
 
@@ -50,9 +49,20 @@ def test_a_measured_step_multiplies_and_the_range_holds_the_sum_too() -> None:
     assert found.rows[0].interval_us == (pytest.approx(120), pytest.approx(120))
 
 
-def test_a_step_measured_at_no_size_of_these_is_refused() -> None:
-    with pytest.raises(UserError, match="no step is predicted for 16 GPUs"):
-        answer([row(8, 100)], {16: 120})
+def test_a_step_measured_where_none_is_predicted_moves_nothing() -> None:
+    found = answer([row(8, 100), Row(16, failure="no")], {16: 120})
+    assert (found.anchor, found.rows[0].step_us) == (None, 100)
+
+
+def test_the_smallest_size_is_compared_with_in_whatever_order_they_come() -> None:
+    found = answer([row(64, 140, 40), row(8, 100)])
+    assert [item.row.devices for item in found.rows] == [8, 64]
+    assert found.scales_to == 8
+
+
+def test_what_grew_most_is_not_always_communication() -> None:
+    assert answer([row(8, 100), row(64, 125, 25)]).grows == "exposed communication"
+    assert answer([row(8, 100, 1), row(64, 150, 2)]).grows == "compute"
 
 
 def test_a_size_without_a_step_is_a_row_and_not_the_end() -> None:

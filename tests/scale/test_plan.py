@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pgle.errors import UserError
@@ -30,7 +32,7 @@ def test_half_a_host_is_refused() -> None:
 
 def test_placeholders_are_replaced_and_worked_out() -> None:
     trial = Trial(64, 8, (("batch", "4"), ("mesh", "fsdp{hosts}tp8")))
-    words = ("--batch={batch*devices}", "--per", "{devices/batch/2}", "{mesh}", '{{"a": 1}}', "{devices}")
+    words = ("--batch={batch*devices}", "--per", "{devices / batch / 2}", "{mesh}", '{{"a": 1}}', "{devices}")
     assert filled(words, trial) == ("--batch=256", "--per", "8", "fsdp8tp8", '{"a": 1}', "64")
 
 
@@ -42,13 +44,18 @@ def test_a_division_that_leaves_a_rest_is_a_size_the_program_cannot_take() -> No
 @pytest.mark.parametrize(
     ("words", "vary", "said"),
     [
-        (["{mash}"], {"mesh": ["a"]}, "--vary mesh: is not in the command"),
+        (["train.py"], {"mesh": ["a"]}, "--vary mesh: is not in the command; write {mesh} in it"),
+        (["{mash}"], {"mesh": ["a"]}, "{mash}: has no value; did you mean 'mesh'"),
+        (["--n={device}"], {}, "{device}: has no value; did you mean 'devices'"),
+        (["{mesh}"], {"batch": ["1"], "mesh": ["fsdp{batch}"]}, "{batch}: has no value"),
+        (["{devices//8}"], {}, "{devices//8}: is no placeholder; only"),
+        (["{devices + 1}"], {}, "{devices + 1}: is no placeholder; only"),
         (["{mash}"], {}, "{mash}: has no value"),
         (["{devices}"], {"devices": ["1"]}, "a name of pgle's own"),
     ],
 )
 def test_names_that_do_not_meet_are_refused(words: list[str], vary: dict[str, list[str]], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=re.escape(said)):
         check_names(words, vary)
 
 

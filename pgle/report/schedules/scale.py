@@ -23,16 +23,21 @@ from pgle.report.progress import live
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale.scale import OnRow, Scaling
 from pgle.scale.advice import Advice, Kind, advice
-from pgle.scale.answer import BREAKS, Judged
+from pgle.scale.answer import BREAKS, Judged, more_than
 from pgle.scale.plan import Trial, filled
 from pgle.scale.row import Exposed, Row
+from pgle.xla.targets import load_target
 
 PAGE = "scale.html"
 NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
 MISSING = 3  # sizes without a step, in the verdict
 ABOVE = 1.02  # efficiency that is explained
+DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
+MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
 NARROW = 10  # sizes that one chart has room for
+VARY = "--vary mesh=A,B and {mesh} in the command"
+MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
 
 @contextmanager
@@ -76,7 +81,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         ),
         verdict=_verdict(found),
         tone="bad" if not answer.good else "warn" if answer.breaks is not None or _without(found) else "good",
-        table=_table(found),
+        table=_table(found) if answer.first else None,
         notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
         actions=_actions(found),
         sections=tuple(_sections(found)),
@@ -116,9 +121,11 @@ def _without(found: Scaling) -> list[str]:
 def _largest_fact(found: Scaling) -> str:
     answer = found.answer
     if answer.first is None:
-        return f"No size has a step: {_brief(answer.rows[0].row.failure)}"
+        return f"No step at any size: {_brief(answer.rows[0].row.failure)}"
     if not answer.good:
-        return "It fits at no size"
+        row = _nearest_to_fit(found)
+        limit = figures.size(row.limit_bytes)
+        return f"Does not fit: {figures.size(row.memory_bytes)} on {_gpus(row)}, where jax's allocator has {limit}"
     last = answer.best[-1]
     if len({item.row.devices for item in answer.best}) == 1:
         variant = f"{_named(last.row)}: " if last.row.values else ""
@@ -126,11 +133,21 @@ def _largest_fact(found: Scaling) -> str:
     if answer.breaks is None:
         return f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
     at = figures.count(answer.breaks.row.devices)
-    to = answer.scales_to
-    head = f"Scales to {figures.count(to)} GPUs" if to and answer.breaks.row is not answer.best[0].row else "Breaks"
-    if answer.culprit is None:
-        return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}"
-    return f"{head}; at {at} {_where(answer.culprit)} costs {figures.share(answer.culprit_share, 0)}"
+    if answer.scales_to == answer.best[0].row.devices:
+        head = f"Does not scale beyond {_gpus(answer.best[0].row)}"
+    else:
+        head = f"Scales to {figures.count(answer.scales_to)} GPUs"
+    if answer.culprit is None or answer.grows != "exposed communication":
+        return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}: {answer.grows} grows most"
+    return (
+        f"{head}; at {at} {_where(answer.culprit)} is exposed for {figures.share(answer.culprit_share, 0)} of the step"
+    )
+
+
+def _nearest_to_fit(found: Scaling) -> Row:
+    """Of the rows that do not fit, the one that lacks least memory."""
+    rows = [item.row for item in found.answer.rows if item.row.fits is False]
+    return min(rows, key=lambda row: (row.memory_bytes or 0) - (row.limit_bytes or 0))
 
 
 def _ahead(found: Scaling, best: Judged) -> str:
@@ -190,10 +207,10 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[Row]]:
 
 
 def _is_indivisible(found: Scaling) -> bool:
-    """Whether a size was refused because something cannot be divided, by a command that is the same at every size."""
-    fixed = not found.request.are_files and not any("{" in word for word in found.request.words)
+    """Whether a size was refused because something cannot be divided, and no word of the command multiplies."""
+    fixed = not found.request.are_files and not any(re.search(r"\{[^}]*\*", word) for word in found.request.words)
     return fixed and any(
-        re.search("divisib|divid", row.failure, re.I) for rows in _refused(found).values() for row in rows
+        re.search("^[^{].*(divisib|divid)", row.failure, re.I) for rows in _refused(found).values() for row in rows
     )
 
 
@@ -228,27 +245,33 @@ def _notes(found: Scaling) -> Iterator[str]:
             variant = f"{_named(item.row)}: at " if item.row.values else "At "
             first = _gpus(answer.best[0].row)
             yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
-    for reason, rows in _refused(found).items():
+    refused = _refused(found)
+    for reason, rows in refused.items() if answer.first or len(refused) > 1 else ():
         named = ", ".join(f"{_gpus(row)} {_named(row)}".strip() for row in rows)
         yield f"No step at {named}: {reason}"
     if _is_indivisible(found):
-        yield "If the batch must be divisible by the GPUs, let it grow with them: --batch '{2*devices}'."
+        yield "If that is the batch, let it grow with the GPUs: --batch '{2*devices}'."
     limits = {item.row.limit_bytes for item in answer.rows if item.row.limit_bytes}
     there = [item.row for item in answer.rows if not item.row.failure]
     if limits and all(row.fits for row in there):
-        of = "All" if len(there) == len(answer.rows) else f"{many(len(there), 'row')} with a step"
-        yield f"{of} {'fits' if len(there) == 1 else 'fit'}: jax's allocator has {figures.size(min(limits))}."
+        of = "All fit" if len(there) == len(answer.rows) else f"All {len(there)} with a step fit"
+        yield f"{of if len(there) > 1 else 'It fits'}: jax's allocator has {figures.size(min(limits))}."
     for row in (item.row for item in answer.rows if item.row.tried):
         tried = ", ".join(f"{value}: {figures.size(size)}" for value, size in row.tried.items())
-        yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}"
-    if answer.anchor is not None:
-        anchor = answer.anchor
+        more = "; larger values may fit, too" if row.fits and len(row.tried) == 1 else ""
+        yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
+    anchor = answer.anchor
+    if anchor is None and found.request.measured:
+        yield f"The step measured at {min(found.request.measured)} GPUs moves nothing: no step is predicted there."
+    if anchor is not None:
         apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
         yield (
             f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs: every step is multiplied by "
             f"{anchor.factor:.3f}. The range also holds the {apart} "
             f"{'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead."
         )
+        if not 1 / DOUBTED < anchor.factor < DOUBTED:
+            yield "That is far from the prediction: was it measured with this program, batch and GPU?"
     shares = [item.row.covered_share for item in answer.rows if item.row.covered_share is not None]
     if shares:
         yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
@@ -260,7 +283,7 @@ def _notes(found: Scaling) -> Iterator[str]:
             "Efficiency: work per second and GPU against the first row; a program scales if it keeps "
             f"{figures.share(BREAKS, 0)}. Exposed: the GPU waits, nothing computes."
         )
-    yield f"Not modelled: {NOT_MODELLED}."
+        yield f"Not modelled: {NOT_MODELLED}."
 
 
 def _why_above(row: Row, first: Row) -> str:
@@ -268,16 +291,9 @@ def _why_above(row: Row, first: Row) -> str:
     before, after = (
         Counter(item.kind for item in one.by_collective for _ in range(item.count)) for one in (first, row)
     )
-    ratio = (row.operations or 1.0) / (first.operations or 1.0)
-    names = {
-        "compute_us": "compute",
-        "exposed_us": "exposed communication",
-        "copy_us": "copies",
-        "idle_us": "idle time",
-    }
-    less_us = {words: getattr(first, name) * ratio - getattr(row, name) for name, words in names.items()}
-    part = max(less_us, key=less_us.__getitem__)
-    less = f"{part} takes {figures.time(less_us[part])} less than at {_gpus(first)}"
+    more_us = more_than(first, row)
+    part = min(more_us, key=more_us.__getitem__)
+    less = f"{part} takes {figures.time(-more_us[part])} less than at {_gpus(first)}"
     why = "for the same work"
     if before != after:
         counts = (", ".join(many(count, kind) for kind, count in sorted(one.items())) for one in (before, after))
@@ -306,11 +322,16 @@ def _action(item: Advice, found: Scaling) -> Action:
         case Kind.TUNE:
             return Action(f"Look for XLA flags at {at}", item.saves, command=_tune(found, item.at.row))
         case Kind.VARY:
-            why = "" if found.request.are_files else "give --vary mesh=A,B and {mesh} in the command"
-            return Action("Try other meshes", None, why)
+            culprit, why = found.answer.culprit, "" if found.request.are_files else f"give {VARY}"
+            if culprit is None or 2 * culprit.weights_us > culprit.exposed_us:
+                return Action("Try other meshes", None, why)
+            title = f"Keep the mesh axis of the {culprit.kind} inside a host"
+            return Action(title, None, "; ".join(filter(None, ("it moves activations in every layer", why))))
         case Kind.FIT:
             row = item.at.row
             lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
+            if _fits_with_more(found, row):
+                return Action(f"Make it fit at {at}", None, f"{lacks} are missing; set {MORE_MEMORY}")
             why = f"{lacks} are missing; write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
             return Action(f"Make it fit at {at}", None, why)
 
@@ -411,10 +432,19 @@ def _next(found: Scaling) -> tuple[str, ...]:
     if answer.first is None:
         return () if request.are_files else ("correct the program, then repeat the command",)
     if not answer.good:
+        if _fits_with_more(found, _nearest_to_fit(found)):
+            return (f"repeat with {MORE_MEMORY} in the environment",)
         small = f"give smaller values of --vary {request.fit}"
         vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
         return (small if request.fit else vary,)
-    return tuple(action.command for action in _actions(found) if action.command)[:1]
+    commands = tuple(action.command for action in _actions(found) if action.command)[:1]
+    has_mesh = request.are_files or answer.breaks is None or answer.breaks.row.values
+    return commands or (() if has_mesh else (f"repeat with {VARY}",))
+
+
+def _fits_with_more(found: Scaling, row: Row) -> bool:
+    """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the GPU."""
+    return (row.memory_bytes or 0) <= MOST_MEMORY * load_target(found.request.target).memory_bytes
 
 
 def _tune(found: Scaling, row: Row) -> str:

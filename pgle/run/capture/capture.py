@@ -181,7 +181,7 @@ def capture_modules(
         _say(f"{unhooked}; how often a module was executed is not known")
     if not found:
         remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
-        raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
+        raise UserError("the program compiled no jax module", remedy=remedy)
     if code and choose is None and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
         what = f"{shown} {how} before any step ran twice; it had compiled {there} (--choose NAME){hint}"

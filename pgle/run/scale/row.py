@@ -30,6 +30,7 @@ from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler, RehearsalResult
 from pgle.run.compiler.dumps import memory_of
 from pgle.run.process.executor import PROCESSES
+from pgle.run.process.process import ended, last_line
 from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
 from pgle.scale.grow import bases, grown
 from pgle.scale.plan import Trial, UnfitError, filled
@@ -120,7 +121,9 @@ def make_row(request: RowRequest) -> Row:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
             row = _priced(request, empty, _made(request, log.fileno()))
     except WorkloadError as error:  # whose message holds the whole command, which all rows share
-        reason = read_captured(folder / CAPTURED).error or str(error)
+        reason = read_captured(folder / CAPTURED).error
+        if not reason:
+            reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
         row = replace(empty, failure=_short(reason, folder))
     except (UnfitError, UserError) as error:
         row = replace(empty, failure=_short(str(error), folder))
@@ -144,7 +147,8 @@ def _made(request: RowRequest, log: int) -> Made:
         raise UserError(setting.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
     own = None if trial.file else devices_of(setting.module)
     if own not in (None, trial.devices):
-        raise UserError(f"{module_name(setting.module)} is for {own} GPUs, whatever the program is given")
+        remedy = "does the command fix their number? Write {devices} in its place"
+        raise UserError(f"{module_name(setting.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
     setting = told_of_hosts(setting, target, topology, request.network_gb_s)
     made = _compiled(request, setting, target, topology)
     limit = int(setting.memory_fraction * target.memory_bytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, sha256
+from pgle.run.ask.jax_private.hlo_text import read_facts
 from pgle.run.capture.captured import devices_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
@@ -46,6 +47,9 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
     """
     request = _with_run(request)
     wanted = _of_files(request) if request.are_files else _of_command(request)
+    if missing := set(request.measured) - {trial.devices for trial in wanted}:
+        remedy = f"add {min(missing)} to --devices"
+        raise UserError(f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy)
     record = Record(request.out, _about(request))
     with executor(request.executor, len(wanted)) as pool:
         making = _Making(request, pool, record, on_row)
@@ -102,7 +106,15 @@ def _digest(path: Path) -> str:
 
 
 def _devices_in(path: Path, asked: Sequence[int]) -> int:
-    found = devices_of(path) if path.suffix in OF_JAX else read_module(path).num_devices
+    if path.suffix in OF_JAX:
+        found = devices_of(path)
+    elif (
+        (data := read_bytes(path)).lstrip().startswith(b"HloModule")
+    ):  # its shardings may say it, where its head does not
+        facts = read_facts(data.decode(errors="replace"), 1)
+        found = facts.num_partitions * facts.num_replicas
+    else:
+        found = read_module(path).num_devices
     if asked and found not in (None, 1, asked[0]):
         raise UserError(f"is for {found} GPUs", where=path, remedy="leave out --devices")
     found = asked[0] if asked else found
