@@ -49,5 +49,5 @@ def test_the_stored_text_is_that_of_its_cells() -> None:
     cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
     assert len(cells) == 5
     assert all(set(output.data) == {"text/plain"} for cell in cells[1:4] for output in cell.outputs)
-    begins = ("The profile", "These flags", "Scales to")
+    begins = ("The profile", "These flags", "Does not scale")
     assert all(begin in cell.outputs[0].data["text/plain"] for begin, cell in zip(begins, cells[1:4], strict=True))
