@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, sha256
-from pgle.run.ask.jax_private.hlo_text import read_facts
+from pgle.run.ask.jax_private.programs import partitions_of
 from pgle.run.capture.captured import devices_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
@@ -111,8 +111,8 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     elif (
         (data := read_bytes(path)).lstrip().startswith(b"HloModule")
     ):  # its shardings may say it, where its head does not
-        facts = read_facts(data.decode(errors="replace"), 1)
-        found = facts.num_partitions * facts.num_replicas
+        partitions, replicas = partitions_of(data.decode(errors="replace"))
+        found = (partitions or 1) * replicas
     else:
         found = read_module(path).num_devices
     if asked and found not in (None, 1, asked[0]):

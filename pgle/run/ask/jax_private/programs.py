@@ -116,15 +116,8 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
     if "is_scheduled=true" in header:
         remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
         raise UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
-    collectives, in_sdy = _COLLECTIVE.findall(text), "xla.sdy" in text
-    replicas, partitions = (
-        int(found[1]) if (found := re.search(rf"\b{name}=(\d+)", header)) else None
-        for name in ("replica_count", "num_partitions")
-    )
-    if replicas is None:  # a collective without a channel is one of replicas (pmap)
-        replicas = _group_devices([line for line in collectives if "channel_id=" not in line]) or 1
-    if partitions is None:
-        partitions = _sharded_devices(text) or _group_devices([line for line in collectives if "channel_id=" in line])
+    in_sdy = "xla.sdy" in text
+    partitions, replicas = partitions_of(text)
     name = re.match(r"HloModule ([^\s,]+)", header)
     return Program(
         # With a GSPMD sharding XLA ignores Shardy's next to it, then fails on its calls.
@@ -133,11 +126,25 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
         name=name[1] if name else "module",
         num_partitions=partitions or (default_devices if replicas == 1 else 1),
         num_replicas=replicas,
-        is_partitioned=bool(collectives) and not in_sdy and _MANUAL.search(text) is None,
+        is_partitioned=_COLLECTIVE.search(text) is not None and not in_sdy and _MANUAL.search(text) is None,
         shardy=in_sdy or re.search(r"sharding=\{+mesh\[", text) is not None,  # the latter is how jax 0.12 writes it
         propagate_to_parameters=_flags(header, "parameters") or _free_parameters(text),
         propagate_to_output=_flags(header, "output") or _free_outputs(text),
     )
+
+
+def partitions_of(text: str) -> tuple[int | None, int]:
+    """SPMD partitions of a module as HLO text, None where nothing in it says how many, and its replicas."""
+    header, collectives = text[: text.find("\n")], _COLLECTIVE.findall(text)
+    replicas, partitions = (
+        int(found[1]) if (found := re.search(rf"\b{name}=(\d+)", header)) else None
+        for name in ("replica_count", "num_partitions")
+    )
+    if replicas is None:  # a collective without a channel is one of replicas (pmap)
+        replicas = _group_devices([line for line in collectives if "channel_id=" not in line]) or 1
+    if partitions is None:
+        partitions = _sharded_devices(text) or _group_devices([line for line in collectives if "channel_id=" in line])
+    return partitions, replicas
 
 
 def _flags(header: str, of: str) -> tuple[bool, ...]:
