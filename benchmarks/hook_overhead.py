@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.hook.hook import hook_config, with_hook
+from pgle.run.hook import hook_config, with_hook
 from pgle.run.process.environment import Rank
 
 BLOCKS = 20

@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory
-from pgle.run.hook.hook import read_facts
+from pgle.run.hook import read_facts
 from pgle.run.inputs.logs import HEAD_BYTES, is_text
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC

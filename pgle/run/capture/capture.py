@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.out import claim
-from pgle.run.hook.hook import with_hook
+from pgle.run.hook import with_hook
 from pgle.run.process.environment import LAUNCHERS, memory_fraction
 from pgle.run.process.process import ended, started
 from pgle.xla.targets import Target
@@ -44,6 +43,9 @@ SHOWN = 5  # modules that a message about something else names
 
 UNSETTLED = 3
 """A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+
+COMPUTE = "PGLE_COMPUTE"
+"""Variable by which large modules are executed, too, instead of taking their results as zeros."""
 
 SIGNALLED = 128  # exit codes from here on: a signal ended the program
 
@@ -111,9 +113,6 @@ def capture_modules(
 ) -> tuple[Path, ...]:
     """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
 
-    A program that failed after it had got zeros for results is run again, all computed, if its exception may come of
-    zeros. Of both captures the better one is kept.
-
     Args:
         command: the words of the command.
         folder: new folder for the modules.
@@ -140,39 +139,20 @@ def capture_modules(
     base = os.environ if environment is None else environment
     for line in devices.warnings:
         _say(line)
-
-    def run(where: Path, *, compute: bool) -> int:
-        where.mkdir(parents=True, exist_ok=True)
-        variables = capture_environment(base, where, devices, target, compute=compute)
-        wait = partial(_wait_or_stop, quiet_s=quiet_s, choose=choose, until_step=until_step)
-        return _run(command, variables, where, wait, output)
-
     claim(folder)
-    code = run(folder, compute=False)
-    left_out = some(read_captured(folder).uncomputed, SHOWN)
-    if code and left_out and not _has_step(folder) and _may_come_of_zeros(folder, code):
-        _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
-        second = folder / "computed"
-        second_code = run(second, compute=True)
-        if _rank(second) >= _rank(folder):
-            for path in folder.iterdir():
-                if path.is_dir() and path != second:
-                    shutil.rmtree(path)  # of a partitioning that was ended
-                elif path != second:
-                    path.unlink()
-            for path in second.iterdir():
-                path.rename(folder / path.name)
-            code = second_code
-        else:
-            _say("the second run compiled less than the first; the first is kept")
-        shutil.rmtree(second)
-    elif left_out:
-        _say(f"not executed on the CPU, their results were zeros: {left_out}")
-    found, shown = modules_in(folder), str(Next(kept_argv(command)))
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = capture_environment(base, folder, devices, target)
+    wait = partial(_wait_or_stop, quiet_s=quiet_s, choose=choose, until_step=until_step)
+    code = _run(command, variables, folder, wait, output)
     program = read_captured(folder)
+    if program.uncomputed:
+        _say(f"not executed on the CPU, their results were zeros: {some(program.uncomputed, SHOWN)}")
+    found, shown = modules_in(folder), str(Next(kept_argv(command)))
     unhooked = "" if program.python else UNHOOKED
     how = ended(code) + (f" ({program.error})" if program.error else "")
     hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
+    if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
+        hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
     if "slice" in program.error:
         hint += f"; its topology is {devices.topology or f'1x1x{devices.count}'}: --topology SLICESxHOSTSxDEVICES"
     if not found and code:
@@ -189,17 +169,6 @@ def capture_modules(
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
-
-
-def _may_come_of_zeros(folder: Path, code: int) -> bool:
-    """Whether zeros for results may be why the program failed: not if a signal or another exception ended it."""
-    program = read_captured(folder)
-    return code < SIGNALLED and (not program.error or program.by_zeros)
-
-
-def _rank(folder: Path) -> tuple[bool, int]:
-    """How good a capture is: whether the step is there, and how far the program came."""
-    return _has_step(folder), len(modules_in(folder))
 
 
 def _run(
@@ -229,9 +198,7 @@ def _say(text: str) -> None:
     print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
 
 
-def capture_environment(
-    base: Mapping[str, str], folder: Path, devices: Devices, target: Target, *, compute: bool = False
-) -> dict[str, str]:
+def capture_environment(base: Mapping[str, str], folder: Path, devices: Devices, target: Target) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
     The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs.
@@ -242,7 +209,6 @@ def capture_environment(
         devices: virtual CPU devices, and their slices and hosts; the job's if the command starts
             several processes.
         target: the GPU that the program sees.
-        compute: execute large modules too, instead of taking their results as zeros.
     """
     given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]
@@ -251,7 +217,7 @@ def capture_environment(
     wanted = " ".join([given, *flags]).strip()
     config = {
         "captured": str(folder.resolve() / PROGRAM),
-        "computes": compute,
+        "computes": bool(base.get(COMPUTE)),
         "devices": devices.count,
         "flags": flags,
         "given": wanted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import re
@@ -134,6 +135,12 @@ STOPPED = ".stopped"  # there where we stopped the program, which had compiled n
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
 """What the hook's partitioned module of a program with custom partitioning is called, in place of ``_compile.mlir``."""
 
+NEVER_OF_ZEROS = (
+    ImportError, KeyError, AttributeError, NameError, TypeError, SyntaxError, OSError, MemoryError, NotImplementedError,
+    UnicodeError,
+)  # fmt: skip
+"""Exceptions that other numbers do not prevent."""
+
 HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
@@ -179,11 +186,16 @@ class CapturedProgram:
     uncomputed: Sequence[str] = ()  # functions whose results were zeros: they were not executed
     not_lowered: Sequence[str] = ()  # file names of modules that jax cannot lower for GPUs here
     error: str = ""  # the exception that ended it, in a line
-    by_zeros: bool = False  # whether zeros for results may be why
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
     xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
     # by file name of the module what else the program asks of XLA: names of flags or settings of jax, and values
     options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
+
+    @property
+    def by_zeros(self) -> bool:
+        """Whether zeros for results may be why it failed."""
+        kind = getattr(builtins, self.error.partition(":")[0], Exception)
+        return bool(self.uncomputed and self.error) and not issubclass(kind, NEVER_OF_ZEROS)
 
     def flags_of(self, module: Path) -> str:
         """What it asks of XLA for a module, where that is not as it was given; empty where it is."""
@@ -247,7 +259,7 @@ def _executed_too(module: Path, program: CapturedProgram) -> list[str]:
 def own_failure(folder: Path) -> tuple[int, str]:
     """The exit code of a captured program that failed after its step, and its exception; 0 if zeros may be why."""
     code, program = folder / CODE, read_captured(folder)
-    if not code.is_file() or (program.uncomputed and program.by_zeros):
+    if not code.is_file() or program.by_zeros:
         return 0, ""
     return int(code.read_text()), program.error
 

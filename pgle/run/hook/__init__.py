@@ -1,1 +1,65 @@
-"""What runs inside the user's program, and its configuration from outside."""
+"""The capture hook from outside: its configuration, one variable of the program's environment, and its facts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pgle.run.directory.directory import RankFiles, StageFolder
+from pgle.run.process.environment import LAUNCHERS, Rank
+from pgle.xla.log.events import AUTO_PGLE
+
+HOOK_SITE = Path(__file__).parent / "hook_site"
+VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON
+
+
+def hook_config(
+    folder: StageFolder, rank: Rank, *, capture: str, window: str, flags: tuple[str, ...], auto_pgle: bool
+) -> dict[str, Any]:
+    """The configuration of the hook.
+
+    Args:
+        folder: of the stage.
+        rank: of the launcher; where it is alone, the program may be a starter of many, and the hooks find theirs.
+        capture: ``jax``, ``nsys`` or ``none``.
+        window: the part to trace; ``none``.
+        flags: the ones that pgle added to XLA_FLAGS.
+        auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
+    """
+    return {
+        "paths": folder.for_hook(),
+        "rank": rank.rank,
+        "launchers": [(name, size) for _, name, size in LAUNCHERS] if rank.is_alone else [],
+        "capture": capture,
+        "window": window,
+        "flags": flags,
+        "auto_pgle": AUTO_PGLE if auto_pgle else None,
+    }
+
+
+def with_hook(values: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """An environment in which Python programs start with the hook."""
+    path = values.get("PYTHONPATH")
+    return {
+        **values,
+        "PYTHONPATH": f"{HOOK_SITE}{os.pathsep}{path}" if path else str(HOOK_SITE),
+        VARIABLE: json.dumps(config),
+    }
+
+
+def read_facts(files: RankFiles) -> dict[str, Any]:
+    """What the hook found out; of several processes, from the one with most steps, then most compilation."""
+    found = []
+    for path in sorted(files.folder.glob(f"{files.facts.stem}*.json")):
+        if path != files.facts and not path.name.startswith(f"{files.facts.stem}.pid"):
+            continue
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict):
+            found.append(content)
+    return max(found, key=lambda item: (item.get("steps", 0), item.get("compile_s", 0.0)), default={})

@@ -19,7 +19,7 @@ from pgle.next import typed
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.hook.hook import read_facts
+from pgle.run.hook import read_facts
 from pgle.run.process.environment import interpreter
 from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about

@@ -24,7 +24,7 @@ from pgle.run.compiler.dumps import mask_configs
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import STEP_FILES, RankFiles
 from pgle.run.directory.manifest import FileRecord, StageRecord, waiting
-from pgle.run.hook.hook import hook_config, read_facts, with_hook
+from pgle.run.hook import hook_config, read_facts, with_hook
 from pgle.run.inputs.step_times import STEP_WORDS, StepLines, console_records, read_runs, write_steps
 from pgle.run.process.environment import (
     EFFORTS,

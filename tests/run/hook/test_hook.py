@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.hook.hook import HOOK_SITE, hook_config
+from pgle.run.hook import HOOK_SITE, hook_config
 from pgle.run.process.environment import Rank
 from pgle.xla.log.events import AUTO_PGLE
 
@@ -208,7 +208,7 @@ def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
 )
 def test_flags_that_a_program_replaces_are_added_again(hook, there, after):
     environ = {"XLA_FLAGS": there}
-    hook("place").restore_flags(["--a=1", "--b=2"], environ)
+    hook("records").restore_flags(["--a=1", "--b=2"], environ)
     assert environ["XLA_FLAGS"] == after
 
 
@@ -222,7 +222,7 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
 
 
 def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
-    place = hook("place").Place
+    place = hook("records").Place
     stage = RunDirectory(Path("/f")).stage("profile")
     alone = place(told(Path("/f")), SLURM)
     assert (alone.steps, alone.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
@@ -238,12 +238,12 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
 
 
 def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
-    place, stage = hook("place").Place(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
+    place, stage = hook("records").Place(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
     assert not place.join(lambda: (0, 4))
     assert place.join(lambda: (3, 4))
     assert (place.steps, place.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
     assert place.own_dump("--xla_dump_to=/f/profile/hlo") == "--xla_dump_to=/f/profile/hlo.rank0003"
-    assert not hook("place").Place(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
+    assert not hook("records").Place(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
 )
 def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, after):
     environ = {**SLURM, "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/profile/ir"}
-    hook("place").Place(told(Path("/f")), environ).separate(environ)
+    hook("records").Place(told(Path("/f")), environ).separate(environ)
     assert environ["XLA_FLAGS"] == after
     assert "JAX_DUMP_IR_TO" not in environ
 
@@ -265,13 +265,13 @@ def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, afte
 def test_rank_0_dumps_where_it_was_told_to(hook):
     environ = {**SLURM, "SLURM_PROCID": "0", "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo", "JAX_DUMP_IR_TO": "/f"}
     kept = dict(environ)
-    hook("place").Place(told(Path("/f")), environ).separate(environ)
+    hook("records").Place(told(Path("/f")), environ).separate(environ)
     assert environ == kept
 
 
 def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
-    auto = hook("watch").AutoPgle(facts, type("Jax", (), {}), AUTO_PGLE)
+    auto = hook("hook").AutoPgle(facts, type("Jax", (), {}), AUTO_PGLE)
     logger = logging.getLogger("jax._src.compiler")
     try:
         with caplog.at_level(logging.INFO):
@@ -398,14 +398,14 @@ def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
 
 
 def test_zeros_of_any_size_share_their_pages(hook, tmp_path):
-    uncomputed = hook("capture.uncomputed").Uncomputed(str(tmp_path / "names"), lambda call: False)
+    uncomputed = hook("capture.executed").Uncomputed(str(tmp_path / "names"), lambda call: False)
     large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
 
 
 def test_a_module_is_judged_by_what_all_devices_on_this_machine_do(hook, monkeypatch):
-    uncomputed, private = hook("capture.uncomputed"), hook("jax_private")
+    uncomputed, private = hook("capture.executed"), hook("jax_private")
     monkeypatch.setattr(private, "work_of", lambda call: (1e8, 1e6))
     monkeypatch.setattr(private, "hlo_of", lambda call: "")
     monkeypatch.setattr(private, "devices_of", int)
@@ -429,7 +429,7 @@ ENTRY %main (p: s32[]) -> s32[] {
   ROOT %u = s32[] while(%v), condition=%c, body=%body
 }
 """
-    assert hook("capture.uncomputed").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
+    assert hook("capture.executed").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
 
 
 def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(hook, monkeypatch):

@@ -7,9 +7,8 @@ import importlib
 import logging
 import re
 import sys
-import threading
 
-from pgle_hook.around import after_import, before
+from pgle_hook import after_import, before
 
 COMPILER_LOGGER = "jax._src.compiler"
 
@@ -125,69 +124,30 @@ def lowering():
     return importlib.import_module("jax._src.interpreters.mlir")
 
 
-def passed_through(error):
-    """Whether an exception was raised below a call of jax: it says so in a note, in its cause or in its traceback."""
-    notes = getattr(error, "__notes__", ())
-    if any("JAX has removed its internal frames" in note for note in notes):
-        return True
-    frame, name = error.__traceback__, type(error.__cause__).__name__
-    while frame is not None:
-        if frame.tb_frame.f_globals.get("__name__", "").startswith("jax._src."):
-            return True
-        frame = frame.tb_next
-    return name == "UnfilteredStackTrace"
-
-
 def jaxlib_version():
     """The version of the program's jaxlib."""
     return importlib.import_module("jaxlib.version").__version__
 
 
-def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
-    """Hear of every compilation and every execution, for which the calls that C++ makes by itself are switched off.
-
-    Args:
-        on_compiling: called with the file that a module was dumped to, before it is compiled.
-        on_compiled: called with XLA's executable, the file that the module was dumped to, or None, and the arguments of
-            the compilation, its options among them.
-        on_executed: called with XLA's executable before each execution.
-        results: called with jax's record of an executable and what executes it, instead of executing it.
-    """
-    compiler = importlib.import_module("jax._src.compiler")
+def executed(results):
+    """Have `results` called instead of every execution, with jax's record of the executable and what executes it; the
+    calls that C++ makes by itself are switched off."""
     pxla = importlib.import_module("jax._src.interpreters.pxla")
-    mlir, local = lowering(), threading.local()
-    compile_, dump = compiler.compile_or_get_cached, mlir.dump_module_to_file
     call = pxla.ExecuteReplicated.__call__
-
-    def new_compile(*args, **kwargs):
-        local.dumped = None
-        executable = compile_(*args, **kwargs)
-        on_compiled(executable, local.dumped, [*args, *kwargs.values()])
-        return executable
-
-    def new_dump(module, stage_name):
-        local.dumped = dump(module, stage_name)
-        if local.dumped and stage_name == "compile":
-            on_compiling(local.dumped)
-        return local.dumped
-
-    def new_call(this, *args, **kwargs):
-        on_executed(this.xla_executable)
-        return results(this, lambda: call(this, *args, **kwargs))
-
-    compiler.compile_or_get_cached, mlir.dump_module_to_file = new_compile, new_dump
+    new_call = lambda this, *args, **kwargs: results(this, lambda: call(this, *args, **kwargs))
     pxla.ExecuteReplicated.__call__ = new_call
     pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
 
 
-def compiled_instead(other, before):
+def compiled_instead(other, before, after):
     """Have every module compiled that `other(module)` returns instead; None: the module itself.
 
     Args:
         other: called with the module.
         before: called first, with the module, jax's function that compiles, and what that gets after backend and
             module.
+        after: called last, with the module, XLA's executable, and the same.
 
     Returns:
         The executables of other modules by their ids, with the module of each; filled as modules are compiled.
@@ -197,12 +157,14 @@ def compiled_instead(other, before):
     compile_, found = getattr(compiler, name), {}
 
     def new_compile(backend, module, *args, **kwargs):
-        before(module, compile_, [*args, *kwargs.values()])
+        given = [*args, *kwargs.values()]
+        before(module, compile_, given)
         instead = other(module)
         executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
         if instead is not None:
             found[id(executable)] = executable, module
             _answer_costs(type(executable), backend, found)
+        after(module, executable, given)
         return executable
 
     setattr(compiler, name, new_compile)

@@ -10,7 +10,7 @@ import os
 import socket
 
 from pgle_hook import guarded, jax_private
-from pgle_hook.place import restore_flags
+from pgle_hook.records import restore_flags
 
 DEVICES = "--xla_force_host_platform_device_count="
 
@@ -28,10 +28,9 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
         ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
     """
-    from pgle_hook.capture.executed import Executed
+    from pgle_hook.capture.executed import Executed, Uncomputed
     from pgle_hook.capture.gpu import Gpu
     from pgle_hook.capture.lowering import Lowering
-    from pgle_hook.capture.uncomputed import Uncomputed
 
     jax_private.before_backends(lambda: restore_flags(flags))
     guarded(Gpu(jax, gpu).show)
@@ -39,8 +38,7 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
     executed = Executed(captured, given)
     lowering = Lowering(executed, os.path.dirname(captured), not computes, gpu["targets"])
     guarded(lowering.watch)
-    computed = lambda call, execute: execute()
-    results = computed if computes else Uncomputed(executed, lowering.is_zeros).results
+    results = (lambda call, execute: execute()) if computes else Uncomputed(executed, lowering.is_zeros).results
     guarded(lambda: executed.watch(results))
     guarded(lambda: _watch_processes(jax, devices, ranks, executed))
 
@@ -74,12 +72,12 @@ def _free_port():
 
 
 def _share(jax, devices, executed):
-    from pgle_hook.capture import uncomputed
+    from pgle_hook.capture import executed as limits
 
     number, count = jax_private.process_of()
     if count < 2:
         return
-    uncomputed.SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
+    limits.SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
     own = DEVICES + str(max(devices // count, 1))
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
     if number > 0:

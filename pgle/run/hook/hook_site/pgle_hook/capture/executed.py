@@ -3,6 +3,7 @@
 import atexit
 import importlib.util
 import json
+import mmap
 import os
 import re
 import sys
@@ -60,13 +61,13 @@ class Executed:
         atexit.register(lambda: guarded(self._end))
 
     def watch(self, results):
-        """Have jax tell of every compilation and every execution, and take results from `results`."""
-        jax_private.compiled_and_executed(
-            lambda dump: guarded(lambda: self._compiling(dump)),
-            lambda executable, dump, given: guarded(lambda: self._compiled(executable, dump, given)),
-            lambda executable: guarded(lambda: self._executed(executable)),
-            results,
-        )
+        """Count every execution, and take results from `results`."""
+
+        def new_results(call, execute):
+            guarded(lambda: self._executed(call.xla_executable))
+            return results(call, execute)
+
+        jax_private.executed(new_results)
 
     def waits_for(self, what):
         """The program waits for other processes; empty: no longer."""
@@ -76,7 +77,7 @@ class Executed:
     def _end(self):
         error = getattr(sys, "last_value", None)  # which Python sets for an exception that ends a program
         if error is not None:
-            self._about["error"], self._about["by_zeros"] = describe(error), may_come_of_zeros(error)
+            self._about["error"] = describe(error)
         self._write()
 
     def note(self, kind, name):
@@ -94,14 +95,15 @@ class Executed:
         """Write nothing any more: another process of the job tells what all execute."""
         self._is_silent = True
 
-    def _compiling(self, dump):
-        self._about["compiling"] = os.path.basename(str(dump))
+    def compiling(self, name):
+        """A module is about to be compiled, whose dump has this name."""
+        self._about["compiling"] = name
         self._write()
 
-    def _compiled(self, executable, dump, arguments):
+    def compiled(self, executable, name, arguments):
+        """It was, to an executable, with these arguments; the name is empty if it was not dumped."""
         self._about["compiling"] = ""
-        if dump:
-            name = os.path.basename(str(dump))
+        if name:
             function = re.search(r"_jit_(.+)_compile\.mlir$", name)
             if function and jax_private.is_of_jax(function.group(1)):
                 self.note("of_jax", name)
@@ -130,23 +132,6 @@ class Executed:
         with open(temporary, "w") as file:
             json.dump(dict(self._about, executed=self._counts, xla_flags=own), file)
         os.replace(temporary, self._path)
-
-
-NEVER_OF_ZEROS = (
-    ImportError, KeyError, AttributeError, NameError, TypeError, SyntaxError, OSError, MemoryError, NotImplementedError,
-    UnicodeError,
-)  # fmt: skip
-"""Exceptions that other numbers do not prevent."""
-
-
-def may_come_of_zeros(error):
-    """Whether an exception may come of results that are zeros: none that jax passed on, as while it traces, may."""
-    while error is not None:
-        of_jax = type(error).__module__.split(".")[0] in ("jax", "jaxlib")
-        if isinstance(error, NEVER_OF_ZEROS) or of_jax or jax_private.passed_through(error):
-            return False
-        error = error.__cause__ or error.__context__
-    return True
 
 
 def describe(error):
@@ -192,3 +177,106 @@ def _option(build, name, default):
         return getattr(build, name, default)
     except TypeError:  # jaxlib 0.7 cannot convert it
         return default
+
+
+# Large modules are not executed on the CPU: what they return is zeros that take no memory. A model of billions of
+# parameters is initialised and trained for hours there, and only its modules are wanted. If a module says how all its
+# results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`). All virtual devices
+# are on this one machine, so a module is judged by what all of them do together.
+
+OPERATIONS = 1e10  # arithmetic operations of one execution, loops counted once, from which a module is large
+
+BYTES = 2e8  # the same for the bytes that it reads and writes
+
+INSTRUCTIONS = 2e6
+"""Executions of instructions, in loops once per iteration, from which a module is large: a CPU takes 2 to
+50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
+
+SECONDS = 2.0  # a module that was executed and took longer is not executed again
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
+_LOOP = re.compile(r" while\(.*\bbody=%?([\w.\-]+)")
+_CALL = re.compile(r" call\(.*\bto_apply=%?([\w.\-]+)")
+_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+
+MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+
+
+class Uncomputed:
+    """Which modules are large, and what they return.
+
+    Args:
+        executed: the record, which gets the names of the modules that were not executed.
+        is_zeros: whether an execution returns zeros by itself, given jax's record of it.
+    """
+
+    def __init__(self, executed, is_zeros):
+        self._executed = executed
+        self._is_zeros = is_zeros
+        self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
+        self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
+
+    def results(self, call, execute):
+        """The results of one execution.
+
+        Args:
+            call: jax's record of the executable.
+            execute: executes it.
+        """
+        if id(call) not in self._large:
+            is_large = guarded(lambda: jax_private.may_be_left_out(call) and _is_large(call))
+            self._judge(call, bool(is_large) or self._is_zeros(call))
+        if self._large[id(call)][1]:
+            found = guarded(lambda: jax_private.results_of(call, self._zeros))
+            if found is not None:
+                return found
+        began = time.monotonic()
+        found = execute()
+        guarded(lambda: jax_private.wait_for(found))
+        if time.monotonic() - began > SECONDS and jax_private.may_be_left_out(call):
+            self._judge(call, True)
+        return found
+
+    def _judge(self, call, is_large):
+        self._large[id(call)] = (call, is_large)
+        if is_large:
+            guarded(lambda: self._executed.note("uncomputed", call.name))
+
+    def _zeros(self, shape, dtype):
+        """An array of zeros on pages that nobody has written to: all of them together take one page of memory."""
+        np = sys.modules["numpy"]
+        count = int(np.prod(shape, dtype=np.int64))
+        size = max(count * np.dtype(dtype).itemsize, 1)
+        if size > len(self._pages):
+            self._pages = mmap.mmap(-1, size, flags=MAPPING)
+        return np.frombuffer(self._pages, dtype=dtype, count=count).reshape(shape)
+
+
+def _is_large(call):
+    operations, moved = jax_private.work_of(call)
+    devices = jax_private.devices_of(call)
+    if devices * operations > OPERATIONS or devices * moved > BYTES:
+        return True
+    return devices * executed_in(jax_private.hlo_of(call)) > INSTRUCTIONS
+
+
+def executed_in(text):
+    """How many instructions an execution of a module executes, given its HLO as text; of a loop, as often as it is
+    known to go round, else once; those inside a fusion or a reduction are part of theirs."""
+    sizes, inner, name, entry = {}, {}, None, None
+    for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            name = head.group(2)
+            entry = name if head.group(1) else entry
+            sizes[name], inner[name] = 0, []
+        elif name is not None and line[:1].isspace():
+            sizes[name] += 1
+            called = _LOOP.search(line) or _CALL.search(line)
+            trips = called and called.re is _LOOP and _TRIPS.search(line)
+            if called:
+                inner[name].append((called.group(1), int(trips.group(1)) if trips else 1))
+    totals = {}
+    for name in sizes:  # a computation comes after its callees
+        totals[name] = sizes[name] + sum(trips * totals.get(body, 0) for body, trips in inner[name])
+    return totals.get(entry, 0)

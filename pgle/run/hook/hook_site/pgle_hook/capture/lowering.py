@@ -39,7 +39,7 @@ class Lowering:
     def __init__(self, executed, folder, leaves_out, targets):
         self._executed, self._folder = executed, folder
         self._targets = targets
-        self._dumps = {}  # by the id of jax's module: the file of its dump
+        self._dumps = {}  # by the id of jax's module: the name of its dump
         self._least = BYTES if leaves_out else None
         self._known = {}  # by the id of jax's module: it, which keeps its id, the dumped module, the compiled one
         self._zeros = {}
@@ -59,15 +59,16 @@ class Lowering:
         def new_dump(module, stage_name):
             _, dumped, _ = self._known.get(id(module), (None, None, None))
             written = dump(dumped or module, stage_name)
-            if id(module) in self._known and written:
+            if written and stage_name == "compile":
                 name = os.path.basename(str(written))
-                self._dumps[id(module)] = os.path.join(self._folder, name)
-                if not dumped:
+                self._dumps[id(module)] = (name, module)  # which is kept, so that its id stays its own
+                if id(module) in self._known and not dumped:
                     self._executed.note("not_lowered", name)
+                guarded(lambda: self._executed.compiling(name))
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
-        self._zeros = jax_private.compiled_instead(self._instead, self._partition)
+        self._zeros = jax_private.compiled_instead(self._instead, self._partition, self._compiled)
 
     def is_zeros(self, call):
         """Whether an execution of this program returns zeros, whatever it is given."""
@@ -107,10 +108,16 @@ class Lowering:
         return result
 
     def _partition(self, module, compile_, given):
-        dumped = self._dumps.get(id(module))
-        for_gpus = self._known.get(id(module), (None, None))[1]
-        if dumped and for_gpus:
+        name, for_gpus = self._name(module), self._known.get(id(module), (None, None))[1]
+        if name and for_gpus:
+            dumped = os.path.join(self._folder, name)
             guarded(lambda: partition(dumped, for_gpus, compile_, given, self._targets))
+
+    def _compiled(self, module, executable, given):
+        guarded(lambda: self._executed.compiled(executable, self._name(module), given))
+
+    def _name(self, module):
+        return self._dumps.get(id(module), ("", None))[0]
 
     def _instead(self, module):
         """The module to compile instead of a module; None: itself."""
