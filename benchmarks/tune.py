@@ -4,10 +4,10 @@
     python benchmarks/tune.py -o DIR --table
     python benchmarks/tune.py -o DIR --speed MODULE      # processor seconds of a trial, on a machine at rest
 
-The programs are pgle's workloads, run by ``--python``, and the modules of a folder: StableHLO, such as
-tests/helpers/wild_programs.py writes, or HLO, such as `xla/tools/benchmarks/hlo` of openxla/xla holds. The jaxlib of
-that interpreter compiles, of a module in a file that which runs this; so releases can be shown side by side. A line per
-program is kept in DIR/results.jsonl; what stands there is not done again. All steps are simulated, with estimated
+The programs are pgle's workloads and those of ``programs/``, run by ``--python``, and the modules of a folder:
+StableHLO, such as tests/helpers/wild_programs.py writes, or HLO, such as `xla/tools/benchmarks/hlo` of openxla/xla
+holds. The jaxlib of that interpreter compiles, of a module in a file that which runs this; so releases can be shown
+side by side. A line per program is kept in DIR/results.jsonl; what stands there is not done again. All steps are simulated, with estimated
 costs, for H100.
 
 An accepted setting is judged again in 40 worlds with other seeds: 20 with the spread of the search, and 20 with a third
@@ -69,7 +69,9 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
     for name, words in WORKLOADS.items():
         module, *rest = words.split()
         more = ("--devices", str(DEVICES), "--compile-only", *rest)
-        yield Program(name, (python, "-m", f"pgle.workloads.{module}", *more), shape)
+        own = Path(__file__).with_name("programs") / f"{module}.py"
+        program = (str(own),) if own.exists() else ("-m", f"pgle.workloads.{module}")
+        yield Program(name, (python, *program, *more), shape)
     for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
         size = _TOPOLOGY.search(path.name)
         yield Program(path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape)

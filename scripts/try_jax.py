@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKLOAD = "-m pgle.workloads.{} --devices 8 --compile-only"
+WORKLOAD = "{} --devices 8 --compile-only"
 PROGRAMS = {
     "tutorial": "train.py",
-    "FSDP": f"{WORKLOAD.format('fsdp')} --layers 4",
-    "FSDP, scan": f"{WORKLOAD.format('fsdp')} --layers 4 --scan",
-    "tensor": f"{WORKLOAD.format('tensor')} --layers 2",
-    "MoE": f"{WORKLOAD.format('moe')} --layers 2",
+    "FSDP": f"{WORKLOAD.format('-m pgle.workloads.fsdp')} --layers 4",
+    "FSDP, scan": f"{WORKLOAD.format('-m pgle.workloads.fsdp')} --layers 4 --scan",
+    "tensor": f"{WORKLOAD.format(f'{ROOT}/benchmarks/programs/tensor.py')} --layers 2",
+    "MoE": f"{WORKLOAD.format(f'{ROOT}/benchmarks/programs/moe.py')} --layers 2",
 }
 FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
 FIRST_WITHOUT_311 = (0, 11)  # the jax that needs Python 3.12

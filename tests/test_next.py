@@ -19,7 +19,7 @@ from pgle.run import history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
-from pgle.trace.nsys.sqlite import REPORT_MAGIC, check_sqlite
+from pgle.trace.nsys.tables import REPORT_MAGIC, check_sqlite
 from pgle.xla.hlo.proto import module_from_bytes
 
 NAMES = (

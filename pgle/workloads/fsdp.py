@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, array, main, mesh
+from pgle.workloads import Workload, array, main, mesh
 
 WEIGHTS = ("query", "key", "value", "out", "up", "down")
 

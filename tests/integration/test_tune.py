@@ -79,7 +79,8 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
 def test_an_experiment_is_tuned_by_its_measured_costs_and_run_again_under_what_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = [sys.executable, "-m", "pgle.workloads.ring", "--devices", "4", "--compile-only"]
+    ring = Path(__file__).parents[2] / "benchmarks" / "programs" / "ring.py"
+    program = [sys.executable, str(ring), "--devices", "4", "--compile-only"]
     options = ["--run-dir", str(tmp_path / "run"), "--capture", "simulated", "--devices", "4"]
     code = run(["run", "--tune", *options, "--json", "--", *program])
     found = json.loads(capsys.readouterr().out)

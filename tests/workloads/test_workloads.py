@@ -2,8 +2,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "programs"
 
 SMALL = {
     "fsdp": "--model-dim 64 --ff-dim 128 --heads 4 --length 32 --layers 2",
@@ -18,7 +21,9 @@ SMALL = {
 
 def run(workload: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     module, *flags = workload.split()
-    command = [sys.executable, "-m", f"pgle.workloads.{module}", *flags, *SMALL[workload].split(), *arguments]
+    program = PROGRAMS / f"{module}.py"
+    where = [str(program)] if program.exists() else ["-m", f"pgle.workloads.{module}"]
+    command = [sys.executable, *where, *flags, *SMALL[workload].split(), *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
 

@@ -43,8 +43,7 @@ from pgle.trace.nsys.activities import (
 )
 from pgle.trace.nsys.ranges import Launches, read_ranges
 from pgle.trace.nsys.recording import devices_of, exporter, recordings, simulated, source, xla_flags
-from pgle.trace.nsys.sqlite import SqliteTables
-from pgle.trace.nsys.tables import API, Tables
+from pgle.trace.nsys.tables import API, SqliteTables, Tables
 from pgle.trace.table import Reason, Trace, Unresolved, narrow
 
 NEEDED = {

@@ -2,18 +2,33 @@
 
 Tables are created lazily by nsys and columns come and go with the schema (2.7 in 2021 to 3.28 in 2026), so tables and
 columns are asked for by name, and an absent optional column reads as all `NULL`.
+
+A trace is millions of short rows, and SQLite hands out one value after the other: that is four fifths of the time of a
+conversion. So integer columns are decoded from the file's pages: rows with equal headers have each column in the same
+place, and a whole group of them is a few numpy calls. Whatever is stored in another way is asked of SQLite, block by
+block. Every position that is read from the file is checked against the end of its page.
+
+File format: https://www.sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records).
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.files import read_head
+from pgle.next import typed
+from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
@@ -25,6 +40,17 @@ PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
 
 BATCH_ROWS = 1 << 17
 """Rows read at once: large enough to keep numpy busy, small enough to stay in the processor's cache."""
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+MAX_HEADER = 4096  # bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
+BLOCK_BYTES = 1 << 19  # pages decoded at once: their working arrays stay in the processor's cache
+INTERIOR, LEAF = 5, 13  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
+MAX_DEPTH = 20  # deeper trees are damage; four levels hold more rows than a file can
+MAX_VALUE_BYTES = 1 << 24  # no text of an export is nearly as long; SQLite copies one several times over
+
+_WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
+"""Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
 
 
 class Tables(Protocol):
@@ -98,6 +124,384 @@ class Lookup:
         return np.where(self._keys[at] == keys, self._table[at], self._missing)
 
 
+@contextmanager
+def _reading(path: Path, what: str, remedy: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what SQLite, Arrow and numpy raise on a damaged file into a `UserError`."""
+    try:
+        yield
+    except errors as error:
+        detail = str(error).partition("\n")[0][:120]
+        raise UserError(f"{what} ({detail})", where=path, remedy=remedy) from None
+
+
+class SqliteTables:
+    """An export of ``--type sqlite``, opened read-only.
+
+    Raises:
+        UserError: the file is missing, empty, truncated or no SQLite database.
+    """
+
+    format = "nsys-sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _check_sqlite(path)
+        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
+        with self._reading():
+            self._connection = sqlite3.connect(uri, uri=True)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._read_schema()
+        self._file = path.open("rb", buffering=0)
+        head = self._file.read(100)
+        self._page_bytes = _page_bytes(head)
+        self._usable = self._page_bytes - head[20]
+        self._count = path.stat().st_size // self._page_bytes
+
+    def _reading(self) -> AbstractContextManager[None]:
+        remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
+        return _reading(self.path, "damaged database", remedy, (sqlite3.Error, TypeError, ValueError, OverflowError))
+
+    def _read_schema(self) -> None:
+        """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
+        query = """SELECT m.name, m.rootpage, c.name, c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
+                   FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"""
+        views = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        self._views = {name for (name,) in views}
+        self._columns: dict[str, dict[str, int]] = {}
+        self._root: dict[str, int] = {}
+        for table, root, column, is_stored in self._connection.execute(query):
+            found = self._columns.setdefault(table, {})
+            found[column] = len(found)
+            self._root[table] = int(root) if is_stored and self._root.get(table, 1) else 0
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See `Tables`.
+
+        Raises:
+            UserError: it is a view; a view may never end.
+        """
+        if table in self._views:
+            remedy = "export the report again with `nsys export --type sqlite`"
+            raise UserError(f"{table} is a view, no table", where=self.path, remedy=remedy)
+        return frozenset(self._columns.get(table, ()))
+
+    def count(self, table: str) -> int:
+        """See `Tables`: the span of row ids, which SQLite finds without a scan; 0 where rows have none."""
+        if not self._root.get(table):
+            return 0
+        with self._reading():
+            ends = [self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"') for end in ("min", "max")]
+            low, high = (row.fetchone()[0] for row in ends)
+        return 0 if low is None else int(high) - int(low) + 1
+
+    def integers(
+        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+    ) -> Iterator[Columns]:
+        """See `Tables`."""
+        known = self._columns.get(table, {})
+        present = [name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known]
+        if not present or (keep is not None and keep[0] not in known):
+            return
+        with self._reading():
+            for batch in self._batches(table, present):
+                found = dict(zip(present, batch, strict=True))
+                if keep is not None:
+                    chosen = np.logical_or.reduce([found[keep[0]] == value for value in keep[1]])
+                    if not chosen.all():
+                        found = {name: column[chosen] for name, column in found.items()}
+                rows = len(found[present[0]])
+                if rows:
+                    yield tuple(found[name] if name in found else np.full(rows, NULL) for name in columns)
+
+    def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
+        """Batches of columns that the table has, from its pages where it is stored plainly."""
+        leaves = self._leaves(self._root[table]) if self._root[table] else None
+        if leaves is None:
+            yield from self._asked(table, columns, "")
+            return
+        waiting: list[Columns] = []
+        step = max(BLOCK_BYTES // self._page_bytes, 1)
+        for at in range(0, len(leaves), step):
+            waiting.append(self._block(table, columns, leaves[at : at + step]))
+            if sum(len(part[0]) for part in waiting) >= BATCH_ROWS:
+                yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
+                waiting = []
+        if waiting:
+            yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
+
+    def _asked(self, table: str, columns: Sequence[str], where: str) -> Iterator[Columns]:
+        """Batches of columns as SQLite gives them, a value at a time."""
+        chosen = ", ".join(f'ifnull("{name}", {NULL})' for name in columns)
+        with closing(self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')) as cursor:
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                values = np.array(rows)
+                if values.dtype != np.int64:
+                    raise TypeError("a number is expected, and something else is there")
+                yield tuple(np.ascontiguousarray(values.T))
+
+    def rows(
+        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
+    ) -> Iterator[tuple[object, ...]]:
+        """See `Tables`."""
+        if not set(columns) <= self.columns(table):
+            return
+        query = f"""SELECT {", ".join(f'"{name}"' for name in columns)} FROM "{table}\""""
+        values: list[str] = []
+        if like is not None:
+            query += " WHERE " + " OR ".join(f'"{like[0]}" GLOB ?' for _ in like[1])
+            values = [f"{beginning}*" for beginning in like[1]]
+        with self._reading(), closing(self._connection.execute(query, values)) as cursor:
+            yield from cursor
+
+    def close(self) -> None:
+        """See `Tables`."""
+        self._file.close()
+        self._connection.close()
+
+    def _leaves(self, root: int) -> Ints | None:
+        """The pages that hold the rows of the table whose tree begins at a page, in row order; None: another tree."""
+        level = np.array([root], np.int64)
+        for _ in range(MAX_DEPTH):
+            kind = int(self._pages(level[:1])[0])
+            if kind == LEAF:
+                return level
+            if kind != INTERIOR:
+                return None
+            level = np.concatenate([self._children(level[at : at + 1]) for at in range(len(level))])
+            if len(level) > self._count:
+                raise ValueError("a table has more pages than the file")
+        raise ValueError("a table's tree has no leaves")
+
+    def _children(self, page: Ints) -> Ints:
+        raw = self._pages(page)
+        count = int.from_bytes(raw[3:5].tobytes())
+        if raw[0] != INTERIOR or 12 + 2 * count > self._usable:
+            raise ValueError(f"page {int(page[0])} is damaged")
+        cells = raw[12 : 12 + 2 * count].view(">u2").astype(np.int64)
+        if (cells > self._usable - 4).any():
+            raise ValueError(f"page {int(page[0])} is damaged")
+        last = raw[8:12].view(">u4").astype(np.int64)
+        return np.append(_window(raw, 4)[cells].view(">u4").astype(np.int64), last)
+
+    def _pages(self, numbers: Ints) -> Bytes:
+        """The bytes of pages, one after the other, and zeros behind them."""
+        if (numbers < 1).any() or (numbers > self._count).any():
+            raise ValueError("a page is outside the file")
+        size = self._page_bytes
+        raw = np.empty(len(numbers) * size + 2 * MAX_HEADER, np.uint8)
+        raw[len(numbers) * size :] = 0
+        edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
+        for first, last in pairwise(edges):
+            part = raw[first * size : last * size].data
+            if os.preadv(self._file.fileno(), [part], (int(numbers[first]) - 1) * size) != len(part):
+                raise ValueError("the file ends within a page")
+        return raw
+
+    def _block(self, table: str, columns: Sequence[str], leaves: Ints) -> Columns:
+        """The columns of the rows on some pages; of SQLite's where they lie on overflow pages."""
+        raw = self._pages(leaves)
+        cell, page_end = self._cells(raw, len(leaves))
+        payload, row_id = _varints(raw, cell)
+        record = _behind_varint(raw, row_id)
+        # a long payload continues on other pages: section 1.6, "the amount of payload that spills"
+        longest, least = self._usable - 35, (self._usable - 12) * 32 // 255 - 23
+        local = payload
+        if (spilt := payload > longest).any():
+            spill = least + (payload - least) % (self._usable - 4)
+            local = np.where(spilt, np.where(spill <= longest, spill, least), payload)
+        if (payload < 0).any() or (record + local > page_end).any():
+            raise ValueError("a row reaches beyond its page")
+        found = _decoded(raw, record, local, payload, [self._columns[table][name] for name in columns])
+        if found is None:
+            first, last = _varints(raw, row_id[[0, -1]])[0].tolist()
+            parts = [*self._asked(table, columns, f"WHERE rowid BETWEEN {first} AND {last}")]
+            if sum(len(part[0]) for part in parts) != len(cell):
+                raise ValueError("rows are not in order")
+            found = tuple(map(np.concatenate, zip(*parts, strict=True)))
+        return found
+
+    def _cells(self, raw: Bytes, pages: int) -> tuple[Ints, Ints]:
+        """Position of each row in the bytes of leaf pages, and where its page's content ends."""
+        table = raw[: pages * self._page_bytes].reshape(pages, self._page_bytes)
+        count = table[:, 3].astype(np.int64) << 8 | table[:, 4]
+        most = int(count.max(initial=0))
+        if (table[:, 0] != LEAF).any() or 8 + 2 * most > self._usable:
+            raise ValueError("a page of rows is damaged")
+        pointers = np.ascontiguousarray(table[:, 8 : 8 + 2 * most]).view(">u2").astype(np.int64)
+        begin = np.arange(pages) * self._page_bytes
+        used = np.arange(most) < count[:, None]
+        cell, end = (pointers + begin[:, None])[used], np.repeat(begin + self._usable, count)
+        if (cell >= end).any():
+            raise ValueError("a page of rows is damaged")
+        return cell, end
+
+
+def _check_sqlite(path: Path) -> None:
+    """Raise `UserError` where a file's header is of no SQLite file, or not of the whole of one."""
+    head, size = read_head(path, 100), path.stat().st_size
+    again = "export the report again with `nsys export --type sqlite`"
+    if not size:
+        raise UserError("is empty", where=path, remedy=again)
+    if head.startswith(REPORT_MAGIC):
+        export = typed("nsys", "export", "--type", "sqlite", path)
+        raise UserError("is a report, not an export", where=path, remedy=f"export it: {export}")
+    if not head.startswith(SQLITE_MAGIC):
+        raise UserError("not a SQLite database", where=path, remedy=again)
+    # https://www.sqlite.org/fileformat2.html: pages are counted at 28, valid where 24 equals 92
+    pages = int.from_bytes(head[28:32]) if head[24:28] == head[92:96] else 0
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        fold = typed("sqlite3", path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        remedy = f"export the report again, or fold that in: {fold}"
+        raise UserError(f"part of it is still in {log.name}", where=path, remedy=remedy)
+    if len(head) < 100 or size < pages * _page_bytes(head):
+        raise UserError(f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes", where=path, remedy=again)
+
+
+def _page_bytes(head: bytes) -> int:
+    """The size of a page; 1 means 65,536."""
+    size = int.from_bytes(head[16:18])
+    return 65536 if size == 1 else size
+
+
+def _decoded(raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Sequence[int]) -> Columns | None:
+    """Some columns of rows that each have a record on their page; None where a value lies elsewhere.
+
+    Args:
+        raw: the bytes of the pages.
+        record: int64[n], where each record begins.
+        local, payload: int64[n], its bytes on this page and in all.
+        wanted: the columns by their places in the table.
+    """
+    out = np.empty((len(wanted), len(record)), np.int64)
+    waiting = [(np.arange(len(record)), max(wanted) + 2)]
+    while waiting:
+        rows, width = waiting.pop()
+        words = _words(raw, record[rows], width)
+        while len(rows):  # a group with equal headers at a time
+            same = np.logical_and.reduce([column == column[0] for column in words.T])
+            head = words[0].tobytes()[:width]
+            if bool(same.all()):
+                group, rows = rows, rows[:0]
+            else:
+                group, rows, words = rows[same], rows[~same], words[~same]
+            layout = _layout(head, max(wanted) + 1)
+            if layout is not None:
+                types, places, size = layout
+                if (payload[group] < size).any():
+                    raise ValueError("a row is shorter than its header says")
+                # or a long text lies between wanted columns
+                if (local[group] < size).any() or size - places[min(wanted)] + 8 > MAX_HEADER:
+                    return None
+                _fill(out, raw, record[group], group, wanted, types, places)
+            elif width >= MAX_HEADER:
+                raise ValueError("a row has an endless header")
+            else:
+                waiting.append((group, 2 * width))
+    return tuple(out)
+
+
+def _fill(
+    out: npt.NDArray[np.int64],
+    raw: Bytes,
+    record: Ints,
+    rows: Ints,
+    wanted: Sequence[int],
+    types: Sequence[int],
+    places: Sequence[int],
+) -> None:
+    """Fill the columns of rows whose values have these serial types and places in their records."""
+    begin = places[min(wanted)]
+    stride = places[max(wanted)] - begin + 16
+    records = _window(raw, stride)[record + begin]
+    everything = len(rows) == out.shape[1]
+    for column, place in zip(out, wanted, strict=True):
+        kind = types[place]
+        if kind > 9 or kind == 7:
+            raise TypeError("a number is expected, and something else is there")
+        width = _WIDTH[kind]
+        values: Any = NULL if kind == 0 else kind - 8
+        if width:
+            stored = f">i{width}" if width in (1, 2, 4, 8) else ">i8"  # of 3 and 6 bytes: the first of eight
+            values = np.ndarray(len(rows), stored, records, places[place] - begin, (stride,))
+            if width in (3, 6):
+                values = values.astype(np.int64) >> 64 - 8 * width
+        column[slice(None) if everything else rows] = values
+
+
+def _layout(head: bytes, columns: int) -> tuple[list[int], list[int], int] | None:
+    """Serial types of the first columns, their places in the record, and the bytes up to the last one's end.
+
+    None where `head` is cut off before the last of them. Columns that the record lacks are NULL.
+    """
+    numbers = iter(_varints_in(head))
+    header, at = next(numbers, (0, MAX_HEADER))
+    if at > len(head):
+        return None
+    types, places, size = [], [], header
+    for _ in range(columns):
+        kind = 0
+        if at < header:
+            kind, at = next(numbers, (0, MAX_HEADER))
+            if at > header and at < MAX_HEADER:
+                raise ValueError("a row's header is damaged")
+            if at == MAX_HEADER:
+                return None
+        types.append(kind)
+        places.append(size)
+        size += _WIDTH[kind] if kind < 10 else (kind - 12) // 2
+    return types, places, size
+
+
+def _varints_in(head: bytes) -> Iterator[tuple[int, int]]:
+    """The whole integers of base 128 in some bytes, each with the place behind it."""
+    value = 0
+    for at, byte in enumerate(head, 1):
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            yield value, at
+            value = 0
+
+
+def _varints(raw: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """The integers of base 128 at each place, and the places behind them."""
+    byte = raw[at]
+    value, at = (byte & 0x7F).astype(np.int64), at + 1
+    long = np.flatnonzero(byte & 0x80)
+    for _ in range(8):
+        if not len(long):
+            break
+        byte = raw[at[long]]
+        value[long] = value[long] << 7 | byte & 0x7F
+        at[long] += 1
+        long = long[byte >= 0x80]
+    return value, at
+
+
+def _behind_varint(raw: Bytes, at: Ints) -> Ints:
+    """The places behind the integers of base 128 at each place."""
+    for _ in range(8):
+        more = raw[at] >= 0x80
+        if not more.any():
+            break
+        at = at + more
+    return at + 1
+
+
+def _window(raw: Bytes, width: int) -> npt.NDArray[Any]:
+    """At each place the `width` bytes from there on, as one item."""
+    return np.ndarray(len(raw) - width + 1, f"V{width}", raw, strides=(1,))
+
+
+def _words(raw: Bytes, at: Ints, width: int) -> npt.NDArray[np.uint64]:
+    """uint64[n, m], the `width` bytes at each of n places, and zeros behind them."""
+    count = -(-width // 8)
+    words = _window(raw, 8 * count)[at].view("<u8").reshape(-1, count)
+    words[:, -1] &= np.uint64((1 << 8 * (width - 8 * (count - 1))) - 1)
+    return words
+
+
 SUFFIXES = (".parquet", ".arrow")
 
 
@@ -120,29 +524,23 @@ class ArrowTables:
         if not self._files:
             remedy = "give what `nsys export --type parquetdir` wrote"
             raise UserError("no .parquet or .arrow files in this directory", where=path, remedy=remedy)
-        self.format = (
-            "nsys-parquet" if any(file.suffix == ".parquet" for file in self._files.values()) else "nsys-arrow"
-        )
+        is_parquet = any(file.suffix == ".parquet" for file in self._files.values())
+        self.format = "nsys-parquet" if is_parquet else "nsys-arrow"
         self._open: dict[str, Any] = {}
+
+    def _reading(self, table: str) -> AbstractContextManager[None]:
+        return _reading(self._files[table], "damaged file", "export the report again", self._errors)
 
     def _dataset(self, table: str) -> Any:
         """The table as a pyarrow dataset, or None."""
-        if table not in self._files:
-            return None
-        if table not in self._open:
+        if table in self._files and table not in self._open:
             import pyarrow.dataset
 
             file = self._files[table]
-            kind = "parquet" if file.suffix == ".parquet" else "ipc"
-            try:
+            with self._reading(table):
+                kind = "parquet" if file.suffix == ".parquet" else "ipc"
                 self._open[table] = pyarrow.dataset.dataset(file, format=kind)
-            except self._errors as error:
-                raise self._damaged(table, error) from None
-        return self._open[table]
-
-    def _damaged(self, table: str, error: BaseException) -> UserError:
-        detail = str(error).partition("\n")[0][:120]
-        return UserError(f"damaged file ({detail})", where=self._files[table], remedy="export the report again")
+        return self._open.get(table)
 
     def columns(self, table: str) -> frozenset[str]:
         """See `Tables`."""
@@ -163,16 +561,14 @@ class ArrowTables:
             return
         import pyarrow.dataset
 
-        chosen = None if keep is None else pyarrow.dataset.field(keep[0]).isin(list(keep[1]))
         present = [name for name in columns if name in self.columns(table)]
-        try:
+        with self._reading(table):
+            chosen = None if keep is None else pyarrow.dataset.field(keep[0]).isin(list(keep[1]))
             scan = dataset.scanner(columns=present, filter=chosen, batch_size=BATCH_ROWS, use_threads=False)
             for batch in scan.to_batches():
                 if batch.num_rows:
                     found = {name: _integers(batch.column(name)) for name in present}
                     yield tuple(found.get(name, np.full(batch.num_rows, NULL, np.int64)) for name in columns)
-        except self._errors as error:
-            raise self._damaged(table, error) from None
 
     def rows(
         self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
@@ -180,16 +576,13 @@ class ArrowTables:
         """See `Tables`."""
         if not set(columns) <= self.columns(table):
             return
-        try:
+        where = None if like is None else columns.index(like[0])
+        beginnings = () if like is None else tuple(like[1])
+        with self._reading(table):
             for batch in self._dataset(table).scanner(columns=list(columns), use_threads=False).to_batches():
-                where = None if like is None else columns.index(like[0])
-                beginnings = () if like is None else tuple(like[1])
                 for row in zip(*(_values(batch.column(name)) for name in columns), strict=True):
-                    text = "" if where is None else row[where]
-                    if where is None or (isinstance(text, str) and text.startswith(beginnings)):
+                    if where is None or (isinstance(row[where], str) and row[where].startswith(beginnings)):
                         yield row
-        except self._errors as error:
-            raise self._damaged(table, error) from None
 
     def close(self) -> None:
         """See `Tables`."""

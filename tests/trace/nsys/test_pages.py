@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgle.errors import UserError
-from pgle.trace.nsys.sqlite import SqliteTables
-from pgle.trace.nsys.tables import NULL
+from pgle.trace.nsys.tables import NULL, SqliteTables
 
 WIDTHS = [0, 1, 2, -1, 2**7, -(2**15), 2**23, -(2**31), 2**47, -(2**47) - 1, 2**63 - 1, -(2**63) + 2, None]
 """A value of each width that SQLite stores integers in."""

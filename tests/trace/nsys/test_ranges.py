@@ -13,8 +13,7 @@ from nsys_export import create
 
 from pgle.trace.nsys import ranges as nsys_ranges
 from pgle.trace.nsys.ranges import read_ranges
-from pgle.trace.nsys.sqlite import SqliteTables
-from pgle.trace.nsys.tables import Lookup
+from pgle.trace.nsys.tables import Lookup, SqliteTables
 from pgle.trace.table import Reason
 
 TEXTS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, array, main, mesh
+from pgle.workloads import Workload, array, main, mesh
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:

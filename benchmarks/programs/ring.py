@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, array, main, mesh, shard_map
+from pgle.workloads import Workload, array, main, mesh, shard_map
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
