@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.table import ModuleKey
-from pgle.trace.xplane.wire import BYTES, VARINT, DamagedError, fields
+from pgle.trace.table import ModuleKey, distinct
+from pgle.trace.xplane.events import BYTES, REFERENCE, TEXT, VARINT, DamagedError, Stat, fields
 from pgle.xla.protos import hlo_pb2, xplane_pb2
 
 GPU_PREFIX = "/device:GPU:"
@@ -190,3 +193,53 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
                     continue
                 found[ModuleKey(module.name or item.name, module.id or None)] = stat.bytes_value
     return found
+
+
+MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
+_Key = TypeVar("_Key")
+
+
+@dataclass
+class Codes(Generic[_Key]):
+    """Keys by running number, in order of appearance."""
+
+    of: dict[_Key, int] = field(default_factory=dict)
+
+    def code(self, key: _Key) -> int:
+        """The number of `key`, a new one where it is new."""
+        return self.of.setdefault(key, len(self.of))
+
+
+@dataclass
+class Strings:
+    """String stats of one plane as codes: references are looked up once each."""
+
+    plane: Plane
+    codes: Codes[str]
+    table: npt.NDArray[np.int32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        largest = max(self.plane.rest.stat_metadata, default=0)
+        if not 0 <= largest < MAX_ID:
+            raise DamagedError(f"plane {self.plane.name!r} has stat metadata number {largest:,}")
+        self.table = np.full(largest + 2, -2, np.int32)
+
+    def codes_of(self, stat: Stat, data: bytes) -> npt.NDArray[np.int32]:
+        """int32[n], -1 where the event has no such string."""
+        out = np.full(len(stat.form), -1, np.int32)
+        is_reference = stat.form == REFERENCE
+        everywhere = bool(is_reference.all())
+        references = np.minimum(stat.value if everywhere else stat.value[is_reference], len(self.table) - 1).clip(0)
+        found: npt.NDArray[np.int32] = self.table[references]
+        if (found == -2).any():
+            for reference in distinct(references[found == -2]).tolist():
+                name = self.plane.rest.stat_metadata[reference].name if reference < len(self.table) - 1 else ""
+                self.table[reference] = self.codes.code(name) if name else -1
+            found = self.table[references]
+        if everywhere:
+            return found
+        out[is_reference] = found
+        for i in np.flatnonzero(stat.form == TEXT).tolist():
+            text = data[int(stat.value[i]) : int(stat.end[i])].decode(errors="replace")
+            out[i] = self.codes.code(text) if text else -1
+        return out

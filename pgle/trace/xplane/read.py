@@ -23,7 +23,7 @@ Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,16 +33,18 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
 from pgle.trace.table import LIBRARIES, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved, distinct
-from pgle.trace.xplane.columns import (
+from pgle.trace.xplane.events import (
+    ABSENT,
     INTEGER,
-    WANTED,
+    DamagedError,
     Events,
-    Gathered,
-    Place,
-    Strings,
+    Ints,
+    Stat,
     integers,
     read_events,
     read_pairs,
+    repeated,
+    signed,
 )
 from pgle.trace.xplane.executions import Launches, Scopes, number_launches
 from pgle.trace.xplane.planes import (
@@ -51,15 +53,158 @@ from pgle.trace.xplane.planes import (
     HOST_PLANE,
     METADATA_PLANE,
     SCOPE_PLANE,
+    Codes,
     NotXplaneError,
     Plane,
     Space,
+    Strings,
     embedded_hlo,
     may_begin,
     profile_start_ns,
     read_space,
 )
-from pgle.trace.xplane.wire import DamagedError, Ints, repeated, signed
+
+WANTED = (
+    "hlo_op",
+    "hlo_module",
+    "program_id",
+    "correlation_id",
+    "scope_range_id",
+    "memcpy_details",
+    "memset_details",
+    "cuda_graph_exec_id",
+    "memalloc_details",
+    "memfree_details",
+    "memory_residency_details",
+    "run_id",
+    "device_ordinal",
+)
+"""Stats that are read, under the names of `xla/tsl/profiler/utils/xplane_schema.cc`."""
+
+_NOT_ACTIVITIES = ("memalloc_details", "memfree_details", "memory_residency_details")
+_COLUMNS = (
+    "start_ns",
+    "duration_ns",
+    "correlation",
+    "scope",
+    "top",
+    "module",
+    "instruction",
+    "kernel",
+    "device",
+    "stream",
+    "kind",
+)
+_TYPES = dict.fromkeys(_COLUMNS[:5], np.int64) | dict.fromkeys(_COLUMNS[5:10], np.int32) | {"kind": np.uint8}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the events of one line belong."""
+
+    device: Device
+    stream: int
+    origin_ns: int
+    scopes: Scopes
+    libraries: Mapping[int, str] = field(default_factory=dict)  # names of libraries' kernels, by metadata id
+
+
+@dataclass
+class Gathered:
+    """Columns of all activities read so far, and what was left out."""
+
+    # columns by name, in blocks
+    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
+    # instructions, modules, devices: codes; a module's key is (name, program id)
+    instructions: Codes[str] = field(default_factory=Codes)
+    names: Codes[str] = field(default_factory=Codes)
+    modules: Codes[tuple[int, int | None]] = field(default_factory=Codes)
+    devices: Codes[Device] = field(default_factory=Codes)
+    left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # (count, nanoseconds) by reason
+    # (module, instruction, name) of libraries' kernels, the first two as codes
+    kernels: set[tuple[int, int, str]] = field(default_factory=set)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """One column over all rows; its blocks are given up."""
+        blocks = self.parts.pop(name)
+        return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
+
+    def leave_out(self, reason: str, durations_ns: Ints) -> None:
+        """Count activities that belong to no instruction."""
+        if len(durations_ns):
+            count, total = self.left_out.get(reason, (0, 0))
+            self.left_out[reason] = (count + len(durations_ns), total + int(durations_ns.sum()))
+
+    def add_gpu(self, events: Events, data: bytes, strings: tuple[Strings, Strings], where: Place) -> None:
+        """Take one block of a stream's events."""
+        activity = np.ones(len(events), bool)
+        for name in _NOT_ACTIVITIES:
+            activity &= events.stats[name].form == ABSENT
+        start, duration = events.times_ns(where.origin_ns)
+        instruction = strings[0].codes_of(events.stats["hlo_op"], data)
+        module = strings[1].codes_of(events.stats["hlo_module"], data)
+        graph = activity & (events.stats["cuda_graph_exec_id"].form != ABSENT)
+        self.leave_out("graph-launch", duration[graph])
+        activity &= ~graph
+        self.leave_out("no-thunk", duration[activity & (instruction < 0) & (module >= 0)])
+        self.leave_out("no-range", duration[activity & (instruction < 0) & (module < 0)])
+        self.leave_out("no-module", duration[activity & (instruction >= 0) & (module < 0)])
+        kind = np.zeros(len(events), np.uint8)
+        kind[events.stats["memcpy_details"].form != ABSENT] = Kind.MEMCPY
+        kind[events.stats["memset_details"].form != ABSENT] = Kind.MEMSET
+        keep = activity & (instruction >= 0) & (module >= 0)
+        scope = integers(events.stats["scope_range_id"], 0)
+        if not keep.any():
+            return
+        codes = self.module_codes(module, events.stats["program_id"])
+        for identity, name in where.libraries.items():
+            rows = np.flatnonzero(keep & (events.metadata == identity))
+            pairs = distinct(codes[rows] << 32 | instruction[rows]).tolist()
+            self.kernels.update((pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs)
+        self.append(
+            keep,
+            start_ns=start,
+            duration_ns=duration,
+            correlation=integers(events.stats["correlation_id"], 0),
+            scope=scope,
+            top=where.scopes.outermost(scope),
+            module=codes,
+            instruction=instruction,
+            kernel=events.metadata,
+            device=np.full(len(events), self.devices.code(where.device)),
+            stream=np.full(len(events), where.stream),
+            kind=kind,
+        )
+
+    def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
+        """Codes of (module name, program id); -1 where there is no name."""
+        number, given = integers(program, 0), program.form == INTEGER
+        new = np.ones(len(name), bool)
+        new[1:] = (np.diff(name) != 0) | (np.diff(number) != 0) | (np.diff(given) != 0)
+        heads = np.flatnonzero(new)
+        triples = zip(name[heads].tolist(), number[heads].tolist(), given[heads].tolist(), strict=True)
+        codes = [-1 if code < 0 else self.modules.code((code, key if known else None)) for code, key, known in triples]
+        return np.repeat(np.array(codes, np.int64), np.diff(np.append(heads, len(name))))
+
+    def append(self, keep: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> None:
+        """Add the rows in `keep`."""
+        everything = bool(keep.all())
+        for name, values in columns.items():
+            self.parts[name].append((values if everything else values[keep]).astype(_TYPES[name]))
+
+    def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
+        """Names of libraries' kernels by module and instruction."""
+        modules, instructions = self.module_keys(), tuple(self.instructions.of)
+        found: dict[tuple[str, str], set[str]] = {}
+        for module, instruction, name in self.kernels:
+            found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
+        return {where: frozenset(names) for where, names in sorted(found.items())}
+
+    def module_keys(self) -> tuple[ModuleKey, ...]:
+        """The executables, by code."""
+        names = list(self.names.of)
+        return tuple(ModuleKey(names[code], program) for code, program in self.modules.of)
+
 
 _LINE_EVENTS, _LINE_TIMESTAMP = 4, 3
 _POSITIVE = (1 << 62) - 1

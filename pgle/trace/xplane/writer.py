@@ -1,39 +1,37 @@
-"""A Trace as the xplane file that the JAX profiler would have written for it on CUDA, encoded column by column.
-
-Wire format: https://protobuf.dev/programming-guides/encoding/
+"""A Trace as the xplane file that the JAX profiler would have written for it on CUDA.
 
 The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
 per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat metadata, launches and module
 executions as scope ranges with their tree in ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
-Events are encoded column by column, so millions of them take seconds.
+
+Events are encoded as rows of bytes of one width, so millions of them take seconds: protocol buffers allow an integer
+more bytes than it needs (https://protobuf.dev/programming-guides/encoding/). What an event lacks is a stat of another
+name, which nobody reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.trace.table import Kind, ModuleKey, Trace
-from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, PROFILE_START
+from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, METADATA_PLANE, PROFILE_START, SCOPE_PLANE
 from pgle.xla.protos import xplane_pb2
 
-_Mask: TypeAlias = npt.NDArray[np.bool_] | None
-_Part: TypeAlias = tuple[bytes | npt.NDArray[np.uint64], npt.NDArray[np.int64], _Mask]
+_Values = npt.NDArray[np.integer]
+_Bytes = npt.NDArray[np.uint8]
 
 
 def varint(value: int) -> bytes:
-    """One integer in base 128; negative ones as their 64-bit two's complement."""
-    value &= (1 << 64) - 1
+    """One whole number in base 128."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes((*out, value))
 
 
 def length_delimited(number: int, content: bytes) -> bytes:
@@ -41,95 +39,30 @@ def length_delimited(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def varint_sizes(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """int64[n], how many bytes each value takes."""
-    sizes = np.ones(len(values), np.int64)
-    largest = int(values.max(initial=0))
-    for bits in range(7, 64, 7):
-        if largest >> bits == 0:
-            break
-        sizes += values >= np.uint64(1 << bits)
-    return sizes
+def integers(tag: int, values: _Values) -> _Bytes:
+    """uint8[n, m], a field with an integer of each message, in as many bytes as the largest needs."""
+    unsigned = values.astype(np.int64).view(np.uint64)
+    width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)
+    out = np.empty((len(values), width + 1), np.uint8)
+    out[:, 0] = tag
+    for place in range(width):
+        out[:, place + 1] = unsigned >> np.uint64(7 * place) & np.uint64(0x7F) | np.uint64(0x80)
+    out[:, width] &= 0x7F
+    return out
 
 
-class Records:
-    """n messages of one layout, built field by field, then encoded together.
+def messages(number: int, fields: Sequence[_Bytes]) -> _Bytes:
+    """uint8[n, m], n messages as fields `number`, each with a row of all of its fields."""
+    body = np.concatenate(fields, axis=1)
+    head = np.frombuffer(varint(number << 3 | 2) + varint(body.shape[1]), np.uint8)
+    return np.concatenate([np.broadcast_to(head, (len(body), len(head))), body], axis=1)
 
-    Args:
-        count: how many messages.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._sizes = np.zeros(count, np.int64)
-        self._parts: list[_Part] = []
-
-    def constant(self, content: bytes, where: _Mask = None) -> None:
-        """Add the same bytes to every message that `where` selects (all by default)."""
-        sizes = np.full(self.count, len(content)) if where is None else np.where(where, len(content), 0)
-        self._append(content, sizes, where)
-
-    def varint(self, tag: bytes, values: npt.NDArray[np.integer], where: _Mask = None) -> None:
-        """A field `tag` with an integer of each message."""
-        self.constant(tag, where)
-        self._value(values.astype(np.int64).view(np.uint64), where)
-
-    def message(self, tag: bytes, head: bytes, values: npt.NDArray[np.integer], where: _Mask = None) -> None:
-        """A nested message `tag`: constant bytes `head` (under 110 of them), then an integer of each message."""
-        unsigned = values.astype(np.int64).view(np.uint64)
-        self.constant(tag, where)
-        self._value((varint_sizes(unsigned) + len(head)).astype(np.uint64), where)
-        self.constant(head, where)
-        self._value(unsigned, where)
-
-    def encode(self, tag: bytes) -> bytes:
-        """The messages one after the other, each as a field `tag`."""
-        body = self._sizes
-        lengths = body.astype(np.uint64)
-        ends = np.cumsum(len(tag) + varint_sizes(lengths) + body)
-        out = np.empty(int(ends[-1]) if self.count else 0, np.uint8)
-        position = ends - (len(tag) + varint_sizes(lengths) + body)
-        head: list[_Part] = [(tag, np.full(self.count, len(tag)), None), (lengths, varint_sizes(lengths), None)]
-        for content, sizes, where in head + self._parts:
-            _scatter(out, position, content, sizes, where)
-            position = position + sizes
-        return out.tobytes()
-
-    def _value(self, values: npt.NDArray[np.uint64], where: _Mask) -> None:
-        sizes = varint_sizes(values)
-        self._append(values, sizes if where is None else np.where(where, sizes, 0), where)
-
-    def _append(self, content: bytes | npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], where: _Mask) -> None:
-        self._parts.append((content, sizes, where))
-        self._sizes = self._sizes + sizes
-
-
-def _scatter(
-    out: npt.NDArray[np.uint8],
-    position: npt.NDArray[np.int64],
-    content: bytes | npt.NDArray[np.uint64],
-    sizes: npt.NDArray[np.int64],
-    where: _Mask,
-) -> None:
-    """Write one part of every message at its position."""
-    if where is not None:
-        position, sizes = position[where], sizes[where]
-        content = content if isinstance(content, bytes) else content[where]
-    if isinstance(content, bytes):
-        for k, byte in enumerate(content):
-            out[position + k] = byte
-        return
-    for k in range(int(sizes.max(initial=0))):
-        here = slice(None) if k == 0 else np.flatnonzero(sizes > k)
-        more = np.where(sizes[here] > k + 1, np.uint64(0x80), np.uint64(0))
-        out[position[here] + k] = (content[here] >> np.uint64(7 * k) & np.uint64(0x7F) | more).astype(np.uint8)
-
-
-BLOCK_EVENTS = 1 << 16  # events encoded at a time: bounds the working memory
 
 _KIND_NAMES = {Kind.KERNEL: "Kernel", Kind.MEMCPY: "MemcpyD2D", Kind.MEMSET: "Memset", Kind.HOST: "Kernel"}
 _DETAILS = {Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}
+_METADATA_ID, _OFFSET, _DURATION = 0x08, 0x10, 0x18  # tags of an XEvent; the first of an XStat, too
 _UINT64, _INT64, _REF = 0x18, 0x20, 0x38  # tags of the value of an XStat
+_ABSENT = "absent"  # the name of a stat that an event does not have
 
 
 @dataclass
@@ -154,7 +87,7 @@ class _Scopes:
 def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work of
+    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
     the CPU backend is written as kernels.
 
     Args:
@@ -204,19 +137,14 @@ def _scopes(trace: Trace) -> _Scopes:
 
 def _scope_plane(scopes: _Scopes) -> bytes:
     """``/host:__ScopeRangeCallStack__``: a stat per scope range, its id as the metadata id, its parent as the value."""
-    head = xplane_pb2.XPlane(name="/host:__ScopeRangeCallStack__").SerializeToString()
-    blocks = [head]
-    for start in range(0, len(scopes.child), BLOCK_EVENTS):
-        records = Records(len(scopes.child[start : start + BLOCK_EVENTS]))
-        records.varint(b"\x08", scopes.child[start : start + BLOCK_EVENTS])
-        records.varint(bytes([_INT64]), scopes.parent[start : start + BLOCK_EVENTS])
-        blocks.append(records.encode(b"\x32"))
-    return b"".join(blocks)
+    stats = messages(6, [integers(_METADATA_ID, scopes.child), integers(_INT64, scopes.parent)])
+    serialized: bytes = xplane_pb2.XPlane(name=SCOPE_PLANE).SerializeToString()
+    return serialized + stats.tobytes()
 
 
 def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> bytes:
     """``/host:metadata``: an event metadata per module with its HloProto."""
-    plane = xplane_pb2.XPlane(name="/host:metadata")
+    plane = xplane_pb2.XPlane(name=METADATA_PLANE)
     plane.stat_metadata[1].CopyFrom(xplane_pb2.XStatMetadata(id=1, name="Hlo Proto"))
     free = max((key.program_id or 0 for key in hlo), default=0) + 1
     for number, (key, proto) in enumerate(hlo.items()):
@@ -244,62 +172,45 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> bytes:
     """``/device:GPU:N`` with a line per stream."""
     device = trace.devices[index]
     names = _Names()
-    for name in ("correlation_id", "scope_range_id", "tf_op", "hlo_op", "hlo_module", "program_id", *_DETAILS.values()):
-        names[name]
     rows = np.flatnonzero(trace.device == index)
     used = np.unique(trace.instruction[rows])
     op_ref = np.zeros(len(trace.instructions) + 1, np.int64)
     op_ref[used] = [names[trace.instructions[i]] for i in used.tolist()]
     module_ref = np.array([names[key.name] for key in trace.modules] or [0], dtype=np.int64)
     origin = int(trace.start_ns[rows].min()) if len(rows) else 0
-    body = [b""]
+    program = np.array([key.program_id or 0 for key in trace.modules] or [0], np.int64)
+    has_program = np.array([key.program_id is not None for key in trace.modules] or [False])
+    lines = []
     for stream in np.unique(trace.stream[rows]).tolist():
-        of_stream = rows[trace.stream[rows] == stream]
-        kinds = sorted({_KIND_NAMES[Kind(kind)] for kind in np.unique(trace.kind[of_stream]).tolist()})
+        mine = rows[trace.stream[rows] == stream]
+        kind, module, scope = trace.kind[mine], trace.module[mine], scopes.of_row[mine]
+        details = np.full(len(mine), names[_ABSENT])
+        for of_kind, name in _DETAILS.items():
+            details[kind == of_kind] = names[name]
+        stats = (
+            (names["correlation_id"], _UINT64, mine + 1),
+            (np.where(scope > 0, names["scope_range_id"], names[_ABSENT]), _INT64, scope),
+            (details, _REF, np.full(len(mine), names["kind:unknown"])),
+            (names["tf_op"], _REF, np.full(len(mine), names["XlaModule:"])),
+            (names["hlo_op"], _REF, op_ref[trace.instruction[mine]]),
+            (names["hlo_module"], _REF, module_ref[module]),
+            (np.where(has_program[module], names["program_id"], names[_ABSENT]), _INT64, program[module]),
+        )
+        events = [
+            integers(_METADATA_ID, trace.instruction[mine].astype(np.int64) + 1),
+            integers(_OFFSET, (trace.start_ns[mine] - origin) * 1000),
+            integers(_DURATION, trace.duration_ns[mine].astype(np.int64) * 1000),
+        ]
+        for identity, tag, values in stats:
+            ids = integers(_METADATA_ID, np.broadcast_to(identity, len(mine)))
+            events.append(messages(4, [ids, integers(tag, values)]))
+        kinds = sorted({_KIND_NAMES[Kind(each)] for each in np.unique(kind).tolist()})
         line = xplane_pb2.XLine(id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin)
-        parts = [line.SerializeToString()]
-        for start in range(0, len(of_stream), BLOCK_EVENTS):
-            block = of_stream[start : start + BLOCK_EVENTS]
-            parts.append(_events(trace, block, scopes.of_row[block], origin, names, op_ref, module_ref))
-        body.append(length_delimited(3, b"".join(parts)))
+        lines.append(length_delimited(3, line.SerializeToString() + messages(4, events).tobytes()))
     plane = xplane_pb2.XPlane(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
     for i in used.tolist():
         plane.event_metadata[i + 1].CopyFrom(xplane_pb2.XEventMetadata(id=i + 1, name=trace.instructions[i]))
     for name, identity in names.ids.items():
         plane.stat_metadata[identity].CopyFrom(xplane_pb2.XStatMetadata(id=identity, name=name))
-    body[0] = plane.SerializeToString(deterministic=True)
-    return b"".join(body)
-
-
-def _events(
-    trace: Trace,
-    rows: npt.NDArray[np.int64],
-    scope: npt.NDArray[np.int64],
-    origin: int,
-    names: _Names,
-    op_ref: npt.NDArray[np.int64],
-    module_ref: npt.NDArray[np.int64],
-) -> bytes:
-    """The XEvents of `rows` as fields of an XLine."""
-    kind, module = trace.kind[rows], trace.module[rows]
-    records = Records(len(rows))
-    records.varint(b"\x08", trace.instruction[rows].astype(np.int64) + 1)
-    records.varint(b"\x10", (trace.start_ns[rows] - origin) * 1000)
-    records.varint(b"\x18", trace.duration_ns[rows].astype(np.int64) * 1000)
-
-    def stat(name: str, tag: int, values: npt.NDArray[np.int64], where: npt.NDArray[np.bool_] | None = None) -> None:
-        records.message(b"\x22", b"\x08" + varint(names[name]) + bytes([tag]), values, where)
-
-    stat("correlation_id", _UINT64, rows + 1)
-    stat("scope_range_id", _INT64, scope, scope > 0)
-    for details_kind, name in _DETAILS.items():
-        here = kind == details_kind
-        if here.any():
-            stat(name, _REF, np.full(len(rows), names["kind:unknown"]), here)
-    stat("tf_op", _REF, np.full(len(rows), names["XlaModule:"]))
-    stat("hlo_op", _REF, op_ref[trace.instruction[rows]])
-    stat("hlo_module", _REF, module_ref[module])
-    program = np.array([-1 if key.program_id is None else key.program_id for key in trace.modules], dtype=np.int64)
-    has_program = np.array([key.program_id is not None for key in trace.modules], dtype=bool)
-    stat("program_id", _INT64, program[module], has_program[module])
-    return records.encode(b"\x22")
+    serialized: bytes = plane.SerializeToString(deterministic=True)
+    return serialized + b"".join(lines)
