@@ -14,8 +14,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.nsys.ranges import NO_CALL, PREFIXES, Launches, Ranges, Reasons, kernel_instruction
-from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
+from pgle.trace.nsys.ranges import (
+    NO_CALL,
+    PREFIXES,
+    Launches,
+    Lookup,
+    Ranges,
+    Reasons,
+    by_value,
+    kernel_instruction,
+)
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Columns, Ints, Tables
 from pgle.trace.table import LIBRARIES, Column, Kind, Reason, Unresolved, distinct, narrow
 
 MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle

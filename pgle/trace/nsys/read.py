@@ -15,11 +15,14 @@ What an export holds of one kernel, and how it is followed from top to bottom:
 
 Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top is left out with
 the `Reason` of where it broke off. Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
+
+Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags of XLA is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -42,9 +45,8 @@ from pgle.trace.nsys.activities import (
     read_graphs,
 )
 from pgle.trace.nsys.ranges import Launches, read_ranges
-from pgle.trace.nsys.recording import devices_of, exporter, recordings, simulated, source, xla_flags
-from pgle.trace.nsys.tables import API, SqliteTables, Tables
-from pgle.trace.table import Reason, Trace, Unresolved, narrow
+from pgle.trace.nsys.tables import API, ArrowTables, SqliteTables, Tables
+from pgle.trace.table import SIMULATED, Device, Reason, Recording, Source, Trace, Unresolved, narrow
 
 NEEDED = {
     "StringIds": ("id", "value"),
@@ -98,11 +100,7 @@ def open_tables(path: AnyPath) -> Tables:
     """Open an export of whichever form."""
     if not isinstance(path, Path):
         raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")
-    if path.is_dir():
-        from pgle.trace.nsys.tables import ArrowTables
-
-        return ArrowTables(path)
-    return SqliteTables(path)
+    return ArrowTables(path) if path.is_dir() else SqliteTables(path)
 
 
 def _check(tables: Tables) -> None:
@@ -142,6 +140,7 @@ def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities
     instruction = found.instruction.join()[order] if graphs.present else launches.instruction[thunk]
     del order
     module_range = launches.module_range[thunk]
+    exported = _exporter(tables)
     return Trace(
         start_ns=start, duration_ns=duration, kind=kind, device=device, stream=stream,
         module=launches.module[module_range], instruction=instruction,
@@ -149,8 +148,9 @@ def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities
         instance=number_launches(thunk, shared, len(launches.instruction)),
         modules=launches.modules, instructions=graphs.instructions,
         devices=tuple(names[number] for number in by_name), unresolved=unresolved,
-        sources=(source(tables),), xla_flags=xla_flags(tables),
-        warnings=(*simulated(tables), *_warnings(tables, found, graphs, unresolved)),
+        sources=(Source(str(tables.path), tables.format, exported.get("EXPORT_PRODUCT_VERSION", "")),),
+        xla_flags=xla_flags(tables),
+        warnings=_warnings(tables.path.name, exported, found, graphs, unresolved),
         recordings=recordings(tables, used, names),
         compiling={names[number].process: launches.compiling[pid] for number, (pid, _) in enumerate(used)
                    if pid in launches.compiling},
@@ -173,9 +173,12 @@ def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ..
     return UserError(f"no GPU activity belongs to an XLA instruction ({why})", where=tables.path, remedy=remedy)
 
 
-def _warnings(tables: Tables, found: Activities, graphs: Graphs, unresolved: tuple[Unresolved, ...]) -> tuple[str, ...]:
-    name = tables.path.name
-    lines = [
+def _warnings(
+    name: str, exported: Mapping[str, str], found: Activities, graphs: Graphs, unresolved: tuple[Unresolved, ...]
+) -> tuple[str, ...]:
+    # the writer of a simulated trace names the simulation as the product
+    lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
+    lines += [
         f"{name}: {entry.count:,} activities of CUDA graphs hide their instructions; {RECORD_WITHOUT}"
         for entry in unresolved
         if entry.reason in IN_GRAPHS
@@ -185,8 +188,162 @@ def _warnings(tables: Tables, found: Activities, graphs: Graphs, unresolved: tup
     lost = found.left_out.get(Reason.NO_API_ROW, [0, 0])[0]
     if lost * 2 > found.seen:
         lines.append(f"{name}: {lost:,} of {found.seen:,} GPU activities were launched before the capture began")
-    schema = exporter(tables).get("EXPORT_SCHEMA_VERSION", "")
+    schema = exported.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isdigit() and int(major) != KNOWN_SCHEMA:
         lines.append(f"{name}: export schema {schema} is not {KNOWN_SCHEMA}.x; check the result")
     return tuple(lines)
+
+
+PID_MASK = 0xFFFFFF
+"""globalPid and globalTid hold the process id in bits 24 to 47 and the thread id below; the sign bit may be set."""
+
+_JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
+
+_NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
+"""What ``/proc/PID/ns/pid`` links to; exports of 2026 have it as NamespacePID or SystemUID."""
+
+_VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
+_QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
+_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
+"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=`` follows:
+that is another variable."""
+
+
+def process_id(global_id: int) -> int:
+    """The operating system's process id in a globalPid or globalTid."""
+    return (global_id >> 24) & PID_MASK
+
+
+def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device, ...]:
+    """The devices of an export, in the order of `used`.
+
+    Args:
+        tables: the export.
+        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
+    """
+    used = list(used)
+    host = _host(tables) or tables.path.stem
+    launchers = _launchers(tables)
+    named = _named(tables)
+    pids = {pid for pid, _ in used}
+    names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
+    if len(set(names.values())) < len(pids):  # the same process id in several virtual machines or hosts
+        names = {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids}
+    found = []
+    for pid, ordinal in used:
+        mine = launchers.get(process_id(pid), {})
+        number = mine.get(ordinal)
+        if number is None:
+            candidates = named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+            number = next(iter(candidates)) if len(candidates) == 1 and len(pids) == 1 else None
+        if number is None and len(mine) == 1 and sum(other == pid for other, _ in used) == 1:
+            number = next(iter(mine.values()))
+        found.append(Device(names[pid], ordinal, number))
+    return tuple(found)
+
+
+def _host(tables: Tables) -> str:
+    """The machine's name; the recorded environment is not read."""
+    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("Hostname",))):
+        if isinstance(value, str) and value.strip():
+            return value.strip()[:255]
+    return ""
+
+
+def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
+    """Global device by process id and local device, from XLA's launcher threads (``XlaLauncher:#global=…#``)."""
+    names = {
+        identity: match
+        for identity, text in tables.rows("StringIds", ("id", "value"), like=("value", ("XlaLauncher:",)))
+        if isinstance(text, str) and (match := _JAX_DEVICE.search(text))
+    }
+    found: dict[int, dict[int, int]] = {}
+    if names:
+        for identity, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
+            if isinstance(tid, int) and (match := names.get(identity)):
+                found.setdefault(process_id(tid), {})[int(match[2])] = int(match[1])
+    return found
+
+
+def _named(tables: Tables) -> dict[int, set[int]]:
+    """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
+    found: dict[int, set[int]] = {}
+    for name, ordinal in tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")):
+        if isinstance(name, str) and isinstance(ordinal, int) and (match := _JAX_DEVICE.search(name)):
+            found.setdefault(ordinal, set()).add(int(match[1]))
+    return found
+
+
+def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
+    """What is known of each process."""
+    utc_ns = _session_start(tables)
+    namespace = _namespace(tables)
+    gpus = _gpus(tables)
+    by_ordinal = _gpu_of_ordinal(tables)
+    of_process: dict[str, list[object]] = {}
+    for (pid, ordinal), device in zip(used, devices, strict=True):
+        of_process.setdefault(device.process, []).append(by_ordinal.get((process_id(pid), ordinal)))
+    everything = frozenset().union(*gpus.values())
+    return {
+        name: Recording(
+            utc_ns,
+            frozenset().union(*(gpus[gpu] for gpu in chosen)) if all(gpu in gpus for gpu in chosen) else everything,
+            namespace,
+        )
+        for name, chosen in of_process.items()
+    }
+
+
+def _session_start(tables: Tables) -> int | None:
+    """When the session began, which all times count from."""
+    for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _namespace(tables: Tables) -> str:
+    names = ("NamespacePID", "SystemUID")
+    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
+        if isinstance(value, str) and _NAMESPACE.fullmatch(value.strip()):
+            return value.strip()
+    return ""
+
+
+def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
+    """The identity of each GPU that the recorder saw."""
+    found: dict[object, frozenset[str]] = {}
+    for kind, column in (("uuid", "uuid"), ("bus", "busLocation")):
+        for gpu, value in tables.rows("TARGET_INFO_GPU", ("id", column)):
+            if isinstance(value, str) and value.strip("0-:. "):
+                found[gpu] = found.get(gpu, frozenset()) | {f"{kind}:{value.strip().lower()}"}
+    return found
+
+
+def _gpu_of_ordinal(tables: Tables) -> dict[tuple[object, object], object]:
+    """The GPU by process id and device ordinal; exports of 2024 and later have it."""
+    rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+    return {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
+
+
+def _exporter(tables: Tables) -> dict[str, str]:
+    """What the exporter says of itself."""
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        rows = tables.rows(table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")))
+        found = {str(name): str(value) for name, value in rows}
+        if found:
+            return found
+    return {}
+
+
+def xla_flags(tables: Tables) -> str:
+    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
+    for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))):
+        if isinstance(value, str):  # NAME="value"
+            return " ".join(_FLAG.findall(value))
+    blobs = tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("DeviceEnvironment",)))
+    for _, value in blobs:
+        if isinstance(value, str) and (match := _VARIABLE.search(value)):
+            return " ".join(_FLAG.findall(match[1]))
+    return ""

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nsys_export import create
 
 from pgle.trace.nsys import ranges as nsys_ranges
-from pgle.trace.nsys.ranges import read_ranges
-from pgle.trace.nsys.tables import Lookup, SqliteTables
+from pgle.trace.nsys.ranges import Lookup, read_ranges
+from pgle.trace.nsys.tables import SqliteTables
 from pgle.trace.table import Reason
 
 TEXTS = (
