@@ -7,7 +7,8 @@
 The programs are pgle's workloads and those of ``programs/``, run by ``--python``, and the modules of a folder:
 StableHLO, such as tests/helpers/wild_programs.py writes, or HLO, such as `xla/tools/benchmarks/hlo` of openxla/xla
 holds. The jaxlib of that interpreter compiles, of a module in a file that which runs this; so releases can be shown
-side by side. A line per program is kept in DIR/results.jsonl; what stands there is not done again. All steps are simulated, with estimated
+side by side. A line per program is kept in DIR/results.jsonl, and a program with a line is not done again. All steps
+are simulated, with estimated
 costs, for H100.
 
 An accepted setting is judged again in 40 worlds with other seeds: 20 with the spread of the search, and 20 with a third

@@ -276,7 +276,7 @@ def _named(tables: Tables) -> dict[int, set[int]]:
 
 
 def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
-    """What is known of each process."""
+    """Facts about each process."""
     utc_ns = _session_start(tables)
     namespace = _namespace(tables)
     gpus = _gpus(tables)
