@@ -135,10 +135,11 @@ def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs:
 
     import jax
 
-    try:
-        transform = jax.shard_map
-    except AttributeError:
-        from jax.experimental.shard_map import shard_map as transform
+    transform: Any = getattr(jax, "shard_map", None)
+    if transform is None:
+        from jax.experimental import shard_map as old
+
+        transform = old.shard_map
     check = "check_vma" if "check_vma" in inspect.signature(transform).parameters else "check_rep"
     mapped: Callable[..., Any] = transform(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **{check: False}
