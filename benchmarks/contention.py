@@ -14,7 +14,7 @@ from pathlib import Path
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.costs.lookup.contention import ASSUMED
 from pgle.costs.measure.measured import measure
-from pgle.run.inputs.measured_step import Side, measured_step
+from pgle.run.analyze import Side, measured_step
 from pgle.run.inputs.traces import read_traces
 from pgle.xla.hlo.dumps import read_dumps
 

@@ -30,8 +30,7 @@ from pgle.report.schedules.schedule import Schedule, sections
 from pgle.report.timeline.measured import MOST_OPEN
 from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
-from pgle.run.inputs.measured_step import Side
-from pgle.run.report import gather
+from pgle.run.analyze import Side, gather
 from pgle.schedule.predict import predict
 from pgle.schedule.timeline import Breakdown
 from pgle.xla.hlo.text import module_from_text

@@ -313,7 +313,7 @@ def analyze(
     """
     from pgle.report import analyze as report
     from pgle.report.report import run_page
-    from pgle.run.report import Gathered
+    from pgle.run.analyze import Gathered
 
     found = analysed(inputs, hlo, target, profile, against, against_hlo)
     page, _ = run_page(Gathered(_paths(inputs), analysis=found))
@@ -325,8 +325,7 @@ def analysed(
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
     from pgle.report.progress import progress
-    from pgle.run.analyze import analyze
-    from pgle.run.inputs.measured_step import Side
+    from pgle.run.analyze import Side, analyze
 
     side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
     other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None

@@ -36,7 +36,7 @@ def folder(path: api.StrPath = ".") -> api.Answer[Any]:
         path: the folder.
     """
     from pgle.report.experiment.begin import folder_page
-    from pgle.run.inputs.folder import look
+    from pgle.run.inputs.next_command import look
 
     found = look(Path(path))
     return api.Answer(found, folder_page(found), {}, True)

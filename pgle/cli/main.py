@@ -214,7 +214,7 @@ def look_around() -> int:
 
     from pgle.report.experiment.begin import folder_page
     from pgle.report.page.terminal import show
-    from pgle.run.inputs.folder import look
+    from pgle.run.inputs.next_command import look
 
     show(folder_page(look(Path())))
     return 0

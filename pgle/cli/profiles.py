@@ -181,7 +181,7 @@ def merge_command(
     from pgle.costs.statistic import parse_statistic
     from pgle.report.costs import profiles as report
     from pgle.report.next_steps import after_summary
-    from pgle.run.profiles import merge_files
+    from pgle.run.convert import merge_files
 
     collective = parse_statistic(collective_stat) if collective_stat else None
     options = MergeOptions(of=Of(of), stat=parse_statistic(stat), collective_stat=collective)

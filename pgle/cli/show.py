@@ -133,7 +133,7 @@ def report_command(
     from pgle.report.page import stored
     from pgle.report.page.terminal import show
     from pgle.report.progress import progress
-    from pgle.run.inputs.measured_step import Side
+    from pgle.run.analyze import Side
 
     as_json = ctx.meta["pgle.as_json"]
 

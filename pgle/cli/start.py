@@ -40,12 +40,11 @@ def doctor_command(
     from pgle.report import text
     from pgle.report.experiment import doctor as report
     from pgle.report.text import say
+    from pgle.run import doctor
     from pgle.run.ask.machine import this_machine
-    from pgle.run.doctor import doctor
-    from pgle.run.doctor.prove import prove as prove_chain
 
     if prove:
-        proof = prove_chain(run_dir or Path("runs/proof"), capture, target, say)
+        proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, say)
         return api.answer("proof", proof, report.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
     machine = this_machine(python)
     if fix:

@@ -21,8 +21,7 @@ from pgle.report.page import figures
 from pgle.report.page.value import Action, Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.report.parts import most_exposed, parts_of
 from pgle.report.text import bar
-from pgle.run.analyze import Analysis
-from pgle.run.inputs.measured_step import on_host
+from pgle.run.analyze import Analysis, on_host
 
 FIRST = 5  # changes on the first screen
 NOTE = 40  # characters of a note on the first screen

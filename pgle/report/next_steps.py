@@ -48,7 +48,7 @@ def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | Non
         profile: that was looked at.
         modules: its modules, their fingerprints by name; a dump of them is looked for in its folder and in its run.
     """
-    from pgle.run.inputs.folder import dump_near
+    from pgle.run.inputs.next_command import dump_near
 
     run = _run_of_profile(profile)
     near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None

@@ -27,11 +27,10 @@ from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg, timeline
 from pgle.report.timeline.scene import Panel, panel_of
+from pgle.run.analyze import Gathered, Side, gather
 from pgle.run.directory.directory import STORED
 from pgle.run.directory.manifest import Manifest
-from pgle.run.inputs.measured_step import Side
 from pgle.run.inputs.traces import is_run_dir
-from pgle.run.report import Gathered, gather
 
 PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"

@@ -1,16 +1,26 @@
-"""`pgle compare` as a function: paths or commands in, the comparison and its checks out."""
+"""`pgle compare` as a function: paths or commands in, the comparison and its checks out.
+
+With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls on both alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
-from pgle.errors import UserError
-from pgle.run.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
-from pgle.run.directory.directory import COMPARED
+from pgle.errors import UserError, WorkloadError
+from pgle.files import read_bytes, sha256, write_files
+from pgle.masking import kept_argv, kept_flags
+from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
 from pgle.run.inputs.step_times import read_runs, read_side
+from pgle.run.process.process import last_line, launch
 from pgle.steps.compare import Check, Comparison, Limits, compare, gate
 from pgle.steps.estimate import Assumptions
 from pgle.steps.history import make_trends, measured_spread
@@ -103,3 +113,152 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
             letters = [RUN.fullmatch(name) for name in (one, two)]
             return ("A", "B") if all(letters) else (one, two)
     return "base", "new"
+
+
+SCHEMA = "pgle.abba/1"
+PLAN = "abba.json"
+OWN, STAGES = ("", ""), COMPARED  # where a run's folder has step times: in it, or in its stages' folders
+RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
+Letter = Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    rounds: int  # rounds of four runs, ABBA and BAAB in turn
+    base: tuple[str, ...]  # command A
+    new: tuple[str, ...]  # command B
+    folder: Path  # where every run gets a folder of its own, and the plan is kept
+    # where in a run's folder step times lie, for A and B; empty: in the folder itself
+    inside: tuple[str, str] = OWN
+
+    def order(self) -> tuple[Letter, ...]:
+        """The runs in order; run 2 i and run 2 i + 1 are a pair."""
+        return tuple(letter for turn in range(self.rounds) for letter in ("ABBA", "BAAB")[turn % 2])  # type: ignore[misc]
+
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags."""
+        named = {
+            word: Path(word) for word in (*self.base, *self.new) if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))
+        }
+        found = {word: sha256(read_bytes(path)) for word, path in sorted(named.items()) if path.is_file()}
+        return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
+
+
+def plan_with_profile(rounds: int, command: Sequence[str], profile: Path, folder: Path) -> Plan:
+    """One command without (A) and with (B) a profile, by `pgle perf`, which sets the flags and confirms the use."""
+    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
+    return Plan(
+        rounds,
+        (*perf, "--baseline", "--", *command),
+        (*perf, "--profile", str(profile.resolve()), "--", *command),
+        folder,
+        STAGES,
+    )
+
+
+def split_commands(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The two commands of ``A… --vs B…``."""
+    where = [place for place, word in enumerate(words) if word == "--vs"]
+    if len(where) != 1 or where[0] in (0, len(words) - 1):
+        remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+        raise UserError("needs two commands", where="--abba", remedy=remedy)
+    return tuple(words[: where[0]]), tuple(words[where[0] + 1 :])
+
+
+def run_abba(
+    plan: Plan, tell: Callable[[str], None], look: Callable[[str], object] = lambda path: None
+) -> tuple[list[str], list[str]]:
+    """Run what has not been run yet; the folders with the step times of A and of B, in pairs.
+
+    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it prints is kept in
+    ``output.log`` there. The same plan continues where it stopped.
+
+    Args:
+        plan: what to run.
+        tell: called with one line before each run.
+        look: given the path of a run's step times as it ends; what it raises ends all, so that no hours go by for runs
+            that cannot be compared.
+
+    Raises:
+        UserError: the folder holds another plan, or another pgle is at work in it.
+        WorkloadError: a command failed; its exit code is passed on, finished runs are kept.
+    """
+    with RunDirectory(plan.folder).held():
+        finished, inputs = _finished(plan), plan.inputs()
+        order = plan.order()
+        for number, letter in enumerate(order):
+            if number < len(finished):
+                continue
+            folder = free(plan.folder / f"{number + 1:02d}-{letter}", ".")  # a run that failed may have left one
+            tell(f"run {number + 1} of {len(order)} ({letter}): {folder}")
+            _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
+            look(str(folder / plan.inside[letter == "B"]))
+            finished.append(folder.name)
+            _keep(plan, finished, inputs)
+        return sides(plan.folder)
+
+
+def sides(folder: Path) -> tuple[list[str], list[str]]:
+    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only."""
+    document = _load(folder)
+    names, inside = document["finished"], document["inside"]
+    pairs = [sorted(names[i : i + 2], key=lambda name: name.split("-")[1]) for i in range(0, len(names) - 1, 2)]
+    found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
+    if not found[0]:
+        raise UserError("holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again")
+    return found[0], found[1]
+
+
+def _load(folder: Path) -> dict[str, Any]:
+    """The plan that is kept in a folder, checked: `sides` and `_finished` stand on it."""
+    try:
+        document = json.loads(read_bytes(folder / PLAN))
+        names, inside = document["finished"], document["inside"]
+        letters = [RUN.fullmatch(name)[1] for name in names]  # type: ignore[index]
+        whole = all(set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2))
+        if document["schema"] == SCHEMA and isinstance(names, list) and whole and tuple(inside) in (OWN, STAGES):
+            return dict(document)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy="choose another --run-dir")
+
+
+def _finished(plan: Plan) -> list[str]:
+    if not (plan.folder / PLAN).exists():
+        return []
+    document = _load(plan.folder)
+    if [document.get("base"), document.get("new")] != [list(kept_argv(plan.base)), list(kept_argv(plan.new))]:
+        raise UserError("holds runs of other commands", where=plan.folder, remedy="choose another --run-dir")
+    before, now = document.get("inputs", {}), plan.inputs()
+    for name in [name for name in {**now, **before} if before and before.get(name) != now.get(name)]:
+        what = f"holds runs of another state of the program: {name} has changed since"
+        raise UserError(what, where=plan.folder, remedy="choose another --run-dir")
+    return list(document["finished"])[: 4 * plan.rounds]
+
+
+def _keep(plan: Plan, finished: Sequence[str], inputs: Mapping[str, str]) -> None:
+    document = {
+        "schema": SCHEMA,
+        "base": kept_argv(plan.base),
+        "new": kept_argv(plan.new),
+        "inside": plan.inside,
+        "inputs": inputs,
+        "finished": list(finished),
+    }
+    write_files({plan.folder / PLAN: json.dumps(document, indent=2) + "\n"}, force=True)
+
+
+def _run(command: Sequence[str], folder: Path, name: str) -> None:
+    words = [word.replace("{run}", str(folder)) for word in command]
+    folder.mkdir(parents=True)
+    log = folder / "output.log"
+    code = launch(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False)
+    if code:
+        last = last_line(log)
+        reason = f": {last[:200]}" if last else ""
+        what = (
+            f"{name} ended with code {code}{reason}; see {log}; mend it, then the same command continues with this run"
+        )
+        raise WorkloadError(code, what)

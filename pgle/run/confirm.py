@@ -74,11 +74,7 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
 
 
 def given_profile(path: AnyPath | None, *, needed: bool) -> tuple[Profile | None, str]:
-    """The profile that somebody named, or why it cannot be read, where the log may give a verdict all the same.
-
-    Raises:
-        UserError: it cannot be read, and nothing else is asked of it: `needed`.
-    """
+    """The profile that somebody named, or why it cannot be read, where the log may give a verdict all the same."""
     try:
         return (None if path is None else read_profile(path)), ""
     except UserError as error:
@@ -91,9 +87,6 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     """The verdict on a log: its lines, gathered into a block per module, judged with the schedule dump.
 
     What a schedule dump could add, but does not for lack of a profile or of a dump, is a warning.
-
-    Raises:
-        UserError: the log, or a path that was given, cannot be read.
     """
     release = _release(request.release)
     ranks = _by_rank(request)

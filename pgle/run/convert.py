@@ -1,20 +1,25 @@
-"""`pgle convert`: traces and HLO dumps in, profiles and their sidecars out."""
+"""Profiles that pgle writes: `pgle convert` makes them of traces and HLO dumps, `pgle merge` of other profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
 from pgle.costs.measure.naming import Program
-from pgle.costs.profile.files import SUFFIXES, check_suffix
+from pgle.costs.profile.files import SUFFIXES, check_suffix, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress
+from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
 from pgle.run.inputs.traces import read_traces, run_dirs
-from pgle.run.process.executor import PROCESSES
-from pgle.run.profiles import Written, check_output, write_profiles
+from pgle.run.process.process import PROCESSES, executor
 from pgle.xla.hlo.dumps import read_dumps
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.merge import Columns, Merged, MergeOptions, Source
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class ConvertRequest:
     fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
     target: str | None = None  # GPU whose estimates fill the gaps; None leaves gaps
     force: bool = False  # overwrite
-    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.process.executor` says it
+    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.process.process` says it
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,7 @@ class Conversion:
 
 
 def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
-    """Where a profile goes when the user does not say: into the run directory that is converted.
-
-    Raises:
-        UserError: the input is no run directory.
-    """
+    """Where a profile goes when the user does not say: into the run directory that is converted."""
     runs = run_dirs(inputs)
     if len(inputs) == len(runs) == 1:
         return runs[0].profile
@@ -79,11 +80,7 @@ def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:
-    """Read, measure and write.
-
-    Raises:
-        UserError: an input is bad, nothing matches, or the output exists; nothing is then written.
-    """
+    """Read, measure and write."""
     _check_output(request)
     trace = read_traces(request.inputs, where=request.executor, progress=progress)
     measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
@@ -136,3 +133,74 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
 def _label(program: Program) -> str:
     number = "" if program.key.program_id is None else f" ({program.key.program_id})"
     return program.key.name + number
+
+
+RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
+"""Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
+
+MANY = 50
+AT_A_TIME = 16
+READERS = 4
+
+
+@dataclass(frozen=True)
+class Written:
+    """A profile that was written."""
+
+    path: str
+    sha256: str
+    names: int
+
+
+def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
+    """Raise `UserError` where a profile and its sidecar could not be written, before any long work."""
+    check_suffix(path)
+    if path.name.endswith(RECORDINGS):
+        raise UserError("is the name of a recording, not of a profile", where=path, remedy="choose another name")
+    given = tuple(inputs)
+    for file in (path, sidecar_path(path)):
+        check_absent(file, force=force, inputs=given)
+
+
+def write_profiles(
+    profiles: Mapping[AnyPath, Profile], *, force: bool, inputs: Iterable[AnyPath]
+) -> tuple[Written, ...]:
+    """Write profiles and their sidecars, all or none."""
+    files: dict[AnyPath, bytes | str] = {}
+    written = []
+    for path, profile in profiles.items():
+        made = profile_files(path, profile)
+        files |= made
+        data = made[path]
+        written.append(Written(str(path), sha256(data if isinstance(data, bytes) else data.encode()), len(profile)))
+    write_files(files, force=force, inputs=inputs)
+    return tuple(written)
+
+
+def merge_files(
+    paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
+) -> tuple[Merged, Written]:
+    """Read, merge and write: the merged profile, with remarks on it, and its file."""
+    from pgle.costs.profile.merge import merge_columns
+
+    check_output(out, force=force, inputs=paths)
+    again = next((path for path, times in Counter(paths).items() if times > 1), None)
+    if again is not None:
+        raise UserError("given twice", where=again, remedy="name each profile once")
+    names = [path.name for path in paths]
+    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    labelled = list(zip(labels, paths, strict=True))
+    if len(paths) < MANY or os.cpu_count() == 1:
+        merged = merge_columns(map(_read, labelled), options)
+    else:
+        with executor(PROCESSES, READERS) as pool:
+            merged = merge_columns(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
+    (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
+    return merged, written
+
+
+def _read(labelled: tuple[str, AnyPath]) -> tuple[Source, Columns]:
+    from pgle.costs.profile.merge import merge_input
+
+    label, path = labelled
+    return merge_input(label, read_profile(path))

@@ -1,25 +1,29 @@
-"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` moves it."""
+"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` and `fitted` move it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.lookup.complete import Completion, complete_profile
+from pgle.costs.estimate.estimate import estimator, hardware_of
+from pgle.costs.lookup.complete import Completion, complete_profile, fill
 from pgle.costs.lookup.coverage import Coverage, cover
 from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.carry import Carried, carry, check_source, scale_by
+from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.value import Profile
-from pgle.errors import UserError
+from pgle.costs.profile.value import CostKind, Profile
+from pgle.errors import UserError, many
 from pgle.files import AnyPath
-from pgle.run.profiles import Written, check_output, write_profiles
+from pgle.run.convert import Written, check_output, write_profiles
+from pgle.run.directory.directory import RunDirectory
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.targets import find_hardware, load_target
+from pgle.xla.log.module_verdict import BOUNDS
+from pgle.xla.targets import Hardware, find_hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, schedule: AnyPath | None = None, module: str = "") -> Coverage:
@@ -29,10 +33,7 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, schedule: AnyPath | None
         profile: the profile.
         hlo: dump files or directories; schedule dumps in them are used.
         schedule: a schedule dump, or a directory of them; of the compilation that the profile is meant for.
-        module: regular expression searched in module names; empty: all.
-
-    Raises:
-        UserError: an input is missing or damaged, or nothing is left to compare.
+        module: regular expression for module names; empty: all.
     """
     return cover(read_profile(profile), *_modules_and_schedules(hlo, schedule, module))
 
@@ -50,11 +51,8 @@ def _modules_and_schedules(
     for place in places:
         dumps = {**find_schedule_dumps(place), **dumps}
     if schedule is not None and not dumps:
-        raise UserError(
-            "no schedule dump (MODULE.schedule.txt or .pb)",
-            where=schedule,
-            remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'",
-        )
+        remedy = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
+        raise UserError("no schedule dump (MODULE.schedule.txt or .pb)", where=schedule, remedy=remedy)
     schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(pattern, name)}
     modules = _modules(hlo, schedules)
     chosen = [module for module in modules if re.search(pattern, module.name)]
@@ -91,22 +89,12 @@ def complete_file(
     devices_per_host: int = 8,
     force: bool = False,
 ) -> tuple[tuple[Completion, ...], Written]:
-    """Read, fill and write.
+    """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole profile; its file.
 
     Args:
-        profile: may have gaps.
-        hlo: dump files or directories.
-        output: ``.pbtxt`` or ``.pb``.
         target: a GPU's name or description.
-        module: regular expression searched in module names; empty: the module that the profile has most costs of.
+        module: regular expression for module names; empty: the module that the profile has most costs of.
         devices_per_host: GPUs that share NVLink.
-        force: overwrite.
-
-    Returns:
-        What was filled, for each module, of which the last holds the whole profile; and its file.
-
-    Raises:
-        UserError: an input is bad, no module matches, or the output exists; nothing is then written.
     """
     inputs = (profile, *hlo)
     check_output(output, force=force, inputs=inputs)
@@ -115,11 +103,8 @@ def complete_file(
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
     if not chosen:
-        raise UserError(
-            "has no cost of any instruction of the modules given",
-            where=profile,
-            remedy="give --hlo the dump of the program it was made for; 'pgle verify' shows what matches",
-        )
+        remedy = "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
+        raise UserError("has no cost of any instruction of the modules given", where=profile, remedy=remedy)
     for final in chosen:  # bare names of one module would count for the others
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
@@ -140,20 +125,12 @@ def carry_file(
     module: str = "",
     force: bool = False,
 ) -> tuple[Carried, Written]:
-    """Read, carry and write.
+    """Carry a profile from the module that it was measured on, in an old dump, to that of a new dump; and its file.
 
     Args:
-        profile: of `old`.
-        old: dump file or directory of the module that the profile was measured on.
-        new: of the module that it is wanted for.
-        output: ``.pbtxt`` or ``.pb``.
         target: the GPU by whose links collectives of another size are scaled; empty: as the new dump says.
         devices_per_host: GPUs that share NVLink.
-        module: regular expression searched in module names; empty: the module that the profile has most costs of.
-        force: overwrite.
-
-    Raises:
-        UserError: an input is bad, no module matches, nothing can be carried, or the output exists.
+        module: regular expression for module names; empty: the module that the profile has most costs of.
     """
     check_output(output, force=force, inputs=(profile, old, new))
     given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])
@@ -166,16 +143,11 @@ def carry_file(
     wanted = named or [item for item in after.modules if re.search(module or ".", item.name)]
     if not wanted:
         raise no_match(module or source.name, after.modules)
-    target_module = max(wanted, key=lambda item: len(item.instructions))
-    one, other = (
-        LookupTable(source, before.lhs_module(source.name)),
-        LookupTable(target_module, after.lhs_module(target_module.name)),
-    )
-    found = (
-        find_hardware(load_target(target), devices_per_host=devices_per_host) if target else hardware_of(target_module)
-    )
+    goal = max(wanted, key=lambda item: len(item.instructions))
+    one, other = table_of(before, source), table_of(after, goal)
+    named_gpu = find_hardware(load_target(target), devices_per_host=devices_per_host) if target else None
     check_source(given, one, profile)
-    carried = carry(given, one, other, scale_by(one, other, found))
+    carried = carry(given, one, other, scale_by(one, other, named_gpu or hardware_of(goal)))
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"
         raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
@@ -198,3 +170,94 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
     else:
         chosen = [max(counts, key=lambda key: counts[key])]
     return [found[key] for key in chosen if counts[key]]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A profile for one module."""
+
+    profile: Profile
+    note: str = ""  # what was carried, in one line; empty: the profile is as it was given
+
+
+def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware) -> Fitted:
+    """Carry a profile over to a module if it covers too little of it.
+
+    It must be in a run directory, which has the module that it was measured on. Costs of another size are scaled for
+    the hardware.
+    """
+    costs = table.costs(given).values()
+    if all(cost.shape for cost in costs) and _covered(given, table, hardware) >= BOUNDS.time:
+        return Fitted(given)
+    for old in _measured_on(path, given):
+        covered = _covered(given, table, hardware, old)
+        if known_share(given, old) < LEAST_KNOWN:
+            break
+        if covered >= BOUNDS.time or _covered(given, old, hardware) < BOUNDS.time:
+            break
+        carried = carry(given, old, table, scale_by(old, table, hardware))
+        now = _covered(carried.profile, table, hardware)
+        if now > covered:
+            scaled, left = many(carried.count(By.SCALED), "cost"), many(len(carried.left), "instruction")
+            note = (
+                f"the profile is of another compilation: it has costs for {100 * covered:.0f} % of this module's time. "
+                f"Carried over from {old.module.name} of its run directory: {100 * now:.0f} % ({scaled} scaled by "
+                f"estimates, {left} without a cost)"
+            )
+            profile = replace(carried.profile, warnings=(*given.warnings, note))
+            return Fitted(profile, note)
+    return Fitted(given)
+
+
+def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware) -> tuple[Profile, int]:
+    """A program's costs, `given` by the user's own flags, under the names that new flags give; each gets a cost.
+
+    Returned with it: how many collectives the program did not have before. Their costs are scaled or estimated.
+    """
+    carried = carry(given, old, new, scale_by(old, new, hardware))
+    costs = {match.name: match.cost for match in carried.matches}
+    gaps = [row for name, row in new.rows.items() if name not in costs]
+    fills, _ = fill(new, costs, gaps, estimator(new.module, hardware))
+    measured = old.costs(given)
+    others = (item for item in carried.matches if item.by is By.SCALED)
+    scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}
+    modelled = {row.name for row in gaps} | scaled
+    profile = Profile((*costs.values(), *fills.values()), given.provenance)
+    return profile, sum(new.rows[name].kind is CostKind.COLLECTIVE for name in modelled)
+
+
+def table_of(dumps: Dumps, module: Module) -> LookupTable:
+    """What XLA looks up for a module of some dumps."""
+    return LookupTable(module, dumps.lhs_module(module.name))
+
+
+def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: LookupTable | None = None) -> float:
+    """The share of a module's estimated time for which a profile has a cost that is not known to be of something else.
+
+    `old`, of the module that the profile was measured on, says what a name meant there.
+    """
+    estimate = estimator(table.module, hardware)
+    times = {name: estimate(row.instruction) * row.executions for name, row in table.rows.items()}
+    before = {} if old is None else old.rows
+    own = 0.0
+    for name, cost in table.costs(profile).items():
+        row, was = table.rows[name], before.get(name)
+        if not row.differs(cost) and (was is None or (was.opcode, was.shape) == (row.opcode, row.shape)):
+            own += times[name]
+    total = sum(times.values())
+    return own / total if total else 1.0
+
+
+def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
+    """What XLA looked up in the profile run, if the profile lies in a run directory."""
+    folders = path.resolve().parents[:2] if isinstance(path, Path) else ()
+    for run in map(RunDirectory, folders):  # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
+        if not run.is_recorded:
+            continue
+        try:
+            dumps = read_dumps([run.stage("profile").rank().hlo])
+        except UserError:
+            continue
+        tables = [table_of(dumps, module) for module in dumps.modules]
+        if tables:
+            yield max(tables, key=lambda table: len(table.costs(profile)))

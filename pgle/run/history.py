@@ -16,16 +16,11 @@ from pgle.run.ask.machine import read_gpus, this_machine
 from pgle.run.inputs.logs import TextLines
 from pgle.steps.history import Entry, parse_entry
 
-SQLITE = b"SQLite format 3\0"  # how such a file begins
 _OTHER = "choose another --file"
 
 
 def add(path: Path, entry: Entry) -> None:
-    """Append an entry; a missing file is made. Another kind of file is left as it is.
-
-    Raises:
-        UserError: the file cannot be read or written, or is no history.
-    """
+    """Append an entry; the file is made where there is none. Another kind of file is left as it is."""
     _check_regular(path)
     is_new = not path.exists()
     try:
@@ -61,19 +56,11 @@ def _add_line(path: Path, line: bytes) -> None:
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
-    """The entries in the order kept, and a line for each that cannot be read.
-
-    Raises:
-        UserError: there is no such file, or it is no history.
-    """
+    """The entries in the order kept, and a line for each that cannot be read."""
     _check_regular(path)
     if not path.exists():
         raise UserError("no such history", where=path, remedy=_add_to(path))
     check_file(path)
-    with path.open("rb") as file:
-        if file.read(len(SQLITE)) == SQLITE:
-            remedy = "write its rows as JSON lines: sqlite3 -json FILE 'SELECT * FROM steps' | jq -c '.[]'"
-            raise UserError("is an SQLite file; a history is JSON lines", where=path, remedy=remedy)
     entries: list[Entry] = []
     warnings: list[str] = []
     for number, line in enumerate(TextLines(path), 1):

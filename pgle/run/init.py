@@ -58,9 +58,6 @@ def init(name: str, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
 
     Returns:
         What was written.
-
-    Raises:
-        UserError: there is no such starter, or a file exists.
     """
     if name not in STARTERS:
         near = suggestion(name, STARTERS) or f"choose {', '.join(STARTERS)}"

@@ -28,8 +28,8 @@ from pgle.run.capture.captured import CapturedProgram, candidates, capture_warni
 from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult, devices_in
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
+from pgle.run.coverage import fitted
 from pgle.run.directory.out import claim
-from pgle.run.fitted import fitted
 from pgle.run.process.environment import (
     DEFAULT_FRACTION,
     EFFORTS,

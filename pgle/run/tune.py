@@ -37,10 +37,9 @@ from pgle.run.compiler.compile import SCHEDULER_FLAGS, OnPhase, RehearsalResult
 from pgle.run.compiler.dumps import UNSCHEDULED, is_full
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
+from pgle.run.coverage import fitted, under_other_flags
 from pgle.run.directory.out import check_ours, emptied
-from pgle.run.fitted import fitted, under_other_flags
-from pgle.run.inputs.folder import PAGE_FILES
-from pgle.run.inputs.next_command import Launch
+from pgle.run.inputs.next_command import PAGE_FILES, Launch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.predict import Prediction, predict

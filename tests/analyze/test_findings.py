@@ -15,7 +15,7 @@ from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.profile.value import Cost, Profile
-from pgle.run.inputs.measured_step import Side, measured_step
+from pgle.run.analyze import Side, measured_step
 from pgle.trace.table import SIMULATED, Kind, ModuleKey, Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text

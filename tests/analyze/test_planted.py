@@ -15,8 +15,8 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import Verdict, find_differences
 from pgle.analyze.rules import find_findings
 from pgle.errors import UserError
-from pgle.run.inputs import measured_step as inputs
-from pgle.run.inputs.measured_step import Side, measured_step
+from pgle.run import analyze as inputs
+from pgle.run.analyze import Side, measured_step
 from pgle.xla.hlo.dumps import read_dumps
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 from pgle.cli.main import run
 from pgle.report.page.stored import read_page
 from pgle.report.timeline.measured import measured_panels
-from pgle.run.inputs.measured_step import Side, measured_step
+from pgle.run.analyze import Side, measured_step
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata/pax_fsdp4"

@@ -9,8 +9,8 @@ from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Cost, Profile
 from pgle.files import write_files
+from pgle.run.coverage import fitted
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.fitted import fitted
 from pgle.run.stages.pipeline import _carried
 from pgle.run.stages.stage import StageRequest
 from pgle.xla.hlo.reader import read_module

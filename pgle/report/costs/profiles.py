@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pgle.costs.lookup.complete import Completion
     from pgle.costs.profile.carry import Carried
     from pgle.costs.profile.merge import Merged
-    from pgle.run.profiles import Written
+    from pgle.run.convert import Written
 
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
 _BY = {

@@ -10,7 +10,7 @@ from pgle.next import typed
 from pgle.report.page.value import Page, Section, table
 from pgle.report.text import near
 from pgle.run.init import Starter
-from pgle.run.inputs.folder import Found
+from pgle.run.inputs.next_command import Found
 
 START = (
     ("pgle doctor", "does this machine have what it takes?"),

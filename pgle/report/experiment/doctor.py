@@ -9,8 +9,7 @@ from pgle.next import typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.run.ask.machine import Check
-from pgle.run.doctor.doctor import Diagnosis, Mended
-from pgle.run.doctor.prove import Proof
+from pgle.run.doctor import Diagnosis, Mended, Proof
 from pgle.run.inputs.next_command import UNKNOWN
 
 FIRST, FOUND = 3, 48  # checks on the first screen, and characters of what each found

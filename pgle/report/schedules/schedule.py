@@ -14,7 +14,7 @@ from pgle.report.page.value import Cell, Page, Prose, Section, Table, Value, tab
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import timeline
 from pgle.report.timeline.scene import Panel, panel_of
-from pgle.run.inputs.folder import PAGE_FILES, TRACE
+from pgle.run.inputs.next_command import PAGE_FILES, TRACE
 from pgle.schedule.exposed import Group
 from pgle.schedule.timeline import Breakdown, Timeline
 from pgle.xla.hlo.module import Module

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow, mean_breakdown
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, chosen, disjoint, named
-from pgle.run.inputs.measured_step import on_host
+from pgle.run.analyze import on_host
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Stream
 from pgle.trace.table import Codes, Kind

@@ -70,18 +70,11 @@ class RankFiles:
     @classmethod
     def of(cls, folder: Path, label: str, suffix: str) -> RankFiles:
         """The files under their names."""
-        return cls(
-            folder, label, suffix,
-            log=folder / f"output{suffix}.log",
-            facts=folder / f"facts{suffix}.json",
-            steps=folder / f"steps{suffix}.jsonl",
-            hlo=folder / f"hlo{suffix}",
-            ir=folder / "ir",
-            trace=folder / "trace" / label,
-            seen=folder / f".hook{suffix}.seen",
-            control=folder / f".control{suffix}",
-            claim=folder / f".traced.{label}",
+        names = (
+            f"output{suffix}.log", f"facts{suffix}.json", f"steps{suffix}.jsonl", f"hlo{suffix}", "ir",
+            f"trace/{label}", f".hook{suffix}.seen", f".control{suffix}", f".traced.{label}",
         )  # fmt: skip
+        return cls(folder, label, suffix, *(folder / name for name in names))
 
     @property
     def report(self) -> Path:
@@ -132,13 +125,8 @@ class StageFolder:
 
     def for_hook(self) -> dict[str, Any]:
         """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""
-        others = RankFiles.of(self.path, ANY_RANK, f".{ANY_RANK}")
-        return {
-            "rank_0": self.rank().for_hook(),
-            "others": others.for_hook(),
-            "any_rank": ANY_RANK,
-            "label": RANK_LABEL,
-        }
+        others = RankFiles.of(self.path, ANY_RANK, f".{ANY_RANK}").for_hook()
+        return {"rank_0": self.rank().for_hook(), "others": others, "any_rank": ANY_RANK, "label": RANK_LABEL}
 
     def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for all ranks, files of other processes than the main one included."""
@@ -155,29 +143,28 @@ class StageFolder:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
         reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
         return tuple(
-            path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
+            path
+            for path in found
+            if (any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp"))
+            and (path.suffix != ".qdstrm" or path.stem not in reports)
         )
 
     def make(self, *, again: bool) -> str:
         """Make the folder; where an older run left one, that is kept under the next free name, which is returned.
 
-        Raises:
-            UserError: it holds something already, and `again` is false.
+        Raises `UserError` if it holds something already, and `again` is false.
         """
         older = set_aside(self.path) if self.check(again=again) else ""
         self.path.mkdir(parents=True, exist_ok=True)
         return older
 
     def check(self, *, again: bool) -> bool:
-        """Whether it holds something, which `make` sets aside. Raises as there."""
+        """Whether it holds something, which `make` sets aside; raises as there."""
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):
-            raise UserError(
-                f"stage {self.name} was run into it already",
-                where=self.run.path,
-                remedy="choose another --run-dir or pass --force to run it again and keep the old files",
-            )
+            remedy = "choose another --run-dir or pass --force to run it again and keep the old files"
+            raise UserError(f"stage {self.name} was run into it already", where=self.run.path, remedy=remedy)
         return bool(found)
 
 
@@ -247,14 +234,7 @@ class RunDirectory:
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Keep other pgle processes out of the directory for as long as this one works in it.
-
-        Args:
-            shared: with the other ranks of a job, which run the same stage.
-
-        Raises:
-            UserError: another process is at work in it.
-        """
+        """Keep other pgle processes out of the directory; `shared`: but for other ranks, which run the same stage."""
         import fcntl
 
         try:
@@ -294,7 +274,3 @@ def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
     """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
     found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
     return tuple(path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0]))
-
-
-def _holds_trace(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp")

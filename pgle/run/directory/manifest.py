@@ -1,15 +1,14 @@
-"""The manifest of a run directory: what was run, with what, and what came out of it.
+"""The manifest of a run directory: what was run, with what, and what came out of it. Nothing secret is kept.
 
 Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for others), whole or not
-at all; reading merges them. `StageRecord.environment` and `argv` come from
-`pgle.run.process.environment`: nothing secret is kept.
+at all; reading merges them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,7 +23,6 @@ from pgle.run.directory.directory import RunDirectory, free
 from pgle.xla.flags.text import parse_flags, same_value
 
 SCHEMA = "pgle.manifest/1"
-PIECE_BYTES = 1 << 20
 
 
 def now() -> str:
@@ -93,6 +91,29 @@ class StageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What decides the outcome of a stage: where nothing of it has changed, what its last run left still counts."""
+
+    asked: Mapping[str, Any] = field(default_factory=dict)  # options with their values: JSON types
+    inputs: tuple[FileRecord, ...] = ()  # the files that it reads
+    versions: Mapping[str, str] | None = None  # it would run with, by package; None if no package matters
+
+    def why_changed(self, record: StageRecord) -> str:
+        """What differs from what a run was asked for, read, or ran with (jax, jaxlib, plugin); empty: nothing."""
+        new = json.loads(json.dumps(self.asked))
+        for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
+            return f"its {name} has changed since its last run"
+        for name, version in record.versions.items():
+            if self.versions is not None and name.startswith("jax") and self.versions.get(name) != version:
+                return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
+        before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, self.inputs))
+        for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
+            gone = f"{path}, which its last run read, is gone"
+            return f"{path} is not what its last run read" if path in now else gone
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All stages of a run directory, in the order of writing, then by rank. Clocks may go back; that order does not."""
 
@@ -107,20 +128,8 @@ class Manifest:
         """The record of a stage on the lowest rank; None where it did not run."""
         return next(iter(self.of(stage)), None)
 
-    def why_due(
-        self,
-        stage: str,
-        run_dir: Path,
-        asked: Mapping[str, Any],
-        inputs: Iterable[FileRecord],
-        versions: Mapping[str, str] | None = None,
-    ) -> str:
-        """Why a stage has to be run; empty if it is done.
-
-        It is done when its last run ended with 0, did its work, was asked for the same, read the same files, ran with
-        the same jax, jaxlib and CUDA plugin, and left files that are still there with the same content. `versions` are
-        the versions that it would run with now, by package; None if no package matters.
-        """
+    def why_due(self, stage: str, run_dir: Path, basis: Basis) -> str:
+        """Why a stage has to be run; empty if it did its work, on the same basis, and its files are as it left them."""
         record = self.last(stage)
         if record is None:
             return "it has not been run yet"
@@ -130,17 +139,8 @@ class Manifest:
             return f"its last run ended with exit code {record.exit_code}"
         if record.failed:
             return f"its last run failed: {record.failed}"
-        new = json.loads(json.dumps(asked))
-        for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
-            return f"its {name} has changed since its last run"
-        for name, version in record.versions.items():
-            if versions is not None and name.startswith("jax") and versions.get(name) != version:
-                return f"{name} is {versions.get(name, 'gone')}, and was {version} in its last run"
-        before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
-        for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
-            return (
-                f"{path} is not what its last run read" if path in now else f"{path}, which its last run read, is gone"
-            )
+        if changed := basis.why_changed(record):
+            return changed
         for output in record.outputs:
             if not (run_dir / output.path).exists():
                 return f"{output.path} is gone"
@@ -150,11 +150,7 @@ class Manifest:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The merged manifest of a run directory; empty at first.
-
-    Raises:
-        UserError: a file is damaged or written by a newer pgle.
-    """
+    """The merged manifest of a run directory; empty where there is none yet."""
     records = [item for path in RunDirectory(run_dir).manifests() for item in enumerate(_load(path))]
     return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
 
@@ -163,9 +159,6 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
     """Add a record, or replace the one of the same stage, rank and start (a stage that has now ended).
 
     Safe among ranks, which write different files, and among processes of one rank on a local file system.
-
-    Raises:
-        UserError: the file cannot be read or written.
     """
     path = RunDirectory(run_dir).manifest(record.rank)
     with _locked(path):
@@ -198,11 +191,7 @@ def _digest(path: Path) -> tuple[str, int]:
     if not path.is_file():  # a pipe would wait for a writer for ever
         return "", 0
     with path.open("rb") as file:
-        digest, size = hashlib.sha256(), 0
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
-    return digest.hexdigest(), size
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
 def _load(path: Path) -> list[StageRecord]:
@@ -246,13 +235,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def waiting(run: RunDirectory, stage: str, older: str, *, force: bool) -> str:
-    """The folder to put back if the new run of a stage fails: the folder of the finished run before it.
+    """The folder to put back if the new run of a stage fails: `older`, which was set aside, if that run had finished.
 
-    Args:
-        run: the run directory.
-        stage: of the manifest.
-        older: the folder that was set aside; empty where there was none.
-        force: the user wants nothing taken over from earlier runs.
+    With `force` the user wants nothing taken over from earlier runs.
     """
     last = read_manifest(run.path).last(stage)
     return older if last is not None and last.is_done and not force else ""
@@ -305,57 +290,50 @@ EXPECTED_TO_DIFFER = frozenset(
 """Flags by which a profile run and a performance run of one program differ."""
 
 
+_MAY, _NAMES = "costs or names may differ", "names and fingerprints differ: profile again"
+_FOLLOWS = {
+    **dict.fromkeys(("python", "protobuf", "numpy"), "seldom matters"),
+    "jax": "the program that XLA gets may differ",
+    **dict.fromkeys(("jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"), _NAMES),
+    **dict.fromkeys(("jax-cuda12-plugin", "jax-cuda13-plugin"), _NAMES),
+    "command": "the program may not be the same",
+    "GPU": "costs do not carry over",
+    "driver": "costs may differ",
+    "number of ranks": "the modules are not the same",
+}
+"""What follows where two stages differ in a package's version or in something else."""
+
+
 def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
     """In what two stages differ so that the costs of one need not fit the other: one line each, with what follows.
 
     Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of ranks.
     """
-    found: list[str] = []
-    for name in sorted({*first.versions, *second.versions}):
-        found += _differs(name, first.versions.get(name), second.versions.get(name), _BY_VERSION.get(name, _MAY))
-    found += _differs("command", " ".join(first.argv), " ".join(second.argv), "the program may not be the same")
-    mine, theirs = (parse_flags(record.xla_flags).effective() for record in (first, second))
-    for name in sorted({*mine, *theirs} - EXPECTED_TO_DIFFER):
-        if name not in mine or name not in theirs or not same_value(mine[name], theirs[name]):
-            found += _differs(
-                f"--{name}", _value(mine, name), _value(theirs, name), "names and fingerprints may change"
-            )
-    found += _differs("GPU", _gpus(first), _gpus(second), "costs do not carry over")
-    found += _differs("driver", _drivers(first), _drivers(second), "costs may differ")
-    found += _differs("number of ranks", str(first.ranks), str(second.ranks), "the modules are not the same")
+    mine, theirs = _compared(first), _compared(second)
+    packages = sorted({*first.versions, *second.versions})
+    flags = sorted(name for name in {*mine, *theirs} if name.startswith("--"))
+    found = []
+    for name in (*packages, "command", *flags, "GPU", "driver", "number of ranks"):
+        one, two = mine.get(name) or "unset", theirs.get(name) or "unset"
+        if not same_value(one, two):
+            follows = "names and fingerprints may change" if name.startswith("--") else _FOLLOWS.get(name, _MAY)
+            found.append(f"{name} differs: {one} and {two}; {follows}")
     return tuple(found)
 
 
-_MAY = "costs or names may differ"
-_BY_VERSION = {
-    "python": "seldom matters",
-    "jax": "the program that XLA gets may differ",
-    "jaxlib": "names and fingerprints differ: profile again",
-    "protobuf": "seldom matters",
-    "numpy": "seldom matters",
-} | dict.fromkeys(
-    ("jax-cuda12-pjrt", "jax-cuda13-pjrt", "jax-cuda12-plugin", "jax-cuda13-plugin"),
-    "names and fingerprints differ: profile again",
-)
-
-
-def _differs(what: str, first: str | None, second: str | None, consequence: str) -> list[str]:
-    if first == second:
-        return []
-    return [f"{what} differs: {first or 'unset'} and {second or 'unset'}; {consequence}"]
-
-
-def _value(values: Mapping[str, str | None], name: str) -> str | None:
-    if name not in values:
-        return None
-    value = values[name]
-    return "true" if value is None else value or "(empty)"
-
-
-def _gpus(record: StageRecord) -> str:
+def _compared(record: StageRecord) -> dict[str, str]:
+    """What `same_program` compares, in words, by name; flags by ``--name``."""
+    flags = parse_flags(record.xla_flags).effective()
     names = [gpu.name for gpu in record.gpus]
-    return ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
-
-
-def _drivers(record: StageRecord) -> str:
-    return ", ".join(sorted({gpu.driver for gpu in record.gpus}))
+    return {
+        **record.versions,
+        "command": " ".join(record.argv),
+        **{
+            f"--{name}": "true" if value is None else value or "(empty)"
+            for name, value in flags.items()
+            if name not in EXPECTED_TO_DIFFER
+        },
+        "GPU": ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names))),
+        "driver": ", ".join(sorted({gpu.driver for gpu in record.gpus})),
+        "number of ranks": str(record.ranks),
+    }

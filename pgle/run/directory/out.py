@@ -30,9 +30,6 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
     """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
 
     The next one deletes what stayed, and what a killed one left.
-
-    Raises:
-        UserError: the user's folder is a file, holds something that is not ours, or another process is at work in it.
     """
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
@@ -72,11 +69,7 @@ def _log_kept(out: Path) -> Path | None:
 
 
 def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
-    """Refuse a folder that holds anything but what an unfinished search or rehearsal of ours left.
-
-    Raises:
-        UserError: it is a file, or holds something else.
-    """
+    """Refuse a folder that holds anything but what an unfinished search or rehearsal of ours left."""
     _check_is_folder(out)
     if not out.exists() or resumes(out):
         return
@@ -88,11 +81,7 @@ def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
 def claim(path: Path) -> bool:
     """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
 
-    Returns:
-        Whether it is on the list, and so may be deleted; False where something else has its place.
-
-    Raises:
-        OSError: the list cannot be written.
+    Returns whether it is on the list, and so may be deleted; raises `OSError` if the list cannot be written.
     """
     for out in path.absolute().parents[:_DEEPEST]:
         mark = out / _UNFINISHED
@@ -109,21 +98,13 @@ def claim(path: Path) -> bool:
 
 
 def emptied(folder: Path) -> None:
-    """Delete a folder that we made, to make it anew.
-
-    Raises:
-        UserError: it is there and we did not make it.
-    """
+    """Delete a folder that we made, to make it anew."""
     check_ours(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_ours(path: Path) -> None:
-    """Refuse to replace what we did not make.
-
-    Raises:
-        UserError: it is there, and not on the list.
-    """
+    """Refuse to replace what we did not make."""
     if (path.exists() or path.is_symlink()) and not claim(path):
         raise UserError("was not made by pgle, which would replace it", where=path, remedy="move it away")
 
@@ -166,9 +147,8 @@ def _held(out: Path) -> Iterator[None]:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(folder)
-        raise UserError(
-            "another pgle is at work in it", where=out, remedy="wait, or choose another with -o DIR"
-        ) from None
+        remedy = "wait, or choose another with -o DIR"
+        raise UserError("another pgle is at work in it", where=out, remedy=remedy) from None
     except OSError:
         pass  # a file system without locks
     try:

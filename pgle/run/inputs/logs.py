@@ -30,9 +30,6 @@ class TextLines:
     """The lines of a text file without their ends, read anew by each iteration, so that memory does not grow with it.
 
     ``.gz`` and ``.xz`` are unpacked.
-
-    Raises:
-        UserError: while it is read, as `pgle.files.open_bytes`, or where it is no text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,14 +78,7 @@ _ARCHIVES = {b"\xfd7zXZ\x00": ".xz", b"\x1f\x8b": ".gz"}
 
 
 def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
-    """Stdin as a file ``stdin.SUFFIX`` of a folder that is there.
-
-    Args:
-        binary: suffix of what begins as a protobuf message does.
-
-    Raises:
-        UserError: nothing is piped in, or more than `MAX_FILE_BYTES`.
-    """
+    """Stdin as a file ``stdin.SUFFIX`` of a folder that is there; `binary` is the suffix of a protobuf."""
     if sys.stdin is None or sys.stdin.isatty():
         what = "stdin is closed" if sys.stdin is None else "stdin is a terminal"
         raise UserError(what, where=STDIN, remedy="pipe a file in: cat FILE | pgle …")
@@ -107,11 +97,7 @@ def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
 
 
 def keep_module(out: Path) -> Path:
-    """The module on stdin, kept in ``captured/`` of a folder; where one is kept already, it must be the same.
-
-    Raises:
-        UserError: as `keep_stdin`, or another module is kept there, which stays.
-    """
+    """The module on stdin, kept in ``captured/`` of a folder; where one is kept already, it must be the same."""
     captured = out / "captured"
     claim(captured)
     captured.mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,17 +29,7 @@ TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
 
 
 def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:
-    """The runs of one side, steady steps chosen.
-
-    Args:
-        label: name of the side in the output.
-        paths: files, run directories, directories of runs, or glob patterns.
-        rules: which steps to leave out.
-        pattern: regular expression for console logs.
-
-    Raises:
-        UserError: nothing there, or it cannot be read.
-    """
+    """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console logs."""
     runs = [series for path in paths for series in read_runs(path, pattern=pattern)]
     if not runs:
         raise UserError("no run given", where=label)
@@ -173,38 +164,26 @@ class StepLine:
 
 
 class StepLines:
-    """Watches the output for lines that name a step, and hands their numbers to the hook.
-
-    Args:
-        control: file that the hook reads; made with the first line.
-    """
+    """Watches the output for lines that name a step, and hands their numbers to the hook, by way of `control`."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
-        self._lines: list[StepLine] = []
-
-    @property
-    def lines(self) -> Sequence[StepLine]:
-        """Those seen so far."""
-        return self._lines
+        self.lines: list[StepLine] = []
 
     def __call__(self, line: str) -> None:
         """Look at a line of output."""
         number = step_number(line)
-        if number is None or len(self._lines) >= MAX_LINES:
+        if number is None or len(self.lines) >= MAX_LINES:
             return
-        self._lines.append(StepLine(number, time.time()))
+        self.lines.append(StepLine(number, time.time()))
         with self._control.open("a") as file:
             file.write(f"{number}\n")
 
 
 def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records for a steps file: the times that the program printed, else those between its step lines.
+    """Records for a steps file: the times that the program printed in its log, else those between its step lines.
 
-    Args:
-        log: its lines; gone through twice.
-        lines: its step lines with their times.
-        facts: from the hook: when the trace was open, when something was compiled.
+    The facts of the hook say when the trace was open, and when something was compiled.
     """
     spans = {line.step: (before.at, line.at) for before, line in pairwise(lines)}
     try:
@@ -227,10 +206,8 @@ def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
     """Time from line to line, per step where a program names every tenth step only; a number twice is one step."""
-    found = []
-    for before, line in pairwise(lines):
-        if line.step > before.step:
-            found.append((line.step, (line.at - before.at) / (line.step - before.step)))
+    pairs = [(before, line) for before, line in pairwise(lines) if line.step > before.step]
+    found = [(line.step, (line.at - before.at) / (line.step - before.step)) for before, line in pairs]
     return [(step, seconds) for step, seconds in found if seconds > 0]
 
 
@@ -238,10 +215,7 @@ def _marks(span: tuple[float, float] | None, facts: Mapping[str, Any]) -> dict[s
     if span is None:
         return {}
     begin, end = span
-    marks = {}
-    opened, closed = facts.get("window_opened"), facts.get("window_closed")
-    if opened is not None and opened < end and (closed is None or closed > begin):
-        marks["profiled"] = True
-    if any(begin < at <= end for at in facts.get("compiled_at", ())):
-        marks["compiled"] = True
-    return marks
+    opened, closed = facts.get("window_opened", math.inf), facts.get("window_closed", math.inf)
+    profiled = opened < end and closed > begin
+    compiled = any(begin < at <= end for at in facts.get("compiled_at", ()))
+    return {name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
-from pgle.run.process.executor import PROCESSES, executor
+from pgle.run.process.process import PROCESSES, executor
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 if TYPE_CHECKING:
@@ -25,23 +25,25 @@ PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them fast
 
 
 def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: Progress | None = None) -> Trace:
-    """The activities of all inputs as one table; inputs are read in parallel where they are large.
+    """The activities of all inputs as one table; large inputs are read in parallel, by the `executor` at `where`.
 
     Args:
         paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
             One that is given twice counts once.
-        where: they are read, as `pgle.run.process.executor` says it.
         progress: called with (inputs read, inputs).
-
-    Raises:
-        UserError: an input is missing, of no known kind, or damaged.
     """
     from pgle.trace.combine import combine, without_repeats
 
     given = [file for path in paths for file in _files_of(path)]
     files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
-    here = where == PROCESSES and (len(files) == 1 or not _is_long(files))
-    read = _read_one_by_one(files, progress) if here else _read_in_parallel(files, where, progress)
+    if where == PROCESSES and len(files) == 1:
+        read = [_read(files[0], progress)]
+    elif where == PROCESSES and not _is_long(files):
+        read = _counted(map(_read, files), len(files), progress)
+    else:
+        with executor(where, len(files)) as pool:
+            anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
+            read = _counted(pool.map(_read, anywhere), len(files), progress)
     trace = without_repeats(combine(read))
     if len(files) == len(given):
         return trace
@@ -86,23 +88,12 @@ def _size(file: AnyPath) -> int:
     )
 
 
-def _read_in_parallel(files: Sequence[AnyPath], where: str, progress: Progress | None) -> list[Trace]:
+def _counted(read: Iterable[Trace], count: int, progress: Progress | None) -> list[Trace]:
     traces: list[Trace] = []
-    anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
-    with executor(where, len(files)) as pool:
-        for trace in pool.map(_read, anywhere):
-            traces.append(trace)
-            if progress is not None:
-                progress(len(traces), len(files))
-    return traces
-
-
-def _read_one_by_one(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
-    traces: list[Trace] = []
-    for file in files:
-        traces.append(_read(file, progress if len(files) == 1 else None))
-        if progress is not None and len(files) > 1:
-            progress(len(traces), len(files))
+    for trace in read:
+        traces.append(trace)
+        if progress is not None:
+            progress(len(traces), count)
     return traces
 
 
@@ -146,9 +137,8 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
         from pgle.trace.xplane.read import read_xplane
 
         return read_xplane([path], progress=progress)
-    raise UserError(
-        "not a trace that pgle knows", where=path, remedy="give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
-    )
+    remedy = "give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
+    raise UserError("not a trace that pgle knows", where=path, remedy=remedy)
 
 
 def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
@@ -159,13 +149,11 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         return read_nsys(Path(path), progress=progress)
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
-    runs = len(find_runs(path))
-    files = find_xplanes(path)
+    runs, files = len(find_runs(path)), find_xplanes(path)
     trace = read_xplane(files, progress=progress)
-    if runs < 2:
-        return trace
     newest = f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}"
-    return replace(trace, warnings=(f"{newest}; name a run's directory for another", *trace.warnings))
+    more = (f"{newest}; name a run's directory for another",) if runs > 1 else ()
+    return replace(trace, warnings=(*more, *trace.warnings))
 
 
 def is_run_dir(path: AnyPath) -> bool:

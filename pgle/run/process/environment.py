@@ -49,11 +49,7 @@ class ChildEnvironment:
 
 
 def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
-    """The user's XLA_FLAGS; where the variable names a file, what that file holds, with the finding that it does.
-
-    Raises:
-        UserError: the file cannot be read, on which XLA would abort.
-    """
+    """The user's XLA_FLAGS; where the variable names a file, what that file holds, with the finding that it does."""
     parsed = parse_flags(environ.get("XLA_FLAGS", ""))
     if not parsed.file:
         return parsed
@@ -66,14 +62,7 @@ def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
 
 
 def flags_with(own: str) -> tuple[Flag, ...]:
-    """The flags of a captured program: the user's, and any that it or a script before it sets, which come later.
-
-    Args:
-        own: the whole XLA_FLAGS as the program had them; empty where nothing set them.
-
-    Raises:
-        UserError: one of them names a file that cannot be read.
-    """
+    """The flags of a captured program: the user's, then those of `own`, the whole XLA_FLAGS as the program had them."""
     set_there = [flag for flag in user_flags({"XLA_FLAGS": own}).flags if flag.name not in OF_CPUS]
     given = (*user_flags().flags, *efforts())
     return (*(flag for flag in given if flag not in set_there), *set_there)
@@ -88,11 +77,7 @@ def environment_with(own: str) -> dict[str, str]:
 
 
 def efforts(environ: Mapping[str, str] = os.environ, more: Sequence[str] = ()) -> tuple[Flag, ...]:
-    """The `EFFORTS` that environment variables state, or flags of the command line, which win.
-
-    Raises:
-        UserError: one has no value that jax takes.
-    """
+    """The `EFFORTS` that environment variables state, or flags of the command line, which win."""
     found = {name: Flag(name, environ[name.upper()]) for name in EFFORTS if environ.get(name.upper())}
     checked = {name: checked_effort(flag, f"{name.upper()}={flag.value}") for name, flag in found.items()}
     for flag in map(typed_flag, more):
@@ -116,15 +101,9 @@ def with_efforts(text: str, asked: Sequence[Flag]) -> FlagList:
 def given_flags(
     environ: Mapping[str, str] = os.environ, more: Sequence[str] = (), *, own_dumps: bool = False
 ) -> FlagList:
-    """All flags that a user gives: XLA_FLAGS of the environment, then the command line's, which win.
+    """All flags that a user gives: XLA_FLAGS of the environment, then `more` of the command line, which win.
 
-    Args:
-        environ: the user's environment.
-        more: flags of the command line, as `typed_flag` reads them.
-        own_dumps: leave out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
-
-    Raises:
-        UserError: XLA_FLAGS names a file that cannot be read, or one of `more` is no flag.
+    `own_dumps` leaves out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
     """
     user = user_flags(environ)
     flags = [flag for flag in user.flags if not (own_dumps and flag.name.startswith("xla_dump_"))]
@@ -141,11 +120,7 @@ def given_flags(
 
 
 def read_flag_file(path: str) -> FlagList:
-    """The flags in a file, as XLA reads them where XLA_FLAGS names it.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """The flags in a file, as XLA reads them where XLA_FLAGS names it."""
     held = parse_flags(read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace"))
     if held.file:  # XLA does not follow a second file: nothing in it counts
         message = f"{path} does not begin with '-', so XLA reads no flag from it"
@@ -168,19 +143,14 @@ def build_environment(
     """The environment of a run.
 
     Args:
-        mode: the kind of run.
         python: the interpreter of the user's program, asked which flags its jaxlib knows; default: ours.
-        environ: the user's environment.
-        dump_to: directory for XLA's dumps, absolute; none where empty.
-        stablehlo_to: directory for the StableHLO of every compiled function, absolute; none where empty.
+        dump_to: absolute directory for XLA's dumps; none where empty.
+        stablehlo_to: the same for the StableHLO of every compiled function.
         profile: absolute path of the cost profile, for mode ``perf``.
         cache: off (default): everything is compiled, so that log lines and dumps exist. A cached executable gives
             neither, and the cache does not notice a changed profile under an old name.
         more_flags: of the command line; they win over XLA_FLAGS of `environ`.
-        own_dumps: leave out the user's ``xla_dump_…``.
-
-    Raises:
-        UserError: the interpreter has no jaxlib, the flags name a missing file, or mode and profile do not agree.
+        own_dumps: as of `given_flags`.
     """
     base = dict(environ)
     user = given_flags(base, more_flags, own_dumps=own_dumps)
@@ -205,11 +175,10 @@ def interpreter(command: Sequence[str]) -> str | None:
 
 
 def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """The Python whose XLA compiles a command's modules for GPUs that are not there.
+    """The Python whose XLA compiles a command's modules for GPUs that are not there, and warnings.
 
-    Returns:
-        The command's own where it has jax and a CUDA plugin, else None: ours; and a warning where another release than
-        the command's compiles, since schedules of two releases differ.
+    It is the command's own if that has jax and a CUDA plugin, else None: ours. If ours is of another release, a warning
+    says so, since schedules of two releases differ.
     """
     python = interpreter(command)
     if python is None:
@@ -226,12 +195,7 @@ def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
 def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
     """Refuse a program whose modules nothing here can compile for GPUs, before it runs.
 
-    Args:
-        command: its words.
-        by_name: a command that names no Python is not refused: it may start one that can compile.
-
-    Raises:
-        UserError: neither its Python nor ours has jax and a CUDA plugin.
+    `by_name`: a command that names no Python is not refused, since it may start one that can compile.
     """
     if compiler_of(command)[0] is None and not (by_name and interpreter(command) is None):
         from pgle.run.ask.jax_private import library, version
@@ -243,20 +207,16 @@ def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
     """The plan without our flags that the installed jaxlib rejects, and what it says of the user's."""
     asked = probe([*plan.flags, *user.flags], python)
+    known = {text for text, verdict in asked.verdicts.items() if verdict.status == "known"}
     findings: list[Finding] = []
-    kept: list[Flag] = []
-    for flag in plan.flags:
+    for flag in (flag for flag in plan.flags if flag.text not in known):
+        message = f"left out: jaxlib {asked.jaxlib} says '{asked.verdicts[flag.text].message}'"
+        findings.append(Finding("warning", "left-out", flag.name, message))
+    for flag in (flag for flag in dict.fromkeys(user.flags) if flag.text not in known):
         verdict = asked.verdicts[flag.text]
-        if verdict.status == "known":
-            kept.append(flag)
-        else:
-            message = f"left out: jaxlib {asked.jaxlib} says '{verdict.message}'"
-            findings.append(Finding("warning", "left-out", flag.name, message))
-    for flag in dict.fromkeys(user.flags):
-        verdict = asked.verdicts[flag.text]
-        if verdict.status != "known":
-            message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
-            findings.append(Finding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
+        message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
+        findings.append(Finding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
+    kept = [flag for flag in plan.flags if flag.text in known]
     text = " ".join(part for part in (format_flags(kept), user.text.strip()) if part)
     return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
 
@@ -331,11 +291,7 @@ DEFAULT_FRACTION = 0.75
 
 
 def memory_fraction(environment: Mapping[str, str]) -> float:
-    """The part of a GPU's memory that jax's allocator has under these variables; 0 where it has no limit.
-
-    Raises:
-        UserError: a variable is no positive number.
-    """
+    """The part of a GPU's memory that jax's allocator has under these variables; 0 where it has no limit."""
     if environment.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() == "platform":
         return 0.0
     name = next((name for name in MEMORY_FRACTION if environment.get(name)), "")

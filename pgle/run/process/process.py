@@ -1,24 +1,31 @@
-"""Run the user's command as if it ran alone: same bytes out, same signals in, same exit code, and a log of it all."""
+"""Children: the user's command as if it ran alone, and work on many files, in processes or on a Dask cluster."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 import select
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
 from pgle.masking import Masker
+
+if TYPE_CHECKING:  # most commands read one file, in this process
+    from concurrent.futures import Executor
+
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
@@ -41,22 +48,15 @@ def launch(
     stdout: int = 1,
     is_shown: bool = True,
 ) -> int:
-    """Run a command, its output passed on unbuffered as it is, and kept in a log without what looks like a credential.
+    """Run a command without a shell; its exit code, 128 + N where signal N ended it.
+
+    Its output is passed on unbuffered as it is. A log keeps both streams, without what looks like a credential.
 
     Args:
-        command: the words of the command; no shell is involved.
-        environment: of the command.
-        log: where both streams are written, in the order in which they came.
         on_line: called with every complete line of either stream, decoded; carriage returns end lines too.
         words: in small letters; where given, `on_line` may skip lines without any of them.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
         is_shown: False: the output goes into the log alone, and the command has an empty stdin.
-
-    Returns:
-        The exit code; 128 + N where signal N ended the command.
-
-    Raises:
-        UserError: it cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _Forwarding() as forwarding:
@@ -67,11 +67,10 @@ def launch(
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
         pumps = [
-            threading.Thread(target=_pump, args=(stream, descriptor, file, on_line, words), daemon=True)
-            for stream, descriptor in (
-                (child.stdout, stdout if is_shown else None),
-                (child.stderr, 2 if is_shown else None),
+            threading.Thread(
+                target=_pump, args=(stream, descriptor if is_shown else None, file, on_line, words), daemon=True
             )
+            for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
         ]
         for pump in pumps:
             pump.start()
@@ -83,17 +82,9 @@ def launch(
 
 
 def started(command: Sequence[str], environment: Mapping[str, str], **streams: Any) -> subprocess.Popen[bytes]:
-    """Start a command that is asked to end (SIGTERM) where pgle is killed.
+    """Start a command that is asked to end (SIGTERM) where pgle is killed; `streams` as of `subprocess.Popen`.
 
     Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it has to wait for it.
-
-    Args:
-        command: its words; no shell is involved.
-        environment: all its variables.
-        streams: as of `subprocess.Popen`.
-
-    Raises:
-        UserError: it cannot be started.
     """
     try:
         return subprocess.Popen(list(command), env=environment, preexec_fn=_end_with_parent, **streams)
@@ -114,11 +105,11 @@ def _refusal(word: str, reason: str) -> UserError:
     path, remedy = Path(word), "check the command"
     if path.is_dir():
         reason = "it is a folder"
+    elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
+        reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
     elif path.is_file():
         remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
         reason = "it is not executable" if reason == "no such program" else reason
-        if os.access(path, os.X_OK) and "/" not in word:
-            reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
     elif re.match(r"[A-Za-z_]\w*=", word):
         remedy = f"variables stand before pgle, or after env: -- env {word} …"
     elif len(words := word.split()) > 1 and shutil.which(words[0]):
@@ -194,8 +185,7 @@ def mentions(text: bytes, words: Collection[bytes]) -> bool:
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
     """Call `action`, unless one of this name has failed before: on a full disk, on a terminal that was closed.
 
-    Raises:
-        BrokenPipeError: the reader went away.
+    Raises `BrokenPipeError` where the reader went away.
     """
     if name in broken:
         return
@@ -205,14 +195,8 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
         raise
     except (OSError, ValueError) as error:
         broken.add(name)
-        _complain(f"pgle: warning: the {name} of the program is no longer kept ({error})\n")
-
-
-def _complain(text: str) -> None:
-    try:
-        os.write(2, text.encode())
-    except OSError:
-        return
+        with suppress(OSError):
+            os.write(2, f"pgle: warning: the {name} of the program is no longer kept ({error})\n".encode())
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -261,12 +245,110 @@ class _Forwarding:
 def _in_foreground() -> bool:
     """Whether a terminal sends its signals to our process group."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDWR)
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False
+
+
+PROCESSES = "processes"
+DASK = "dask://"
+CONNECT_S = 10  # seconds for which a scheduler may not answer
+
+
+@contextmanager
+def executor(where: str, tasks: int) -> Iterator[Executor]:
+    """An executor for so many tasks: `PROCESSES`, one for each core and no more than tasks; or ``dask://HOST:PORT``.
+
+    An exception that leaves the block ends those that run here, and drops the others. What is submitted must be
+    importable (a function of a module, no lambda), and return values are pickled. Workers of a cluster need pgle and
+    see the same file system.
+    """
+    is_dask = where.startswith(DASK) and where != DASK
+    if where != PROCESSES and not is_dask:
+        what = "is neither 'processes' nor dask://HOST:PORT"
+        raise UserError(what, where=f"--executor {where}", remedy="name the scheduler")
+    with _dask(where) if is_dask else _processes(tasks) as pool:
+        yield pool
+
+
+@contextmanager
+def _processes(tasks: int) -> Iterator[Executor]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    workers = max(min(tasks, os.cpu_count() or 1), 1)
+    ours = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(
+        workers, ours, initializer=_begin, initargs=(Path.cwd(), dict(os.environ), gc.get_threshold())
+    )
     try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
+        with _blank_main():
+            yield pool
+    except BrokenProcessPool:
+        what = f"one of {workers} processes was killed, most likely for memory"
+        remedy = "give fewer or smaller inputs at a time; pgle convert: or --executor dask://HOST:PORT"
+        raise UserError(what, remedy=remedy) from None
+    except BaseException:  # what was begun would be waited for
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
     finally:
-        os.close(terminal)
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(folder: Path, environment: dict[str, str], thresholds: tuple[int, int, int]) -> None:
+    """What a new process does first: be as the one that it works for, and end without a word when interrupted."""
+    os.chdir(folder)
+    os.environ.clear()  # the server that starts processes has the environment of its own start
+    os.environ.update(environment)
+    gc.set_threshold(*thresholds)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def _blank_main() -> Iterator[None]:
+    """New processes import the program that they come from; ours need nothing of it and must not run it again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _dask(where: str) -> Iterator[Executor]:
+    try:
+        from distributed import CancelledError, Client, KilledWorker
+        from distributed.comm.core import CommClosedError
+    except ImportError:
+        raise UserError("needs Dask", where=f"--executor {where}", remedy="pip install 'pgle[dask]'") from None
+    try:
+        client = Client(where.replace(DASK, "tcp://"), timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TimeoutError):
+        remedy = "is the scheduler running there, and may this machine reach it?"
+        raise UserError("no Dask scheduler answers", where=where, remedy=remedy) from None
+    try:
+        if not client.scheduler_info()["workers"]:
+            raise UserError("the cluster has no workers", where=where, remedy="start some: dask worker HOST:PORT")
+        try:
+            client.run(os.chdir, Path.cwd())  # a command and its files may be named from here
+        except OSError:
+            remedy = "start pgle in a folder that they share"
+            raise UserError(f"the workers do not see {Path.cwd()}", where=where, remedy=remedy) from None
+        yield client.get_executor(pure=False)
+    except KilledWorker:
+        what, remedy = (
+            "a worker of the cluster was killed, most likely for memory",
+            "give its workers more: --memory-limit",
+        )
+        raise UserError(what, where=where, remedy=remedy) from None
+    except ModuleNotFoundError as error:
+        what = f"the cluster's workers have no module {error.name}"
+        raise UserError(what, where=where, remedy="install the same pgle there") from None
+    except (CancelledError, CommClosedError):
+        raise UserError("the cluster went away", where=where, remedy="start it again") from None
+    finally:
+        client.close(timeout=CONNECT_S)

@@ -13,8 +13,7 @@ from pgle.run.ask.jax_private.programs import partitions_of
 from pgle.run.capture.captured import devices_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
-from pgle.run.process.executor import executor
-from pgle.run.process.process import check_program
+from pgle.run.process.process import check_program, executor
 from pgle.run.scale.record import Record, digests
 from pgle.run.scale.row import OF_JAX, RowRequest, ScaleRequest, make_row
 from pgle.scale.answer import Answer, answer

@@ -80,12 +80,7 @@ class AutoResult:
 
 
 def run_auto(request: AutoRequest) -> AutoResult:
-    """Run the command with AutoPGLE, then, where asked for, under nsys.
-
-    Raises:
-        UserError: jax is too old, or a stage cannot be run.
-        WorkloadError: the program failed.
-    """
+    """Run the command with AutoPGLE, then, if asked for, under nsys; raises `WorkloadError` if the program failed."""
     _check_gpu(request)
     notes = _check_release(request)
     environment = {
@@ -94,9 +89,8 @@ def run_auto(request: AutoRequest) -> AutoResult:
         "JAX_PGLE_AGGREGATION_PERCENTILE": str(request.percentile),
         **_CACHE_ALL,
     }
-    base = StageRequest(
-        "auto", request.command, RunDirectory(request.run_dir), "baseline", flags=request.flags, stdout=request.stdout
-    )
+    run = RunDirectory(request.run_dir)
+    base = StageRequest("auto", request.command, run, "baseline", flags=request.flags, stdout=request.stdout)
     checked_window(request.window)  # the stage that it is for comes last
     back_end = RealBackEnd("none", environment=environment, cache=request.cache_dir)
     stage = run_stage(base, back_end, force=request.force)
@@ -104,12 +98,12 @@ def run_auto(request: AutoRequest) -> AutoResult:
     facts = read_facts(files)
     outcome, why = _outcome(request, files.log, facts)
     seen = facts.get("auto_pgle", {})
-    loaded = seen.get("hits", ()) if outcome == "loaded" else ()
+    loaded = tuple(seen.get("hits", ())) if outcome == "loaded" else ()
     verdict = confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None
+    warnings = (*notes, *stage.warnings)
     result = AutoResult(
-        request, outcome, why, dict(seen.get("recompiled", {})), tuple(loaded), verdict, stage,
-        warnings=(*notes, *stage.warnings),
-    )  # fmt: skip
+        request, outcome, why, dict(seen.get("recompiled", {})), loaded, verdict, stage, warnings=warnings
+    )
     return _hand_over(result) if request.then_nsys else result
 
 
@@ -145,7 +139,7 @@ def _check_release(request: AutoRequest) -> tuple[str, ...]:
 
 
 def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """What AutoPGLE came to: from its messages inside the program, else from their absence."""
+    """What AutoPGLE did: from its messages inside the program, else from what is missing."""
     seen = facts.get("auto_pgle", {})
     recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
     if recompiled:
@@ -157,17 +151,15 @@ def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple
     if facts.get("platform") == "cpu":
         return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
     if any(lines_about(log, (EMPTY_TRACE.lower().encode(),))):
-        return "empty-trace", (
-            "its traces were empty: another tool holds CUPTI (nsys, DCGM); stop that, then use --then-nsys for nsys"
-        )
+        why = "its traces were empty: another tool holds CUPTI (nsys, DCGM)"
+        return "empty-trace", f"{why}; stop that, then use --then-nsys for nsys"
     if seen.get("ahead_of_time"):
+        why = f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile())"
         return "ahead-of-time", (
-            f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile()), which AutoPGLE "
-            "does not cover; call the jitted function instead, or use 'pgle run'"
+            f"{why}, which AutoPGLE does not cover; call the jitted function instead, or use 'pgle run'"
         )
-    return "too-few-runs", (
-        f"no function was called more than {request.runs} times with one compilation; run more steps, or say --runs 1"
-    )
+    why = f"no function was called more than {request.runs} times with one compilation"
+    return "too-few-runs", f"{why}; run more steps, or say --runs 1"
 
 
 def _hand_over(result: AutoResult) -> AutoResult:

@@ -4,9 +4,8 @@ compare, where what has not changed is skipped."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -18,10 +17,10 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
-from pgle.run.coverage import verify
+from pgle.run.coverage import fitted, table_of, verify
 from pgle.run.directory.directory import COMPARED, RunDirectory
 from pgle.run.directory.manifest import (
-    FileRecord,
+    Basis,
     StageRecord,
     extend_manifest,
     now,
@@ -30,7 +29,6 @@ from pgle.run.directory.manifest import (
     same_program,
     settle,
 )
-from pgle.run.fitted import fitted
 from pgle.run.inputs.next_command import record_comparison
 from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window
@@ -53,28 +51,18 @@ def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) ->
         capture: the profiler, or ``simulated``.
         window: the part to trace.
         simulated: the fields of `SimulatedBackEnd`.
-
-    Raises:
-        UserError: `window` cannot be read.
     """
+    checked_window(window)
     if capture == "auto":
         capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
-    if capture == "simulated":
-        checked_window(window)
-        return SimulatedBackEnd(**simulated)
-    return RealBackEnd(capture, checked_window(window))
+    return SimulatedBackEnd(**simulated) if capture == "simulated" else RealBackEnd(capture, window)
 
 
 AGAINST = "against the profile run"  # begins a warning of another program
 
 
 def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) -> StageResult:
-    """Run one stage by itself.
-
-    Raises:
-        UserError: it cannot be run, XLA would not use the profile, or another pgle is at work in the run directory.
-        WorkloadError: the user's program failed.
-    """
+    """Run one stage by itself; raises `WorkloadError` if the user's program failed."""
     if request.profile is not None:
         read_profile(request.profile)
     back_end.check(request)
@@ -95,16 +83,12 @@ def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bo
         if find_rank().is_alone:
             settle(request.run)
         raise
-    return replace(result, warnings=(*result.warnings, *_mismatches(request)))
-
-
-def _mismatches(request: StageRequest) -> tuple[str, ...]:
-    """The differences between this stage's program and the profile run's in its run directory."""
     manifest = read_manifest(request.run.path)
-    profiled, now = manifest.last("profile"), manifest.last(request.stage)
-    if request.stage == "profile" or profiled is None or now is None:
-        return ()
-    return tuple(f"{AGAINST}, {line}" for line in same_program(profiled, now))
+    profiled, ran = manifest.last("profile"), manifest.last(request.stage)
+    if request.stage == "profile" or profiled is None or ran is None:
+        return result
+    differing = (f"{AGAINST}, {line}" for line in same_program(profiled, ran))
+    return replace(result, warnings=(*result.warnings, *differing))
 
 
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
@@ -175,21 +159,18 @@ OnResult = Callable[[StageResult | Conversion | Coverage], None]
 
 
 def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResult = lambda result: None) -> Pipeline:
-    """Run the stages that are due.
+    """Run the stages that are due. Where one fails, earlier ones are kept, and the next call continues there.
 
     Args:
         request: the experiment.
-        announce: called with the name of each stage before it starts, and with the skipped ones.
-        on_result: called with what a stage came to, as it ends.
+        announce: called with the name of each stage before it starts, and with those that are skipped.
+        on_result: called with the result of a stage, as it ends.
 
     Raises:
-        UserError: a stage cannot be run. Earlier stages are kept, and the next call continues there. Or this is one of
-            several ranks: each would convert and compare what the others have not finished writing.
-        WorkloadError: the user's program failed.
-        StageError: a stage did not do its work, though the program ended well.
+        WorkloadError: the user's program failed, or as `StageError`, ended well and left not what its stage is for.
     """
     rank = find_rank()
-    if not rank.is_alone:
+    if not rank.is_alone:  # each would convert and compare what the others have not finished writing
         raise UserError(
             f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
             remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
@@ -205,10 +186,8 @@ class _Experiment:
     """One pass over the stages of a run directory: stages that the manifest does not hold as done are run."""
 
     def __init__(self, request: PipelineRequest, announce: Announce, on_result: OnResult) -> None:
-        self._request = request
-        self._run = request.stage.run
-        self._announce = announce
-        self._on_result = on_result
+        self._request, self._run = request, request.stage.run
+        self._announce, self._on_result = announce, on_result
         self._skipped: list[str] = []
         self._recorded: dict[str, None] = {}  # warnings of the stages that are skipped
         self._results: list[StageResult] = []
@@ -258,23 +237,17 @@ class _Experiment:
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
         """A line if the profile fits the module that it was measured on, but not the one that will use it."""
         stage = self._request.stage
-        if coverage.is_ok(stage.bounds):
-            return ()
-        measured = verify(self._run.profile, [stage.folder.rank().hlo])
-        if not measured.is_ok(stage.bounds):
+        fits = coverage.is_ok(stage.bounds)
+        if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(stage.bounds):
             return ()
         what = f"the profile fits the profile run, not the baseline: --mode {stage.mode} compiled other instructions"
         other = "sync" if stage.mode == "async" else "async"
         return (f"{what}; run again with --mode {other}",)
 
     def _launch(self, stage: StageRequest) -> None:
-        """Run a stage by the back end, where it is due.
-
-        Raises:
-            StageError: it did not do its work, though the program ended well.
-        """
+        """Run a stage by the back end, where it is due."""
         back_end = self._request.back_end
-        if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage), back_end.versions(stage)):
+        if not self._is_due(stage.stage, back_end.basis(stage)):
             return
         force = self._request.force
         if stage.stage == "profile":
@@ -291,10 +264,10 @@ class _Experiment:
         """Trace → profile."""
         run, folder = self._run, self._request.stage.folder
         dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
-        inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
-        record = StageRecord("convert", started=now(), inputs=inputs)
-        if not self._is_due("convert", record.asked, record.inputs):
+        basis = Basis(inputs=tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps)))
+        if not self._is_due("convert", basis):
             return
+        record = StageRecord("convert", started=now(), inputs=basis.inputs)
         self._check_profile()
         extend_manifest(run.path, record)
         try:
@@ -321,16 +294,10 @@ class _Experiment:
     def _is_recorded(self, stage: str) -> bool:
         return read_manifest(self._run.path).last(stage) is not None
 
-    def _is_due(
-        self,
-        stage: str,
-        asked: Mapping[str, Any],
-        inputs: Iterable[FileRecord],
-        versions: Mapping[str, str] | None = None,
-    ) -> bool:
+    def _is_due(self, stage: str, basis: Basis) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""
         manifest = read_manifest(self._run.path)
-        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs, versions)
+        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, basis)
         if not why:
             self._skipped.append(stage)
             last = manifest.last(stage)
@@ -341,10 +308,10 @@ class _Experiment:
         return bool(why)
 
 
-def _exposed(before: StageRecord | None, after: StageRecord | None) -> tuple[float, float] | None:
-    """What two simulated stages predict, microseconds; None if one was measured."""
-    found = [float(record.facts.get(_EXPOSED, "nan")) for record in (before, after) if record is not None]
-    return (found[0], found[1]) if len(found) == 2 and not any(map(isnan, found)) else None
+def _exposed(*records: StageRecord | None) -> tuple[float, float] | None:
+    """The exposed communication that two simulated stages predict, microseconds; None if one was measured."""
+    found = [record.facts[_EXPOSED] for record in records if record and _EXPOSED in record.facts]
+    return (float(found[0]), float(found[1])) if len(found) == 2 else None
 
 
 _EXPOSED = "predicted_exposed_us"  # among the facts of a simulated stage
@@ -363,8 +330,7 @@ def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
     dumps = read_dumps([baseline.folder.rank().hlo])
     given = read_profile(run.profile)
     module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
-    table = LookupTable(module, dumps.lhs_module(module.name))
-    fit = fitted(run.profile, given, table, hardware_of(module))
+    fit = fitted(run.profile, given, table_of(dumps, module), hardware_of(module))
     if not fit.note:
         return run.profile, ""
     path = run.path / "profile.carried.pbtxt"
@@ -374,7 +340,7 @@ def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
 
 def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:
     """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
-    folders = (str(run.stage("baseline").path), str(run.stage("perf").path))
+    folders = (str(run.stage(COMPARED[0]).path), str(run.stage(COMPARED[1]).path))
     try:
         comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
     except UserError as error:

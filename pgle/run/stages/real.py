@@ -23,7 +23,7 @@ from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.dumps import mask_configs
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import STEP_FILES, RankFiles
-from pgle.run.directory.manifest import FileRecord, StageRecord, waiting
+from pgle.run.directory.manifest import Basis, StageRecord, waiting
 from pgle.run.hook import hook_config, read_facts, with_hook
 from pgle.run.inputs.step_times import STEP_WORDS, StepLines, console_records, read_runs, write_steps
 from pgle.run.process.environment import (
@@ -52,17 +52,10 @@ ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after i
 
 
 def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
-    """The words that run a command under nsys.
+    """The words that run a command under nsys, which writes a report to this path, without its suffix.
 
     CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window is the CUDA profiler
     range that the hook opens; ``stop`` lets the program go on after it, where the default would end it.
-
-    Args:
-        command: the user's words.
-        report: path of the report without suffix.
-
-    Raises:
-        UserError: nsys is not installed.
     """
     nsys = find_nsys()
     if nsys is None:
@@ -76,21 +69,11 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
 
 OWN_FAILURE = 1  # the exit code of nsys where it failed itself
 NSYS_STARTS = 8  # how often nsys is started where it fails before the program runs; a third fails on a busy machine
+NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy machine"
 
 
 def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[str, ...]]:
-    """Run the program under nsys; again where nsys failed before the program ran.
-
-    Args:
-        start: runs `nsys profile` and gives its exit code.
-        files: of the rank that is traced.
-
-    Returns:
-        The program's exit code, and warnings.
-
-    Raises:
-        UserError: nsys failed each time.
-    """
+    """The program's exit code under nsys, and warnings; `start` runs nsys, again if it failed before the program."""
     for failures in range(NSYS_STARTS):
         before = files.log.stat().st_size if files.log.exists() else 0
         code = start()
@@ -107,9 +90,6 @@ def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[s
     )
 
 
-NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy machine"
-
-
 def _is_not_ready(log: Path, start: int) -> bool:
     """Whether nsys says in a log, from a byte on, that it failed before the program ran."""
     with log.open("rb") as file:
@@ -118,12 +98,7 @@ def _is_not_ready(log: Path, start: int) -> bool:
 
 
 def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
-    """The program's exit code as nsys passes it on, and warnings about the report.
-
-    Args:
-        code: of `nsys profile`.
-        files: of the rank that was traced.
-    """
+    """The program's exit code, of that of `nsys profile`, and warnings about the report."""
     left = files.report.with_suffix(".qdstrm")
     warnings = []
     if left.exists() and not files.report.exists():
@@ -143,11 +118,7 @@ _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d
 
 
 def checked_window(text: str) -> str:
-    """A window as the hook reads it.
-
-    Raises:
-        UserError: it is not one.
-    """
+    """A window as the hook reads it; raises `UserError` if it is none."""
     found = _WINDOW.fullmatch(text)
     if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
         remedy = "say auto, steps:5-10, seconds:10 or all"
@@ -171,18 +142,10 @@ class RealBackEnd:
         if self._capture(request) == "nsys":
             nsys_command(request.command, Path())
 
-    def asked(self, request: StageRequest) -> Mapping[str, Any]:
-        """All options that decide the outcome of a stage, with their values."""
+    def basis(self, request: StageRequest) -> Basis:
+        """What decides the outcome; versions of the program's Python, or of ours if the command names none."""
         window = {} if self._capture(request) == "none" else {"window": self.window}
-        return {**request.asked(), "capture": self.capture, **window}
-
-    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
-        """The files that a stage reads."""
-        return request.inputs()
-
-    def versions(self, request: StageRequest) -> Mapping[str, str]:
-        """Those of the program's Python, or of ours if the command names none."""
-        return installed(interpreter(request.command)).versions
+        return request.basis(installed(interpreter(request.command)).versions, capture=self.capture, **window)
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others."""
@@ -192,10 +155,7 @@ class RealBackEnd:
         python = interpreter(request.command)
         child = self._child(request, files, python)
         older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
-        record = begin_record(
-            request, child, asked=self.asked(request), inputs=self.inputs(request), python=python,
-            rank=rank.rank, ranks=max(rank.size, rank.rank + 1), before=older,
-        )  # fmt: skip
+        record = begin_record(request, child, self.basis(request), python=python, rank=rank, before=older)
         config = hook_config(
             request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
             flags=tuple(flag.text for flag in (*child.plan.flags, *_typed(request))),
@@ -298,13 +258,9 @@ def _overruled(request: StageRequest, had: str) -> list[str]:
 
 
 def _make_folder(request: StageRequest, *, again: bool) -> str:
-    """Make the stage's folder. Ranks share it and wait for nobody, so only a single process sets an old one aside.
+    """Make the stage's folder, and return the name under which an old one was set aside; empty if none was.
 
-    Returns:
-        The folder that holds what was set aside; empty where nothing was.
-
-    Raises:
-        UserError: this rank has run the stage already, or was given another profile than the others.
+    Ranks share the folder and wait for nobody, so only a single process sets an old one aside.
     """
     rank, older = find_rank(), ""
     files = request.folder.rank(rank.rank)
@@ -397,15 +353,9 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
 
 
 def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -> Path | None:
-    """Link the trace that the program made itself, where ours did not come to be.
+    """Link the trace that the program made itself, where ours did not come to be; None where there is none either.
 
-    Args:
-        files: of this rank.
-        facts: ``own_traces`` are the folders that the program gave to its profiler.
-        started: when the stage began, seconds since the epoch: older files in them are not of this run.
-
-    Returns:
-        The trace file; None if absent.
+    In the folders that it gave to its profiler, files from before `started` (seconds since the epoch) are not its own.
     """
     if files.traces():
         return None
@@ -456,10 +406,8 @@ def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
     """What kept the hook from its work."""
     if not facts:
         return [f"{_why_no_facts(files)}: no steps, no trace"]
-    found = []
-    if facts.get("xla_flags_restored"):
-        found.append("the program replaces XLA_FLAGS; what pgle had added was added again before jax read it")
-    return found
+    restored = "the program replaces XLA_FLAGS; what pgle had added was added again before jax read it"
+    return [restored] if facts.get("xla_flags_restored") else []
 
 
 def _why_no_facts(files: RankFiles) -> str:
@@ -501,12 +449,8 @@ def verdict(
 def few_executions(facts: Mapping[str, Any]) -> list[str]:
     """A warning where the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
-    if count >= FEW_EXECUTIONS:
-        return []
-    return [
-        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
-        "let it run longer, or trace all of it: --window all"
-    ]
+    ended = f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count})"
+    return [] if count >= FEW_EXECUTIONS else [f"{ended}; let it run longer, or trace all of it: --window all"]
 
 
 def reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from pgle.run.capture.captured import (
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.directory.manifest import (
-    FileRecord,
+    Basis,
     StageRecord,
     extend_manifest,
     now,
@@ -98,29 +97,15 @@ class SimulatedBackEnd:
             check_program(request.command)
         check_compiler(request.command)
 
-    def asked(self, request: StageRequest) -> Mapping[str, Any]:
-        """All options that decide the outcome of a stage, with their values."""
-        where = {
-            "target": self.target,
-            "devices": self._devices.count,
-            "topology": self.topology,
-            "choose": self.choose,
-        }
-        return {**request.asked(), "capture": "simulated", **where}
-
-    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
-        """The files that a stage reads: the chosen module, if it has been captured, and the request's files."""
-        found = modules_in(request.run.captured)
-        chosen = [choose_module(found, self.choose)] if found else []
-        return (*(record_file(path, request.run.path) for path in chosen), *request.inputs())
-
-    def versions(self, request: StageRequest) -> Mapping[str, str]:
-        """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
-        program, compiler = (
-            installed(python).versions for python in (interpreter(request.command), compiler_of(request.command)[0])
-        )
-        found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
-        return {name: version for name, version in found.items() if name.startswith("jax")}
+    def basis(self, request: StageRequest) -> Basis:
+        """What decides the outcome: the chosen module too, if it has been captured."""
+        basis = request.basis(
+            _versions(request.command), capture="simulated", target=self.target, devices=self._devices.count,
+            topology=self.topology, choose=self.choose,
+        )  # fmt: skip
+        captured = modules_in(request.run.captured)
+        chosen = [choose_module(captured, self.choose)] if captured else []
+        return replace(basis, inputs=(*(record_file(path, request.run.path) for path in chosen), *basis.inputs))
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on the simulated GPU."""
@@ -131,8 +116,7 @@ class SimulatedBackEnd:
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
         topology, remarks = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
-        asked, inputs = self.asked(request), self.inputs(request)
-        record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
+        record = begin_record(request, child, self.basis(request), simulated=True, before=older)
         compiled = rehearse_compile(
             RehearsalRequest(
                 module=partitioned(module_path),
@@ -173,7 +157,7 @@ class SimulatedBackEnd:
         }
         where = {"simulated": True, "target": target.name, "devices": compiled.num_devices}
         record = end_record(
-            request, replace(record, versions=self.versions(request), topology=where), 0,
+            request, replace(record, topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
             warnings=(*_assumed(self._devices), *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
@@ -181,12 +165,11 @@ class SimulatedBackEnd:
 
     def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""
-        python, _ = compiler_of(request.command)
         program = read_captured(request.run.captured)
         own = program.flags_of(module) if module else program.xla_flags
         return build_environment(
             request.mode,
-            python=python,
+            python=compiler_of(request.command)[0],
             environ=environment_with(own) if own else os.environ,
             more_flags=request.flags,
             own_dumps=True,
@@ -196,20 +179,14 @@ class SimulatedBackEnd:
     def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
         """The module that represents the program, captured in this run directory before or now.
 
-        Raises:
-            UserError: another program's modules lie there, or the program compiles nothing.
-            WorkloadError: it failed before it had compiled anything.
+        Raises `WorkloadError` if the program failed before it had compiled anything.
         """
         folder, run_dir = request.run.captured, request.run.path
-        asked = {
-            "command": list(kept_argv(request.command)),
-            "devices": self._devices.count,
-            "target": load_target(self.target).device,  # which the program sees
-        }
-        inputs = replace(request, profile=None).inputs()
+        argv, versions = kept_argv(request.command), _versions(request.command)
+        sees = {"command": list(argv), "devices": self._devices.count, "target": load_target(self.target).device}
+        basis = replace(replace(request, profile=None).basis(versions), asked=sees)
         before = read_manifest(run_dir)
-        versions = self.versions(request)
-        why = before.why_due(CAPTURE, run_dir, asked, inputs, versions)
+        why = before.why_due(CAPTURE, run_dir, basis)
         is_forced, older = force and request.stage == "profile", ""
         if (not why and not is_forced) or (not request.command and modules_in(folder)):
             return choose_module(modules_in(folder), self.choose)
@@ -220,23 +197,17 @@ class SimulatedBackEnd:
                 what = what if last else "holds modules of a run that its manifest does not speak of"
                 raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
             older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
-        argv = kept_argv(request.command)
         record = StageRecord(
-            CAPTURE, argv=argv, versions=versions, started=now(), asked=asked, inputs=inputs, before=older
-        )
+            CAPTURE, argv=argv, versions=versions, started=now(), asked=sees, inputs=basis.inputs, before=older
+        )  # fmt: skip
         extend_manifest(run_dir, record)
         if _is_module(request.command):
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
         else:
             try:
-                capture_modules(
-                    request.command,
-                    folder,
-                    target=load_target(self.target),
-                    devices=self._devices,
-                    quiet_s=self.quiet_s,
-                )
+                target = load_target(self.target)
+                capture_modules(request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s)
                 _check_end(request.command, folder, self._devices)
             except (UserError, WorkloadError) as error:
                 end_record(request, record, error.exit_code, warnings=(str(error),))
@@ -253,6 +224,13 @@ def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
         given = () if devices.assumed else ("--devices", devices.count)
         instead = typed("pgle", "rehearse", *given, "--", *kept_argv(command))
         raise WorkloadError(code, f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}")
+
+
+def _versions(command: Sequence[str]) -> dict[str, str]:
+    """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
+    program, compiler = (installed(python).versions for python in (interpreter(command), compiler_of(command)[0]))
+    found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
+    return {name: version for name, version in found.items() if name.startswith("jax")}
 
 
 def _assumed(devices: Devices) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.machine import git_commit, read_gpus, this_machine
 from pgle.run.directory.directory import PROGRAM_FILES, RunDirectory, StageFolder, StageName
-from pgle.run.directory.manifest import FileRecord, StageRecord, extend_manifest, now, put_back, record_file
-from pgle.run.process.environment import ChildEnvironment, efforts, given_flags, with_efforts
+from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, put_back, record_file
+from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
 from pgle.xla.flags.presets import Mode
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
@@ -38,17 +38,17 @@ class StageRequest:
         """Where its files lie."""
         return self.run.stage(self.stage)
 
-    def asked(self) -> dict[str, Any]:
-        """What decides the outcome, by option: JSON types."""
-        flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
-        return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
+    def basis(self, versions: Mapping[str, str], **asked: object) -> Basis:
+        """What decides the outcome on any back end, which adds its own options: `asked`, JSON types.
 
-    def inputs(self) -> tuple[FileRecord, ...]:
-        """The files that it reads: the program's files in the command, and the profile."""
+        The files are those of the program that the command names, and the profile.
+        """
+        flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
+        common = {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
         named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
         paths = [path for path in named if path.is_file()]
         paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
-        return tuple(record_file(path, self.run.path) for path in paths)
+        return Basis({**common, **asked}, tuple(record_file(path, self.run.path) for path in paths), versions)
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,8 @@ class BackEnd(Protocol):
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met; nothing has been written by then."""
 
-    def asked(self, request: StageRequest) -> Mapping[str, Any]:
-        """All options that decide the outcome of a stage, with their values: JSON types."""
-
-    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
-        """The files that it reads."""
-
-    def versions(self, request: StageRequest) -> Mapping[str, str]:
-        """The versions that it would run with now, by package.
-
-        Raises:
-            UserError: the Python of the command does not run.
-        """
+    def basis(self, request: StageRequest) -> Basis:
+        """What decides the outcome of a stage. Raises `UserError` if the Python of the command does not run."""
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage and record it in the manifest.
@@ -125,60 +115,46 @@ def files_of_profile(profile: Path) -> list[Path]:
 def begin_record(
     request: StageRequest,
     environment: ChildEnvironment,
+    basis: Basis,
     *,
-    asked: Mapping[str, Any],
-    inputs: tuple[FileRecord, ...],
     python: str | None = None,
-    rank: int = 0,
-    ranks: int = 1,
+    rank: Rank | None = None,
     simulated: bool = False,
     before: str = "",
 ) -> StageRecord:
-    """Write the record of a stage that is about to start: versions, GPUs, driver, flags, variables, host, inputs.
+    """Write the record of a stage that is about to start.
 
     Args:
         request: the stage.
         environment: what the command, or the compiler in its place, will get.
-        asked: `BackEnd.asked`.
-        inputs: `BackEnd.inputs`.
+        basis: of the back end.
         python: the interpreter of the command; default: ours.
-        rank: of this process, of so many `ranks`.
-        ranks: how many there are.
+        rank: of this process; default: the only one.
         simulated: the GPUs and variables of this machine do not matter.
-        before: `pgle.run.directory.manifest.waiting`.
-
-    Raises:
-        UserError: the interpreter does not run, or the manifest cannot be written.
+        before: as of `pgle.run.directory.manifest.waiting`.
     """
-    machine = this_machine(python)
+    machine, rank = None if simulated else this_machine(python), rank or Rank()
     record = StageRecord(
         stage=request.stage,
-        rank=rank,
-        ranks=ranks,
+        rank=rank.rank,
+        ranks=max(rank.size, rank.rank + 1),
         mode=request.mode,
         argv=kept_argv(request.command),
         xla_flags=kept_flags(environment.flags.text),
         environment={} if simulated else kept_environment(environment.values),
-        versions={} if simulated else dict(machine.installed.versions),
+        versions=dict(basis.versions or {} if machine is None else machine.installed.versions),
         commit=git_commit(),
-        gpus=() if simulated else read_gpus(machine),
+        gpus=() if machine is None else read_gpus(machine),
         topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),
-        inputs=inputs,
+        inputs=basis.inputs,
         warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
-        asked=dict(asked),
+        asked=basis.asked,
         before=before,
     )
     extend_manifest(request.run.path, record)
     return record
-
-
-def _judged(verdict: ModuleVerdict) -> dict[str, Any]:
-    """The stored part of a verdict: enough to judge again by other bounds."""
-    kept = {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
-    fit = {"time_coverage": verdict.time_coverage, "kept_share": verdict.kept_share}
-    return {**kept, **{name: share for name, share in fit.items() if share is not None}}
 
 
 def end_record(
@@ -194,20 +170,23 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
-    The verdict of a perf stage is kept among the facts. Where the stage failed and a finished run waits, that is put
-    back, and the record says where this one's files are now.
+    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the stage failed and a
+    finished run waits, that is put back, and the record says where this one's files are now.
     """
-    judged = {} if verdict is None else _judged(verdict)
+    judged = {} if verdict is None else {name: getattr(verdict, name) for name in _JUDGED}
     ended = replace(
         record,
         ended=now(),
         exit_code=exit_code,
         outputs=tuple(record_file(path, request.run.path) for path in outputs),
         warnings=(*record.warnings, *warnings),
-        facts={**record.facts, **(facts or {}), **judged},
+        facts={**record.facts, **(facts or {}), **{name: value for name, value in judged.items() if value is not None}},
         failed=failed,
     )
     if ended.before and not ended.is_done:
         return put_back(request.run, ended)
     extend_manifest(request.run.path, ended)
     return ended
+
+
+_JUDGED = ("verdict", "why", "proof", "time_coverage", "kept_share")

@@ -7,7 +7,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.inputs import logs
-from pgle.run.inputs.folder import dump_near, look
+from pgle.run.inputs.next_command import dump_near, look
 from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")

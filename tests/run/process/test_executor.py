@@ -13,11 +13,11 @@ import pytest
 
 from pgle.costs.profile.merge import MergeOptions
 from pgle.errors import UserError
-from pgle.run import profiles
+from pgle.run import convert
+from pgle.run.convert import merge_files
 from pgle.run.inputs import traces
 from pgle.run.inputs.traces import read_traces
-from pgle.run.process.executor import PROCESSES, executor
-from pgle.run.profiles import merge_files
+from pgle.run.process.process import PROCESSES, executor
 from pgle.trace.table import Trace
 
 
@@ -62,8 +62,8 @@ def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, mo
     for name in names:
         name.write_bytes(profile)
     merge_files(names, Path("here.pbtxt"), MergeOptions())
-    monkeypatch.setattr(profiles, "MANY", 2)
-    monkeypatch.setattr(profiles, "AT_A_TIME", 2)
+    monkeypatch.setattr(convert, "MANY", 2)
+    monkeypatch.setattr(convert, "AT_A_TIME", 2)
     merge_files(names, Path("there.pbtxt"), MergeOptions())
     assert Path("there.pbtxt.json").read_bytes() == Path("here.pbtxt.json").read_bytes()
     names[1].write_text("costs")
@@ -135,7 +135,7 @@ def test_a_cluster_works_in_the_folder_of_this_process(
 
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("pgle.run.process.executor.CONNECT_S", 1)
+    monkeypatch.setattr("pgle.run.process.process.CONNECT_S", 1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         where = f"dask://127.0.0.1:{taken.getsockname()[1]}"

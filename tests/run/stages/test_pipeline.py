@@ -52,21 +52,15 @@ class Recorded:
     def check(self, request):
         pass
 
-    def asked(self, request):
-        return request.asked()
-
-    def inputs(self, request):
-        return request.inputs()
-
-    def versions(self, request):
-        return self.installed
+    def basis(self, request):
+        return request.basis(self.installed)
 
     def run(self, request, *, again, force):
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         self.ran.append(request.stage)
-        asked, inputs = self.asked(request), self.inputs(request)
+        basis = self.basis(request)
         record = StageRecord(
-            request.stage, versions=self.installed, started=now(), asked=asked, inputs=inputs, before=older
+            request.stage, versions=self.installed, started=now(), asked=basis.asked, inputs=basis.inputs, before=older
         )
         extend_manifest(request.run.path, record)
         if self.killed_in == request.stage:

@@ -16,7 +16,7 @@ def begun(tmp_path, monkeypatch):
     environment = build_environment("async", environ={"XLA_FLAGS": "--xla_gpu_autotune_level=0", "HOME": "/home/me"})
     words = ("python", "t.py", "--api-key=x")
     request = StageRequest("profile", words, RunDirectory(tmp_path / "run"), "async")
-    return request, begin_record(request, environment, asked=request.asked(), inputs=request.inputs())
+    return request, begin_record(request, environment, request.basis({}))
 
 
 def test_a_stage_that_is_running_is_in_the_manifest(begun):

@@ -1,16 +1,27 @@
-"""The checks of `pgle doctor`: GPUs, driver, what may keep a profiler from seeing them, packages, flags, the host."""
+"""`pgle doctor`: is this machine ready to profile, rehearse and run, and what mends it; ``--prove`` runs it all."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.errors import UserError
-from pgle.run.ask.flag_probe import lint_flags
-from pgle.run.ask.machine import SMI_QUERY, Check, Machine, fail, ok, warn
-from pgle.run.ask.plugins import repair
+from pgle.costs.profile.files import read_profile
+from pgle.errors import UserError, many
+from pgle.masking import kept_text
+from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.ask.machine import SMI_QUERY, Check, Machine, fail, ok, read_gpus, warn
+from pgle.run.ask.plugins import Repair, repair
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.environment import user_flags
+from pgle.run.stages.pipeline import Capture, Pipeline, PipelineRequest, choose_back_end, run_pipeline
+from pgle.run.stages.simulated import SimulatedBackEnd
+from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
 
@@ -35,40 +46,24 @@ CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAI
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"  # PCI classes 0x0300 and 0x0302: what NVIDIA's GPUs are
 
-# What nvidia-smi prints (texts of NVML's error strings and of nvidia-smi itself), and what helps.
-_REMEDIES: tuple[tuple[str, str], ...] = (
-    (
-        r"version mismatch",
-        "the driver was updated while its old kernel module ran: reboot, or unload and load the nvidia modules; "
-        "a container keeps the old library: restart it",
-    ),
-    (
-        r"couldn't communicate with the NVIDIA driver|Driver Not Loaded",
-        "the kernel module is not loaded: 'modprobe nvidia', and see dmesg why not (new kernel, Secure Boot)",
-    ),
-    (
-        r"Insufficient Permissions|No permission|Permission denied",
-        "this user may not open /dev/nvidia*: see their group (ls -l /dev/nvidia*), or ask the scheduler for GPUs",
-    ),
-    (
-        r"NVML: Unknown Error",
-        "typical of a container that lost its devices (systemd reloaded cgroups): restart the container; "
-        "else see dmesg",
-    ),
-    (
-        r"NVIDIA-SMI couldn't find libnvidia-ml|libnvidia-ml\.so|NVML: .*Not Found",
-        "the driver's libraries are missing; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    ),
-    (
-        r"is lost|fallen off the bus|device handle",
-        "a GPU failed: look for Xid in dmesg; reset or reboot the host, or leave it out with CUDA_VISIBLE_DEVICES",
-    ),
-    (
-        r"No devices were found",
-        "the driver runs and sees none: look for NVRM in dmesg; in a job ask the scheduler for GPUs (srun --gpus)",
-    ),
-    (r"did not answer", "the driver hangs: look for Xid in dmesg, and reboot the host"),
-)
+_REMEDIES = {
+    r"version mismatch": "the driver was updated while its old kernel module ran: reboot, or unload and load the "
+    "nvidia modules; a container keeps the old library: restart it",
+    r"couldn't communicate with the NVIDIA driver|Driver Not Loaded": "the kernel module is not loaded: 'modprobe "
+    "nvidia', and see dmesg why not (new kernel, Secure Boot)",
+    r"Insufficient Permissions|No permission|Permission denied": "this user may not open /dev/nvidia*: see their group "
+    "(ls -l /dev/nvidia*), or ask the scheduler for GPUs",
+    r"NVML: Unknown Error": "typical of a container that lost its devices (systemd reloaded cgroups): restart the "
+    "container; else see dmesg",
+    r"NVIDIA-SMI couldn't find libnvidia-ml|libnvidia-ml\.so|NVML: .*Not Found": "the driver's libraries are missing; "
+    "in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    r"is lost|fallen off the bus|device handle": "a GPU failed: look for Xid in dmesg; reset or reboot the host, or "
+    "leave it out with CUDA_VISIBLE_DEVICES",
+    r"No devices were found": "the driver runs and sees none: look for NVRM in dmesg; in a job ask the scheduler for "
+    "GPUs (srun --gpus)",
+    r"did not answer": "the driver hangs: look for Xid in dmesg, and reboot the host",
+}
+"""What nvidia-smi prints (error strings of NVML and its own), as patterns, and what helps."""
 
 
 def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Check:
@@ -156,35 +151,25 @@ def check_nsys(machine: Machine) -> Check:
 def _check_no_gpu(machine: Machine) -> Check:
     """What to say where nvidia-smi lists no GPU."""
     if machine.which("nvidia-smi"):
-        return _smi_fails(machine.ask(SMI_QUERY)[1].strip())
+        text = machine.ask(SMI_QUERY)[1].strip()
+        first = text.partition("\n")[0].strip() or "it printed nothing"
+        known = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text, re.IGNORECASE))
+        return fail(f"nvidia-smi fails: {first}", next(known, "run nvidia-smi, and see dmesg"))
     driver = _loaded_driver(machine)
-    devices = machine.glob("/dev/nvidia[0-9]*")
-    if devices:
+    if devices := machine.glob("/dev/nvidia[0-9]*"):
         found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
-        remedy = (
-            "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility "
-            "and start it again"
-        )
-        return fail(found, remedy)
+        remedy = "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return fail(found, f"{remedy} and start it again")
     present = driver or _on_bus(machine)
     if _in_container(machine):
-        if present:
-            host = f"driver {driver}" if driver else "an NVIDIA GPU"
-            return warn(f"none in this container; its host has {host}", f"{IN_CONTAINER}; {WITHOUT}")
-        return warn("none in this container", f"{IN_CONTAINER}; {WITHOUT}")
+        host = f"; its host has {f'driver {driver}' if driver else 'an NVIDIA GPU'}" if present else ""
+        return warn(f"none in this container{host}", f"{IN_CONTAINER}; {WITHOUT}")
     if driver:
         found = f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
         return fail(found, "install the driver's utilities, then run nvidia-smi as root once")
     if present:
         return warn("an NVIDIA GPU on the PCI bus, and no driver", f"install NVIDIA's driver; {WITHOUT}")
     return warn("none", f"profile and perf need one; {WITHOUT}")
-
-
-def _smi_fails(text: str) -> Check:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    first = lines[0] if lines else "it printed nothing"
-    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
-    return fail(f"nvidia-smi fails: {first}", remedy or "run nvidia-smi, and see dmesg")
 
 
 def _loaded_driver(machine: Machine) -> str:
@@ -237,30 +222,6 @@ def check_plugin(machine: Machine) -> Check:
     return ok(f"{found}: usable for rehearsals")
 
 
-def check_ptxas(machine: Machine) -> Check:
-    """Whether there is a ptxas, which code generation needs (rehearsals do not)."""
-    places = [machine.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")] + ["/usr/local/cuda"]
-    site = str(Path(machine.installed.jaxlib_at or "/nowhere"))
-    patterns = [f"{place}/bin/ptxas" for place in places if place]
-    patterns += [f"{site}/nvidia/cuda_nvcc/bin/ptxas", f"{site}/nvidia/cu1*/bin/ptxas"]
-    found = machine.which("ptxas") or next((path for pattern in patterns for path in machine.glob(pattern)), None)
-    if found:
-        return ok(found)
-    return warn("none: rehearsals stop after scheduling, which suffices", "pip install nvidia-cuda-nvcc")
-
-
-def check_packages(machine: Machine) -> Check:
-    """Whether Python, numpy and protobuf are new enough for us."""
-    versions = machine.installed.versions
-    needed = {"python": "3.11", "numpy": "1.26", "protobuf": "4.25"}
-    found = ", ".join(f"{name} {versions[name]}" for name in needed if name in versions)
-    old = [name for name, least in needed.items() if name in versions and release(versions[name]) < release(least)]
-    if old:
-        what = ", ".join(f"{name} {needed[name]} or newer" for name in old)
-        return warn(found, f"pgle itself needs {what}; it may run from another Python (--python)")
-    return ok(found)
-
-
 def check_flags(machine: Machine) -> Check:
     """Whether the user's XLA_FLAGS are accepted."""
     try:
@@ -270,12 +231,10 @@ def check_flags(machine: Machine) -> Check:
         result = lint_flags(flags, python=machine.python)
     except UserError as error:
         return fail(error.what, error.remedy or "")
-    errors = [finding for finding in result.findings if finding.level == "error"]
-    warnings = [finding for finding in result.findings if finding.level == "warning"]
-    if errors:
-        return fail(errors[0].line(), "'pgle flags lint' says all")
-    if warnings:
-        return warn(warnings[0].line(), "'pgle flags lint' says all")
+    for level, marked in (("error", fail), ("warning", warn)):
+        for finding in result.findings:
+            if finding.level == level:
+                return marked(finding.line(), "'pgle flags lint' says all")
     return ok(f"{result.flags} flags accepted by jaxlib {result.jaxlib}")
 
 
@@ -364,3 +323,181 @@ def check_shared_memory(machine: Machine, gpus: tuple[Gpu, ...]) -> Check:
     if len(gpus) > 1 and free < ENOUGH_SHARED_MEMORY:
         return warn(found, "NCCL needs it between processes: docker run --shm-size=8g")
     return ok(found)
+
+
+PLUGIN = "CUDA plugin"
+TO_REHEARSE = ("jax", PLUGIN, "XLA_FLAGS", "disk", "run directory")
+"""Checks that matter where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks, in the order of the table."""
+
+    checks: tuple[Check, ...]  # what was looked at
+    gpus: tuple[Gpu, ...]  # of this host
+
+    @property
+    def keeps_from_profiling(self) -> tuple[str, ...]:
+        """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU; empty: it can."""
+        return tuple(dict.fromkeys([*([] if self.gpus else ["GPUs"]), *self._names("fail")]))
+
+    @property
+    def keeps_from_rehearsing(self) -> tuple[str, ...]:
+        """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it can."""
+        plugin = [name for name in self._names("warn") if name == PLUGIN]
+        return (*(name for name in self._names("fail") if name in TO_REHEARSE), *plugin)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails; warnings are allowed."""
+        return not self._names("fail")
+
+    def _names(self, verdict: str) -> list[str]:
+        return [check.name for check in self.checks if check.verdict == verdict]
+
+
+def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
+    """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning, never a traceback."""
+    gpus = read_gpus(machine)
+    probes: tuple[tuple[str, Callable[[], Check]], ...] = (
+        ("GPUs", lambda: check_gpus(machine, gpus)),
+        ("driver", lambda: check_driver(machine, gpus)),
+        ("CUPTI", lambda: check_counters(machine)),
+        ("DCGM", lambda: check_monitors(machine)),
+        ("profilers", lambda: check_profilers(machine)),
+        ("nsys", lambda: check_nsys(machine)),
+        ("jax", lambda: check_jax(machine)),
+        (PLUGIN, lambda: check_plugin(machine)),
+        ("XLA_FLAGS", lambda: check_flags(machine)),
+        ("variables", lambda: check_variables(machine)),
+        ("XLA log", lambda: check_log(machine)),
+        ("compilation cache", lambda: check_compilation_cache(machine)),
+        ("disk", lambda: check_disk(machine, run_dir)),
+        ("run directory", lambda: check_run_dir(machine, run_dir)),
+        ("limits", lambda: check_limits(machine)),
+        ("shared memory", lambda: check_shared_memory(machine, gpus)),
+    )
+    with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
+        return Diagnosis(tuple(pool.map(lambda probe: _safely(*probe), probes)), gpus)
+
+
+def _safely(name: str, probe: Callable[[], Check]) -> Check:
+    try:
+        check = probe()
+        return replace(check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy))
+    except Exception as error:
+        return Check(name, "warn", f"could not be looked at ({type(error).__name__}: {error})", "please report this")
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was to be mended, and what came of it."""
+
+    repair: Repair | None  # None where nothing is wrong
+    was_run: bool  # whether the commands were run
+    # before, after: versions of jax, jaxlib and the plugin's wheels
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    failed: str = ""  # what the command that failed printed last; empty where none did
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left to do, and jax is what it was."""
+        kept = all(self.before.get(name) == self.after.get(name) for name in ("jax", "jaxlib"))
+        return self.repair is None or (self.was_run and not self.failed and kept)
+
+
+def mend(machine: Machine, *, yes: bool) -> Mended:
+    """Find the commands; run them where `yes` says so."""
+    found = repair(machine.installed.versions, machine.python)
+    before = _of_jax(machine.installed.versions)
+    if found is None or not yes:
+        return Mended(found, False, before, before)
+    failed = ""
+    for command in found.commands:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            failed = lines[-1] if lines else f"{command[0]} ended with {done.returncode}"
+            break
+    return Mended(found, True, before, _of_jax(installed(machine.python).versions), failed)
+
+
+def _of_jax(versions: Mapping[str, str]) -> dict[str, str]:
+    return {name: version for name, version in versions.items() if name.startswith("jax")}
+
+
+PROGRAM = ("-m", "pgle.workloads.overlap")
+"""Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
+DEVICES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of the chain."""
+
+    name: str  # of the link
+    ok: bool  # whether it held
+    proves: str  # what that shows
+    found: str  # the evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The chain."""
+
+    links: tuple[Link, ...]  # in order
+    simulated: bool  # whether the GPU is; then its times are of the simulation
+    run: Path  # the run directory, which is kept
+
+    @property
+    def ok(self) -> bool:
+        """Whether every link held."""
+        return all(link.ok for link in self.links)
+
+
+def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None]) -> Proof:
+    """Run all stages of `pgle run` on our small program, and look at what each left.
+
+    Args:
+        run: a new run directory.
+        capture: as of `pgle run`.
+        target: the GPU to simulate on a machine without GPUs.
+        announce: as of `run_pipeline`.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
+    directory = RunDirectory(run)
+    back_end = choose_back_end(capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0)
+    simulated = isinstance(back_end, SimulatedBackEnd)
+    words = (sys.executable, *PROGRAM, *(("--devices", str(DEVICES), "--compile-only") if simulated else ()))
+    stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
+    result = run_pipeline(PipelineRequest(stage, back_end), announce)
+    return Proof(links(result), simulated, run)
+
+
+def links(result: Pipeline) -> tuple[Link, ...]:
+    """What each stage left, as evidence."""
+    run = result.run
+    profile = read_profile(run.profile)
+    traces = run.stage("profile").trace_files()
+    size = sum(path.stat().st_size for path in traces)
+    modules = result.coverage.main
+    collectives = [module.collectives for module in modules]
+    covered = sum(share.covered for share in collectives), sum(share.total for share in collectives)
+    time = min((module.time.value or 0.0 for module in modules), default=0.0)
+    name = modules[0].module if modules else "no module"
+    verdict = next((item.verdict for item in result.stages if item.verdict), None)
+    compared = result.comparison
+    change = f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
+    traced = f"{many(len(traces), 'trace')}, {size:,} bytes"
+    looked_up, use = f"{covered[0]:g} of {covered[1]:g} collectives", verdict.why if verdict else "no verdict"
+    return (
+        Link("capture", size > 0, "a profiler records the steps of a program here", traced),
+        Link("conversion", len(profile) > 0, "kernels of steady steps become costs", f"{len(profile)} costs of {name}"),
+        Link("names", 0 < covered[1] == covered[0], "costs have the names that the scheduler looks up", looked_up),
+        Link("coverage", result.covered, "XLA will find the costs of this module", f"{time:.1%} of its time"),
+        Link("use", result.used, "XLA scheduled with these costs, by its own schedule and log", use),
+        Link("step times", compared is not None, "runs without and with the profile can be compared", change),
+    )
