@@ -183,7 +183,7 @@ def verify(
     from pgle.report.costs import verify as report
     from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
-    from pgle.xla.log.module_verdict import Bounds
+    from pgle.xla.log.verdict import Bounds
 
     file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
     found = verify(file, dumps, schedule=_path(schedule), module=module)
@@ -213,7 +213,7 @@ def confirm(
     from pgle.report.next_steps import after_confirmation
     from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
-    from pgle.xla.log.module_verdict import Bounds, ProfileUse
+    from pgle.xla.log.verdict import Bounds, ProfileUse
 
     path = _file(log)
     check_log(path, may_be_empty=schedule is not None)

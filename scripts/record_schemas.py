@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from documents import CHEAP, COMPILED, prepare, produce  # noqa: E402
 
-from pgle.xla.log.module_verdict import ProfileUse  # noqa: E402
+from pgle.xla.log.verdict import ProfileUse  # noqa: E402
 
 UNITS = {
     "_us": "microseconds", "_ns": "nanoseconds", "_gb_s": "GB/s", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",

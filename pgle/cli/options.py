@@ -157,7 +157,7 @@ BOUNDS = (
     option("--min-collectives", "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
            default=0.99, type=Between(0, 1)),
 )  # fmt: skip
-"""What a profile must cover to count as used; the defaults are those of `pgle.xla.log.module_verdict.Bounds`."""
+"""What a profile must cover to count as used; the defaults are those of `pgle.xla.log.verdict.Bounds`."""
 JAXLIB = option("--jaxlib", "Speak of this release rather than the installed one.", "VERSION")
 PYTHON = option("--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH")
 

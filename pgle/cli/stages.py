@@ -49,7 +49,7 @@ def run_command(
     from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
     from pgle.run.stages.simulated import SimulatedBackEnd
     from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.module_verdict import Bounds
+    from pgle.xla.log.verdict import Bounds
 
     bounds = Bounds(min_time_coverage, min_collectives)
     stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2, bounds=bounds)
@@ -171,7 +171,7 @@ def perf_command(
     """
     from pgle.run.directory.directory import RunDirectory
     from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.module_verdict import Bounds
+    from pgle.xla.log.verdict import Bounds
 
     run = RunDirectory(run_dir)
     used = None if baseline else profile or run.profile_to_use()

@@ -28,8 +28,7 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_sc
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
 from pgle.xla.log.evidence import ScheduleEvidence, schedule_evidence
-from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, Remedy
-from pgle.xla.log.verdict import LogVerdict, judge
+from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, Remedy, judge
 
 STDIN = "-"  # the log that is read from stdin
 
@@ -101,7 +100,6 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         log,
         module=request.module,
         schedule=evidence if len(ranks) > 1 else next(iter(evidence.values()), None),
-        names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
         release=release,
         whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,

@@ -48,7 +48,7 @@ from pgle.xla.flags.text import Finding, FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 TPU_KERNEL = "tpu_custom_call"  # what jax lowers Pallas to for TPUs

@@ -62,7 +62,7 @@ from pgle.tune.search import (
 from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.flags.text import FOUND_BY_SEARCH, typed_flag
 from pgle.xla.hlo.module import Module
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
 FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 """Files of what a search found, in its folder."""

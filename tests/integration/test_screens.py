@@ -31,7 +31,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["verify", "pax.pbtxt", *DUMP], 4, "✓ the profile covers 100.0 % of the step's time"),
     (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
     (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
-    (["confirm", LOG], 8, "! jit_train_step: profile used"),
+    (["confirm", LOG], 8, "! jit_train_step: cannot tell whether the profile was used"),
     (["init"], 16, "6 starters"),
     ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),

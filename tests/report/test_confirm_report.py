@@ -3,8 +3,7 @@
 import pytest
 
 from pgle.report.experiment.confirm import confirm_page, main_lines
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse, Remedy
-from pgle.xla.log.verdict import LogVerdict
+from pgle.xla.log.verdict import LogVerdict, ModuleVerdict, ProfileUse, Remedy
 
 
 @pytest.mark.parametrize(("use", "label"), [(ProfileUse.USED, "note"), (ProfileUse.NOT_USED, "to do")])

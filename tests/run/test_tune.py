@@ -18,7 +18,7 @@ from pgle.run.compiler.compile import RehearsalRequest
 from pgle.run.tune import Bench as RealBench
 from pgle.run.tune import Scheduled, check
 from pgle.tune.search import Trial
-from pgle.xla.log.module_verdict import ProfileUse
+from pgle.xla.log.verdict import ProfileUse
 
 FLAGS = {"a": "on"}
 

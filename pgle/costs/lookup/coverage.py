@@ -26,7 +26,7 @@ from pgle.xla.collectives import is_done, stem
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import owner
 from pgle.xla.log.evidence import T_SHIRT_SIZES, CheckerCounts, assumed_us, checker_counts, fallback_of
-from pgle.xla.log.module_verdict import MOSTLY_UNKNOWN, Bounds
+from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.schedule_dump import LhsSchedule

@@ -17,7 +17,7 @@ from pgle.report.costs.show import conversion_section, ranks_given
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Part, Prose, Section, Table, table
 from pgle.xla.log.evidence import LIGHT_SPEED, CheckerCounts
-from pgle.xla.log.module_verdict import Bounds
+from pgle.xla.log.verdict import Bounds
 
 GAPS_SHOWN = 3  # on the first screen
 INVALID_SHOWN = 8

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pgle.errors import cut, many, shown, some
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, table
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
-from pgle.xla.log.verdict import LogVerdict
+from pgle.xla.log.verdict import LogVerdict, ModuleVerdict, ProfileUse
 
 SCHEMA = "pgle.confirm/1"
 MAX_NAMES = 4

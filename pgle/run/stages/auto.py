@@ -26,7 +26,7 @@ from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.xla.flags.catalogue import release
 from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))

@@ -37,7 +37,7 @@ from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
 from pgle.steps.compare import Check, Comparison, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
-from pgle.xla.log.module_verdict import Bounds, ProfileUse
+from pgle.xla.log.verdict import Bounds, ProfileUse
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 

@@ -46,7 +46,7 @@ from pgle.xla.log.events import (
     PROFILER_TROUBLE,
     PROFILER_WORDS,
 )
-from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
 ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
 

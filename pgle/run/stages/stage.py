@@ -17,7 +17,7 @@ from pgle.run.directory.directory import PROGRAM_FILES, RunDirectory, StageFolde
 from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, put_back, record_file
 from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
 from pgle.xla.flags.presets import Mode
-from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
 
 @dataclass(frozen=True)

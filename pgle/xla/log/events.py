@@ -28,7 +28,6 @@ class Kind(StrEnum):
     FOUND = "found"  # `Event.count` instructions of the module have a cost
     MISSING = "missing"  # `Event.count` instructions have none; their names follow
     MISSING_NAME = "missing-name"  # one instruction without a cost [its name]
-    NAME_NOT_IN_MODULE = "name-not-in-module"  # first name of the profile that the module lacks [the names]
     NO_SUCH_FILE = "no-such-file"
     """The profile is not there [its path]; in directory mode for every module without a file of its own."""
     UNREADABLE = "unreadable"  # the profile could not be parsed [its path and the reason]
@@ -71,11 +70,6 @@ WORDINGS = (
     _wording(Kind.FOUND_PROFILE, "<=0.6.2", r"^Found profile, using profile guided latency estimator"),
     _wording(Kind.FOUND, ">=0.5.1", r"^Found (\d+) instructions from the profile", count=1),
     _wording(Kind.MISSING, ">=0.5.1", r"^Missing (\d+) instructions from the profile", count=1),
-    _wording(Kind.NAME_NOT_IN_MODULE, "0.4.26-0.4.29",
-             r"^PGLE profile may not applicable to the module.*?cost name (\S+) not in module (\S+)",
-             subject=1, module=2),
-    _wording(Kind.NAME_NOT_IN_MODULE, "0.4.30",
-             r"^PGLE profile may not applicable to the module.*?: (.*)$", subject=1),
     _wording(Kind.NO_SUCH_FILE, ">=0.6.1", r"^PGLE profile file does not exist: (.+?)\s*$", subject=1),
     _wording(Kind.UNREADABLE, ">=0.5.1",
              r"^Tried but failed to parse PGLE proto from (?:text|binary) file (.+)$", subject=1),

@@ -1,25 +1,470 @@
-"""From XLA's log to a verdict per rank and module: was the cost profile used, and which line proves it."""
+"""From XLA's log to a verdict per rank and module: did it use the profile, which line proves it, and what to do.
+
+No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import PurePath
 
-from pgle.xla.log.blocks import Log, RankLog
-from pgle.xla.log.events import LISTS_SINCE, Kind
-from pgle.xla.log.evidence import ScheduleEvidence
-from pgle.xla.log.module_verdict import (
-    BOUNDS,
-    Bounds,
-    Context,
-    ModuleVerdict,
-    ProfileUse,
-    RankVerdict,
-    Remedy,
-    judge_rank,
-    worst_of,
+from pgle.next import (
+    AUTO,
+    COMPLETE,
+    CONVERT_ALL,
+    FLAGS_LINT,
+    PERF_SIMULATED,
+    PROFILE,
+    REHEARSE,
+    REWRITE,
+    SHOW,
+    VERIFY,
+    quoted,
+    word_of,
 )
+from pgle.xla.log.blocks import Block, Log, RankLog
+from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, Kind
+from pgle.xla.log.evidence import ScheduleEvidence
+
+
+class ProfileUse(StrEnum):
+    """Whether a module was scheduled with the profile."""
+
+    USED = "used"
+    PARTLY_USED = "partly-used"
+    USED_WITHOUT_MATCHES = "used-without-matches"
+    NOT_USED = "not-used"
+    WRONG_FORMAT = "wrong-format"
+    CANNOT_TELL = "cannot-tell"
+
+    @property
+    def took_costs(self) -> bool:
+        """Whether the scheduler took costs from the profile, enough of them or not."""
+        return self in (ProfileUse.USED, ProfileUse.PARTLY_USED)
+
+
+MOSTLY_UNKNOWN = 0.5  # below this share of a module's instructions the likeliest cause is a profile of another program
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a profile must cover of a module at least: `verify` asks before a run, `confirm` after it."""
+
+    # share of the module's time; a log alone knows no times, and there it is the share of its instructions
+    time: float = 0.95
+    # the rest of the step, as a share, without the weight of collectives that have no cost
+    collectives: float = 0.99
+
+    def are_met(self, time: float, kept: float = 1.0) -> bool:
+        """Whether both are reached; `kept` is compared with `collectives`."""
+        return time >= self.time and kept >= self.collectives
+
+
+BOUNDS = Bounds()  # where nobody asks for others
+
+
+@dataclass(frozen=True)
+class ModuleVerdict:
+    """The verdict on one module."""
+
+    module: str  # its name; empty where the log names none
+    verdict: ProfileUse  # whether the profile was used
+    why: str  # the reason, in words
+    line: int | None = None  # number of the line that proves it; None where nothing in the log does
+    proof: str = ""  # that line, without its prefix
+    remedy: str = ""  # what to do; empty where nothing is to be done
+    profile: str = ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
+    found: int | None = None  # what XLA counts as found; None where it does not say
+    # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
+    missing: int | None = None
+    missing_names: tuple[str, ...] = ()  # of some or all of them
+    covered: int | None = None  # instructions with a cost of their own; None where nobody counts them
+    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
+    # that got the cost of another program's instruction
+    wanted: int | None = None
+    # share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a log speaks
+    time_coverage: float | None = None
+    # the rest of the step without the weight of collectives that have no cost; None likewise
+    kept_share: float | None = None
+    mismatched: int | None = None  # instructions that got the cost of another opcode or shape; None likewise
+    fingerprint: str = ""  # where the log gives it
+    times: int = 1  # how often the log schedules it
+    ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
+
+    def with_fit(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
+        """The verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
+        if dump is None or dump.wanted is None or self.module not in ("", dump.module):
+            return self
+        return replace(
+            self,
+            covered=dump.covered,
+            wanted=dump.wanted,
+            time_coverage=dump.time_coverage,
+            kept_share=dump.kept_share,
+            mismatched=dump.mismatched,
+        )
+
+    def by_fit(self, bounds: Bounds) -> ModuleVerdict:
+        """The verdict on a module that took costs from the profile: were there enough of them?"""
+        if self.wanted is None or self.covered is None:
+            return replace(self, verdict=ProfileUse.USED, remedy="")
+        covered, wanted = self.covered, self.wanted
+        by_count = covered / wanted if wanted else 1.0
+        share = by_count if self.time_coverage is None else self.time_coverage
+        kept = 1.0 if self.kept_share is None else self.kept_share
+        if covered == wanted:
+            return replace(
+                self,
+                verdict=ProfileUse.USED,
+                why=f"the profile has a cost for each of the {wanted} instructions",
+                remedy="",
+            )
+        is_enough = bounds.are_met(share, kept)
+        of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
+        no_times = "; a log tells no times" if self.time_coverage is None else ""
+        asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
+        why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
+        if share >= bounds.time and kept < bounds.collectives:
+            most = f"at most {1 - bounds.collectives:.1%}"
+            why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
+        if self.mismatched:
+            why += f"; {self.mismatched} got the cost of another opcode or shape of that name"
+        why += "; XLA guessed the others"
+        return replace(
+            self,
+            verdict=ProfileUse.USED if is_enough else ProfileUse.PARTLY_USED,
+            why=why,
+            remedy=str(Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL),
+        )
+
+    def filled(self, dump: str = "") -> ModuleVerdict:
+        """The verdict with a remedy that can be typed: it names the profile and the dump, where they are known."""
+        remedy = self.remedy
+        if self.profile and not self.profile.startswith("fdo_profile"):
+            remedy = re.sub(r"(?<= )PROFILE\b", lambda _: quoted(word_of(PurePath(self.profile))), remedy)
+        if dump:
+            remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: quoted(word_of(PurePath(dump).parent)), remedy)
+        return replace(self, remedy=remedy)
+
+
+class Remedy(StrEnum):
+    """What to do about a verdict; each names the next thing to type or to change."""
+
+    FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; check it with `{SHOW}`, rewrite it with `{REWRITE}`"
+    PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
+    DIRECTORY = (
+        f"name a file in it after the module's fingerprint (`{CONVERT_ALL}`), or give one .pbtxt file; "
+        "disabled async collectives, combine thresholds and device count change fingerprints"
+    )
+    NOT_GIVEN = (
+        "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in .pbtxt or .pb "
+        "(other suffixes are ignored without a word)"
+    )
+    SILENT = (
+        "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
+        "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
+    )
+    CHECKER = f"leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `{VERIFY}` shows what is missing"
+    PARTIAL = f"see what is missing with `{VERIFY}`, fill it with `{COMPLETE}`"
+    FOREIGN = (
+        "this profile was made by another program, flags or jax version: profile this program with "
+        f"`{PROFILE}`; `{VERIFY}` shows what fits"
+    )
+    NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
+    STALE = f"profile again with this run's flags and jax; `{VERIFY}` shows what fits"
+    OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
+    OLD_XLA = (
+        "say which jax it was (--jax 0.6.2), or run with "
+        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
+        "`--schedule DIR --profile PROFILE`"
+    )
+    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
+    LEVEL = (
+        "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
+    )
+    EMPTY_TRACE = f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
+    FLAG = f"see `{FLAGS_LINT}`"
+    MODULE = "choose another --module"
+    WHOLE_LOG = "give the whole log of the run"
+    WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
+    CPU = f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
+    RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
+
+
+_WORST_FIRST = (
+    ProfileUse.WRONG_FORMAT,
+    ProfileUse.NOT_USED,
+    ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.PARTLY_USED,
+    ProfileUse.CANNOT_TELL,
+    ProfileUse.USED,
+)
+"""The order in which verdicts of several threads or ranks count."""
+
+
+def worst_of(verdicts: Iterable[ModuleVerdict]) -> ModuleVerdict:
+    """The verdict of the thread, or of the rank, that is worst off."""
+    return min(verdicts, key=lambda item: _WORST_FIRST.index(item.verdict))
+
+
+_NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
+
+
+@dataclass(frozen=True)
+class RankVerdict:
+    """The verdict on what one rank logs: on its main module, and on all of its program, the weightiest first."""
+
+    main: ModuleVerdict
+    modules: tuple[ModuleVerdict, ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What else bears on the verdict on a block."""
+
+    log: RankLog  # all of the rank's log
+    lists_missing: bool = False  # this XLA lists the instructions without a cost
+    whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
+    release: tuple[int, ...] | None = None  # of jax; None where unknown
+    schedule: ScheduleEvidence | None = None  # what a schedule dump says of the main module
+    bounds: Bounds = BOUNDS  # what a profile must cover to count as used
+
+
+def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> RankVerdict:
+    """Judge the modules of one rank.
+
+    Args:
+        module: regular expression for the main one; None: the schedule dump's, else the weightiest.
+        is_its_own: whether the schedule dump is of this rank, so that it beats its log.
+    """
+    schedule = context.schedule
+    wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
+    by_name: dict[str, list[Block]] = {}
+    for (_, name, _), block in context.log.last.items():
+        by_name.setdefault(name, []).append(block)
+    weightiest_first = sorted(by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True)
+    modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
+    main = first = _main(context, modules, wanted)
+    if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
+        main = _with_schedule(main, schedule, context.bounds)
+    main = _with_contradictions(context, main)
+    dump = schedule.source if schedule is not None and schedule.module == main.module else ""
+    typed = main.filled(dump)
+    return RankVerdict(typed, tuple(typed if item is first else item.filled() for item in modules))
+
+
+def _judge_module(context: Context, name: str, blocks: Sequence[Block]) -> ModuleVerdict:
+    """The verdict on a module by each thread's last lines about it: the worst thread's verdict.
+
+    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
+    by the weightiest.
+    """
+    last: dict[str, Block] = {}
+    for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
+        last[block.thread] = block
+    judged = [_judge_block(context, name, block) for block in last.values()]
+    return replace(worst_of(judged), times=context.log.times[name])
+
+
+def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
+    """The verdict on the main module; where the log never names it, the one on the unnamed module, or on the log."""
+    if wanted is None and modules:
+        return modules[0]
+    named = next((item for item in modules if wanted and item.module and re.search(wanted, item.module)), None)
+    unnamed = next((item for item in modules if not item.module), None)
+    return named or unnamed or _judge_silence(context, wanted)
+
+
+def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds) -> ModuleVerdict:
+    """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
+    if main.module and main.module != schedule.module:
+        return main
+    main = replace(main, module=schedule.module)
+    if schedule.agrees:
+        judged = replace(main, why="the profile has costs for the module").with_fit(schedule).by_fit(bounds)
+        contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        return replace(judged, why=f"{judged.why}; {schedule.sentence}{contrary}")
+    why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
+    if not schedule.compared:
+        return replace(main, why=why, remedy=str(Remedy.NO_NAMES))
+    silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
+    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=str(Remedy.NOT_GIVEN) if silent else main.remedy)
+
+
+def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
+    """No module counts as used while another line says otherwise, and nothing but another process explains it.
+
+    All modules of one process look the profile up in the same file, so one that was scheduled without it belongs to
+    another process. Where each module has a profile of its own (AutoPGLE, a directory), others on its thread may lack
+    one.
+    """
+    log = context.log
+    if not main.verdict.took_costs:
+        return main
+    if Kind.FLAG_REFUSED in log.lines:
+        return _contradicted(main, _refused_flag(main, log.lines[Kind.FLAG_REFUSED]), "")
+    users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
+    for block in log.last.values():
+        same_thread = [user for user in users if user.thread == block.thread]
+        own = any(user.profile_is_its_own for user in same_thread)
+        again = bool(block.module) and any(user.order > block.order for user in same_thread)
+        if block.lacked_profile and users and block.module in ("", main.module) and not (own or again):
+            other = _judge_block(context, main.module, block)
+            if other.verdict in _NEGATIVE:
+                return _contradicted(main, other, block.thread if not same_thread else "")
+    return main
+
+
+def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
+    claim = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
+    whose = f"thread {thread}: " if thread else ""
+    why = f"{whose}{other.why}; {claim}: several processes, or several runs, write this log"
+    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}; {Remedy.RANKS}", times=main.times)
+
+
+def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
+    """The verdict on a module by the last that the log says of its scheduling on one rank."""
+    lines = block.lines
+    base = ModuleVerdict(
+        name,
+        ProfileUse.CANNOT_TELL,
+        "the log says nothing about its scheduling",
+        remedy=str(Remedy.WHOLE_LOG),
+        profile=block.profile,
+        found=block.found,
+        missing=block.missing,
+        missing_names=tuple(sorted(block.missing_names)),
+        fingerprint=block.fingerprint,
+    )
+    if line := lines.get(Kind.DISCARDED):
+        why = "the accuracy checker failed the compilation"
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
+    if block.took_profile:
+        return _judge_used(context, base, block)
+    if line := lines.get(Kind.UNREADABLE):
+        where = f" at {lines[Kind.SYNTAX].subject}" if Kind.SYNTAX in lines else ""
+        is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
+        use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
+        return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
+    if line := lines.get(Kind.NO_SUCH_FILE):
+        return _judge_no_file(context, base, block, line)
+    if line := lines.get(Kind.READ):
+        why = "the profile was parsed, but no line says that the scheduler took it"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
+    if block.listed:
+        return replace(base, why="the log begins in the middle of XLA's list of instructions without a cost")
+    if line := lines.get(Kind.OTHER_ESTIMATOR):
+        why = f"scheduled with XLA's {line.subject} model, without a profile"
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
+    if line := lines.get(Kind.LHS_RAN):
+        first = context.log.lines.get(Kind.INFO)
+        if first is not None and first.line == line.line and not context.whole:
+            why = "the scheduler ran, but the log begins there: its lines on the profile may be cut off"
+            return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
+        why = "the scheduler ran, but no profile was found for it"
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
+    return base
+
+
+def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Event) -> ModuleVerdict:
+    """There is no such file; in a directory of profiles there may be one for the module that comes next."""
+    if not block.fingerprint_sought:
+        return _proved(base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH)
+    base = replace(base, fingerprint=base.fingerprint or block.fingerprint_sought)
+    why = "the directory has no file for this fingerprint"
+    others = any(other.profile for other in context.log.last.values())
+    remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
+    no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
+    if context.whole or (Kind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open):
+        return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
+    why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
+    return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
+
+
+def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVerdict:
+    """The module was scheduled with a profile: did any of its names match?"""
+    lines = block.lines
+    counted = lines.get(Kind.FOUND) or lines.get(Kind.MISSING)
+    proof = counted or lines[Kind.FOUND_PROFILE]
+    past_lookup = block.is_past_lookup or context.whole
+    if counted is not None:
+        # Where INFO is hidden nothing follows the list.
+        is_all = Kind.FOUND in lines and Kind.MISSING in lines and block.listed >= (block.missing or 0)
+        if past_lookup or (is_all and Kind.FOUND_PROFILE not in lines):
+            return _judge_counted(context, base, block, proof)
+        why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
+    if context.lists_missing and past_lookup:
+        why = "XLA names no instruction without a cost, so each has one from the profile"
+        return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
+    if block.costs_found:
+        why = f"XLA took {block.costs_found} costs from the profile; this log does not say how many it lacked"
+        return _proved(base, ProfileUse.USED, why, proof, "")
+    if context.lists_missing:
+        why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
+    why = "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
+    return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
+
+
+def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: Event) -> ModuleVerdict:
+    if block.found is None or block.missing is None:
+        why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
+    covered, wanted = block.covered
+    base = replace(base, covered=covered, wanted=wanted).with_fit(context.schedule)
+    if not base.found:
+        why = f"the profile has a cost for none of the {base.wanted} instructions"
+        return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
+    judged = base.by_fit(context.bounds)
+    return _proved(judged, judged.verdict, judged.why, proof, judged.remedy)
+
+
+def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
+    """No line about the scheduling of the main module: why not?"""
+    log = context.log
+    base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
+    hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
+    if line := log.lines.get(Kind.FLAG_REFUSED):
+        return _refused_flag(base, line)
+    if line := log.lines.get(Kind.DISCARDED):
+        why = "the accuracy checker failed the compilation"
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
+    if (line := log.lines.get(Kind.ON_CPU)) and not log.last:
+        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
+    if hit is not None:
+        why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
+        return _proved(replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE)
+    if wanted is not None and log.last:
+        names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
+        why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
+        return replace(base, why=why, remedy=str(Remedy.MODULE))
+    if Kind.INFO not in log.lines:
+        why = "the log holds no INFO line of XLA: its log level hides them"
+        return replace(base, why=why, remedy=str(Remedy.LEVEL))
+    begun = log.lines.get(Kind.COMPILING)
+    if done := log.lines.get(Kind.COMPILED) or (begun if context.whole else None):
+        why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
+        return _proved(base, ProfileUse.NOT_USED, why, done, Remedy.SILENT)
+    if begun:
+        why = "the log ends after a compilation has begun, before a word of profile or scheduler"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, begun, Remedy.WHOLE_OR_SILENT)
+    return replace(base, why="the log shows no compilation", remedy=str(Remedy.CACHE))
+
+
+def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
+    """The verdict where XLA ended over a flag."""
+    why = f"XLA ended over a flag{': ' + line.subject if line.subject else ''}"
+    return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
+
+
+def _proved(base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str) -> ModuleVerdict:
+    return replace(base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=str(remedy))
 
 
 @dataclass(frozen=True)
@@ -43,7 +488,6 @@ def judge(
     *,
     module: str | None = None,
     schedule: ScheduleEvidence | Mapping[str, ScheduleEvidence] | None = None,
-    names: Sequence[str] = (),
     release: tuple[int, ...] | None = None,
     whole: bool = False,
     bounds: Bounds = BOUNDS,
@@ -56,7 +500,6 @@ def judge(
             scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation, or by rank what its own says; it beats the log,
             but one dump does not clear a rank whose log speaks against it.
-        names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
     """
@@ -65,8 +508,6 @@ def judge(
         ranks = {rank: item for rank, item in ranks.items() if rank}
     context = Context(
         RankLog(),
-        names=tuple(names),
-        common_miss=_common_miss(ranks.values()),
         lists_missing=log.lists_missing or (release is not None and release >= LISTS_SINCE),
         whole=whole,
         release=release,
@@ -86,13 +527,6 @@ def judge(
         reads=dict(sum((item.reads for item in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
     )
-
-
-def _common_miss(ranks: Iterable[RankLog]) -> str:
-    """The first missing name of most modules (2024 wording): most likely the first name of the profile."""
-    missed = (block.lines.get(Kind.NAME_NOT_IN_MODULE) for rank in ranks for block in rank.last.values())
-    counts = Counter(line.subject for line in missed if line is not None)
-    return counts.most_common(1)[0][0] if counts and counts.most_common(1)[0][1] > 1 else ""
 
 
 def _combined(judged: Mapping[str, RankVerdict]) -> tuple[ModuleVerdict, tuple[ModuleVerdict, ...]]:

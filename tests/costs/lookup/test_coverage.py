@@ -13,7 +13,7 @@ from pgle.errors import UserError
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
-from pgle.xla.log.module_verdict import Bounds
+from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"

@@ -16,7 +16,7 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.module_verdict import Bounds
+from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"

@@ -26,8 +26,7 @@ from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import SCHEDULER_MEMORY, read_events
-from pgle.xla.log.module_verdict import ProfileUse
-from pgle.xla.log.verdict import LogVerdict, judge
+from pgle.xla.log.verdict import LogVerdict, ProfileUse, judge
 from pgle.xla.targets import load_target
 
 JAX = importlib.util.find_spec("jax_plugins") and any(

@@ -15,7 +15,7 @@ from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_
 from pgle.run.inputs.next_command import Launch
 from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageError, StageRequest, StageResult, end_record
-from pgle.xla.log.module_verdict import ProfileUse
+from pgle.xla.log.verdict import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
 SAME_HLO = "jit_forward_3d_conv(15).hlo_proto.pb"

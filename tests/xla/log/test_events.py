@@ -32,10 +32,6 @@ WORDINGS = [
     ("Found profile, using profile guided latency estimator. Profile:", Kind.FOUND_PROFILE, "", "", None),
     ("Found 33 instructions from the profile.", Kind.FOUND, "", "", 33),
     ("Missing 1 instructions from the profile.", Kind.MISSING, "", "", 1),
-    (
-        "PGLE profile may not applicable to the module, but will still be used : cost name a.1 not in module jit_f",
-        Kind.NAME_NOT_IN_MODULE, "jit_f", "a.1", None,
-    ),
     ("PGLE profile file does not exist: /p/x.pb", Kind.NO_SUCH_FILE, "", "/p/x.pb", None),
     (
         "Tried but failed to parse PGLE proto from text file 'p'. Error message: Can't parse p as text proto",
