@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from pgle.costs.estimate.cluster_table import (
     Transfer,
     collective_table,
     completed_transfers,
     matmul_table,
+    measured_networks,
     measured_products,
     measured_transfers,
     probe_collectives,
@@ -47,6 +49,7 @@ class PerfTable:
 
     transfers: Mapping[Transfer, float]  # measured collectives, microseconds
     products: Mapping[Matmul, float]  # measured matrix products, microseconds
+    networks_gb_s: tuple[float, ...]  # of each collective across hosts, the network by which it took its time
     filled: int  # points taken from XLA's own table
     key: str  # what the installed jaxlib calls the GPU; empty where it was not asked or takes no table
     jaxlib: str  # that was asked; empty where none was
@@ -54,6 +57,11 @@ class PerfTable:
     ignored_products: tuple[Matmul, ...]  # and matrix products
     written: tuple[AnyPath, ...]  # the files
     warnings: tuple[str, ...]  # one line each
+
+    @property
+    def network_gb_s(self) -> float | None:
+        """The median of `networks_gb_s`, for ``--network`` of other commands; None where nothing crossed hosts."""
+        return median(self.networks_gb_s) if self.networks_gb_s else None
 
 
 def perf_table(request: ConvertRequest, target: Target, *, progress: Progress | None = None) -> PerfTable:
@@ -80,10 +88,12 @@ def perf_table(request: ConvertRequest, target: Target, *, progress: Progress | 
     programs = [item for item in measured.costs if item.program.hlo is not None]
     transfers: dict[Transfer, float] = {}
     products: dict[Matmul, float] = {}
+    networks: list[float] = []
     for program in programs:
         assert program.program.hlo is not None
         transfers |= measured_transfers(program.program.hlo, program.costs)
         products |= measured_products(program.program.hlo, program.costs)
+        networks += measured_networks(program.program.hlo, program.costs, find_hardware(target))
     if not transfers and not products:
         remedy = "give the HLO dump of the traced run with --hlo"
         raise UserError("no collective or matrix product was measured", where=request.inputs[0], remedy=remedy)
@@ -101,7 +111,18 @@ def perf_table(request: ConvertRequest, target: Target, *, progress: Progress | 
     tried = f"under none of the names tried for {target.name} ({', '.join(trial.keys)})"
     warnings = () if key else (f"jaxlib {trial.jaxlib} takes the table {tried}",)
     filled = len(complete) - len(transfers)
-    return PerfTable(transfers, products, filled, key, trial.jaxlib, ignored, ignored_products, tuple(files), warnings)
+    return PerfTable(
+        transfers,
+        products,
+        tuple(networks),
+        filled,
+        key,
+        trial.jaxlib,
+        ignored,
+        ignored_products,
+        tuple(files),
+        warnings,
+    )
 
 
 class _Trial:

@@ -56,8 +56,8 @@ def advice(found: Answer) -> tuple[Advice, ...]:
     given.sort(key=lambda item: -(item.saves or 0.0))
     if found.breaks is not None and found.culprit is not None and found.culprit.hosts > 1 and len(others) == 1:
         given.append(Advice(Kind.VARY, at))
-    refused = next((item for item in found.rows if item.row.fits is False), None)
-    return (*([Advice(Kind.FIT, refused)] if refused and not refused.row.tried else []), *given)
+    large = found.nearest
+    return (*([Advice(Kind.FIT, large)] if large and not large.row.tried else []), *given)
 
 
 def _efficiency(item: Judged) -> float:

@@ -49,6 +49,12 @@ class Answer:
         return max((item.row.devices for item in self.best if item.row.devices < until), default=None)
 
     @property
+    def nearest(self) -> Judged | None:
+        """Of the rows that do not fit, the one that lacks least memory."""
+        large = (item for item in self.rows if item.row.fits is False)
+        return min(large, key=lambda item: (item.row.memory_bytes or 0) - (item.row.limit_bytes or 0), default=None)
+
+    @property
     def grows(self) -> str:
         """The part of the step that grew most, for the same work, from the first row of `best` to where it breaks."""
         more_us = {} if self.breaks is None else more_than(self.best[0].row, self.breaks.row)

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.estimate.cluster_table import Transfer, collective_table, completed_transfers, measured_products
+from pgle.costs.estimate.cluster_table import (
+    Transfer,
+    collective_table,
+    completed_transfers,
+    measured_networks,
+    measured_products,
+)
+from pgle.costs.estimate.communication import collective_us
 from pgle.costs.profile.value import Cost
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.targets import find_hardware
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 TRACES = [str(PAX / "proc0.sqlite"), str(PAX / "proc3.sqlite"), "--hlo", str(PAX / "proc0" / "dump")]
@@ -57,3 +65,17 @@ def test_only_kernels_of_one_product_count() -> None:
     module = Module("m", 1, "", "e", {"e": Computation("e", (*given, *dots), "e")}, True)
     found = measured_products(module, [Cost("d", 7.0), Cost("e", 9.0), Cost("x", 1.0)])
     assert list(found.values()) == [8.0]
+
+
+def test_large_collectives_across_hosts_say_how_fast_the_network_is() -> None:
+    sizes = {"p": 1 << 26, "small": 1 << 8}
+    inside = tuple(tuple(range(8 * host, 8 * host + 8)) for host in (0, 1))
+    items = [Instruction(name, "parameter", Shape("bf16", (size,)), "e") for name, size in sizes.items()]
+    for name, operand, groups in (("far", "p", (tuple(range(16)),)), ("near", "p", inside), ("tiny", "small", ())):
+        shape = Shape("bf16", (sizes[operand] * (8 if name == "near" else 16),))
+        items.append(Instruction(name, "all-gather", shape, "e", (operand,), replica_groups=groups))
+    module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "tiny")}, True, num_partitions=16)
+    slow = find_hardware("h100", network_gb_s=37)
+    costs = [Cost(name, collective_us(module, "all-gather", module.instructions[name], slow))
+             for name in ("far", "near", "tiny")]  # fmt: skip
+    assert measured_networks(module, costs, find_hardware("h100")) == [pytest.approx(37, rel=0.01)]

@@ -60,7 +60,7 @@ RECORDED = {
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
     products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
-    filled=1234, key="sm_90", jaxlib="0.12.0.1",
+    networks_gb_s=(37.25,), filled=1234, key="sm_90", jaxlib="0.12.0.1",
     ignored=(Transfer("reduce-scatter", 512, 8, 16),), ignored_products=(),
     written=(Path("tables/cluster.pbtxt"), Path("tables/cluster.matmul.pbtxt")),
     warnings=(),

@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
     page = scale_page(found(row(8, 1e5, memory_bytes=80 * GIB), row(64, 1e5, memory_bytes=78 * GIB)))
     said = "Does not fit: 78.00 GiB on 64 GPUs, where jax's allocator has 59.00 GiB"
     assert (page.verdict, page.tone) == (said, "bad")
-    assert page.actions[0].title == "Make it fit at 8 GPUs"
+    assert page.actions[0].title == "Make it fit at 64 GPUs"
     assert page.next == ("write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",)
 
 

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import median
 
 from pgle.costs.estimate import tables as perf_tables
-from pgle.costs.estimate.communication import payload_bytes
+from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
 from pgle.costs.estimate.kernels import Matmul, matmuls
 from pgle.costs.profile.value import Cost
 from pgle.xla.collectives import KINDS, collective_kind, group_size
-from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.targets import Hardware
 
+BANDWIDTH_BOUND = 1.5  # a collective that takes so much longer on half the network says how fast that is
 NEAR = 2.0  # a point of XLA's own table gives way to a measured one of its kind and group within this factor of bytes
 
 _DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32", "f8e4m3fn": "F8E4M3FN", "f8e5m2": "F8E5M2"}
@@ -50,6 +53,33 @@ def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, 
             groups = max(module.num_devices // group, 1)
             found[Transfer(kind, size - size % (4 * group), group, groups)].append(cost.cost_us)
     return {transfer: median(times) for transfer, times in sorted(found.items(), key=lambda item: _order(item[0]))}
+
+
+def measured_networks(module: Module, costs: Iterable[Cost], hardware: Hardware) -> list[float]:
+    """For each collective that crosses hosts, the network with which its estimate is what it took.
+
+    In GB/s per GPU and direction. Those that latency decides, and those outside 1 GB/s to NVLink's bandwidth, are left.
+    """
+    found = []
+    for cost in costs:
+        instruction = module.instructions.get(cost.traced)
+        kind = collective_kind(module, instruction) if instruction is not None else None
+        if instruction is None or kind is None or group_of(module, instruction, hardware).hosts == 1:
+            continue
+        wrapped = module.wrapped(instruction) or instruction
+
+        def estimated_us(gb_s: float, kind: str = kind, item: Instruction = wrapped) -> float:
+            return collective_us(module, kind, item, replace(hardware, nic_gb_s=gb_s))
+
+        slow, fast = 1.0, hardware.nvlink_gb_s
+        half, whole = estimated_us(hardware.nic_gb_s / 2), estimated_us(hardware.nic_gb_s)
+        if half < BANDWIDTH_BOUND * whole or not estimated_us(fast) < cost.cost_us < estimated_us(slow):
+            continue
+        while fast > 1.001 * slow:
+            middle = sqrt(slow * fast)
+            slow, fast = (slow, middle) if estimated_us(middle) < cost.cost_us else (middle, fast)
+        found.append(fast)
+    return found
 
 
 def measured_products(module: Module, costs: Iterable[Cost]) -> dict[Matmul, float]:

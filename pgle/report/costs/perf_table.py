@@ -42,6 +42,9 @@ def _notes(found: PerfTable, written: str) -> Iterator[str]:
     products = f", {many(len(found.products), 'matrix product')} ({taken:,} used by XLA)" if found.products else ""
     measured = f"{many(len(found.transfers), 'collective')}{products}"
     yield f"measured: {measured}; {many(found.filled, 'point')} of other sizes from XLA's own table"
+    if found.network_gb_s is not None:
+        by = many(len(found.networks_gb_s), "collective")
+        yield f"network: {found.network_gb_s:.3g} GB/s per GPU, by {by} across hosts; give it with --network"
     yield f"wrote {written}"
     if found.key:
         yield "add to XLA_FLAGS:"
@@ -78,7 +81,7 @@ def document(found: PerfTable) -> dict[str, object]:
             {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
             for item, us in found.products.items()
         ],
-        **text.picked(found, "filled written"),
+        **text.picked(found, "filled written network_gb_s"),
         "next": advice(found),
         "warnings": found.warnings,
     }

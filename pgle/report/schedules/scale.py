@@ -122,8 +122,8 @@ def _largest_fact(found: Scaling) -> str:
     answer = found.answer
     if answer.first is None:
         return f"No step at any size: {_brief(answer.rows[0].row.failure)}"
-    if not answer.good:
-        row = _nearest_to_fit(found)
+    if answer.nearest is not None and not answer.good:
+        row = answer.nearest.row
         limit = figures.size(row.limit_bytes)
         return f"Does not fit: {figures.size(row.memory_bytes)} on {_gpus(row)}, where jax's allocator has {limit}"
     last = answer.best[-1]
@@ -142,12 +142,6 @@ def _largest_fact(found: Scaling) -> str:
     return (
         f"{head}; at {at} {_where(answer.culprit)} is exposed for {figures.share(answer.culprit_share, 0)} of the step"
     )
-
-
-def _nearest_to_fit(found: Scaling) -> Row:
-    """Of the rows that do not fit, the one that lacks least memory."""
-    rows = [item.row for item in found.answer.rows if item.row.fits is False]
-    return min(rows, key=lambda row: (row.memory_bytes or 0) - (row.limit_bytes or 0))
 
 
 def _ahead(found: Scaling, best: Judged) -> str:
@@ -431,8 +425,8 @@ def _next(found: Scaling) -> tuple[str, ...]:
     request, answer = found.request, found.answer
     if answer.first is None:
         return () if request.are_files else ("correct the program, then repeat the command",)
-    if not answer.good:
-        if _fits_with_more(found, _nearest_to_fit(found)):
+    if answer.nearest is not None and not answer.good:
+        if _fits_with_more(found, answer.nearest.row):
             return (f"repeat with {MORE_MEMORY} in the environment",)
         small = f"give smaller values of --vary {request.fit}"
         vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
