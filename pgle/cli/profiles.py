@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
 
-    INPUT: .nsys-rep, nsys .sqlite or parquet directory, .xplane.pb, a profiler log directory (its newest run), a run
+    INPUT: .nsys-rep, nsys .sqlite, .xplane.pb, a profiler log directory (its newest run), a run
     directory of pgle. Several inputs (ranks, hosts) are merged: a collective then costs what the last rank to arrive
     measured, so trace the same steps on all. Of several modules the one with most compute is taken.
 

@@ -412,7 +412,7 @@ def explanation(found: Comparison) -> str:
 
 _STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory; that holds the trace too
 
-_TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite|parquet)$")
+_TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite)$")
 
 
 def describe(found: Comparison) -> str:

@@ -202,7 +202,7 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class Source:
-    """An input: path, format (``nsys-sqlite``, ``nsys-parquet``, ``xplane``), version of the recording tool."""
+    """An input: path, format (``nsys-sqlite`` or ``xplane``), version of the recording tool."""
 
     path: str
     format: str

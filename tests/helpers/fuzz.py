@@ -14,10 +14,9 @@ import random
 import re
 import shutil
 import signal
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import chdir, closing, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -128,26 +127,6 @@ def nsys(case: Case) -> Words:
         if not path.read_bytes().startswith(b"SQLite"):
             break
     return of_trace(case, path, ".pbtxt", ".pb", ".pbtxt", ".pb", "")
-
-
-def parquet(case: Case) -> Words:
-    import pyarrow
-    import pyarrow.parquet
-
-    with closing(sqlite3.connect(TESTDATA / SYNTHETIC)) as database:
-        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            cursor = database.execute(f'SELECT * FROM "{table}"')
-            names = [column[0] for column in cursor.description]
-            rows = [list(row) for row in cursor.fetchall()]
-            if case.draw.random() < 0.2:
-                value = case.draw.choice((None, -1, 2**63 - 1, 0, 10**12))
-                at = case.draw.randrange(len(names))
-                for row in rows[:: case.draw.choice((1, 2, 7))]:
-                    row[at] = value if isinstance(row[at], int) else row[at]
-            sink = io.BytesIO()
-            pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True))), sink)
-            case.given(f"t/{table}.parquet", sink.getvalue(), damage.damage_bytes, int(case.draw.random() < 0.15))
-    return of_trace(case, case.inputs / "t", ".pbtxt", ".pb")
 
 
 def xplane(case: Case) -> Words:
@@ -383,7 +362,6 @@ KINDS: dict[str, Callable[[Case], Words]] = {
     function.__name__: function
     for function in (
         nsys,
-        parquet,
         xplane,
         hlo,
         rehearsals,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.inputs.traces import read_traces
 from pgle.trace.nsys.read import read_nsys
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
@@ -170,3 +171,9 @@ def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(testda
         read_nsys(copy)
     connection.close()
     assert len(read_nsys(copy))
+
+
+def test_parquet_directories_are_refused_with_the_command_that_exports_sqlite(tmp_path: Path) -> None:
+    (tmp_path / "NVTX_EVENTS.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="nsys export --type sqlite"):
+        read_traces([tmp_path])

@@ -66,7 +66,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
     runs = [item for item in children if _is_run(item)]
     if runs:
         return [_read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern) for item in runs]
-    if next(folder.rglob("*.xplane.pb"), None) or next(folder.glob("*.parquet"), None):
+    if next(folder.rglob("*.xplane.pb"), None):
         return [_read_trace(folder)]
     remedy = "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with --baseline, records steps.jsonl"
     raise UserError("holds no step times", where=folder, remedy=remedy)

@@ -28,7 +28,7 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
     """The activities of all inputs as one table; large inputs are read in parallel, by the `executor` at `where`.
 
     Args:
-        paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
+        paths: nsys reports, exports, xplane files, profiler log directories, run directories.
             One that is given twice counts once.
         progress: called with (inputs read, inputs).
     """
@@ -144,9 +144,8 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
 def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     suffixes = {item.suffix for item in path.iterdir()}
     if suffixes & {".parquet", ".arrow"}:
-        from pgle.trace.nsys.read import read_nsys
-
-        return read_nsys(Path(path), progress=progress)
+        remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
+        raise UserError("holds tables of nsys as Parquet or Arrow files", where=path, remedy=remedy)
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
     runs, files = len(find_runs(path)), find_xplanes(path)
@@ -190,7 +189,5 @@ def convert_command(path: AnyPath) -> str:
     """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
     if is_run_dir(path):
         return str(Next.of("convert", path))
-    is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES) or (
-        path.is_dir() and any(item.suffix == ".parquet" for item in path.iterdir())
-    )
+    is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
     return str(Next.of("convert", path, "-o", "profile.pbtxt", *(("--hlo", "DUMP_DIR") if is_nsys else ())))

@@ -45,7 +45,7 @@ from pgle.trace.nsys.activities import (
     read_graphs,
 )
 from pgle.trace.nsys.ranges import Launches, read_ranges
-from pgle.trace.nsys.tables import API, ArrowTables, SqliteTables, Tables
+from pgle.trace.nsys.tables import API, Tables
 from pgle.trace.table import SIMULATED, Device, Reason, Recording, Source, Trace, Unresolved, narrow
 
 NEEDED = {
@@ -66,13 +66,15 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
     """Read an Nsight Systems export.
 
     Args:
-        path: a ``.sqlite`` file, or a directory of ``--type parquetdir`` or ``arrowdir``.
+        path: a ``.sqlite`` file.
         progress: called with rows done and rows in all.
 
     Raises:
         UserError: it is missing, damaged, of another kind, or holds no GPU work of an XLA program.
     """
-    with closing(open_tables(path)) as tables:
+    if not isinstance(path, Path):
+        raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")
+    with closing(Tables(path)) as tables:
         _check(tables)
         total = sum(tables.count(table) for table in ("NVTX_EVENTS", API, *ACTIVITIES))
         done = 0
@@ -94,13 +96,6 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
         return replace(
             _trace(tables, launches, graphs, found), kernels=names.by_instruction(graphs.instructions) if names else {}
         )
-
-
-def open_tables(path: AnyPath) -> Tables:
-    """Open an export of whichever form."""
-    if not isinstance(path, Path):
-        raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")
-    return ArrowTables(path) if path.is_dir() else SqliteTables(path)
 
 
 def _check(tables: Tables) -> None:
@@ -148,7 +143,7 @@ def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities
         instance=number_launches(thunk, shared, len(launches.instruction)),
         modules=launches.modules, instructions=graphs.instructions,
         devices=tuple(names[number] for number in by_name), unresolved=unresolved,
-        sources=(Source(str(tables.path), tables.format, exported.get("EXPORT_PRODUCT_VERSION", "")),),
+        sources=(Source(str(tables.path), "nsys-sqlite", exported.get("EXPORT_PRODUCT_VERSION", "")),),
         xla_flags=xla_flags(tables),
         warnings=_warnings(tables.path.name, exported, found, graphs, unresolved),
         recordings=recordings(tables, used, names),

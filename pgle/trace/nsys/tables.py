@@ -1,4 +1,4 @@
-"""Columns out of an Nsight Systems export, as SQLite or as one parquet or arrow file per table.
+"""Columns out of an Nsight Systems export in SQLite.
 
 Tables are created lazily by nsys and columns come and go with the schema (2.7 in 2021 to 3.28 in 2026), so tables and
 columns are asked for by name, and an absent optional column reads as all `NULL`.
@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -53,50 +53,12 @@ _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
 
 
-class Tables(Protocol):
-    """An export as named tables with named columns."""
-
-    path: Path
-    format: str
-
-    def columns(self, table: str) -> frozenset[str]:
-        """Its column names; empty where there is no such table."""
-
-    def count(self, table: str) -> int:
-        """About how many rows it has; for progress only, never to be allocated."""
-
-    def integers(
-        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
-    ) -> Iterator[Columns]:
-        """Batches of columns; `keep` names a column and the values whose rows are wanted."""
-
-    def rows(
-        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
-    ) -> Iterator[tuple[object, ...]]:
-        """The rows of a small table; `like` names a column and the beginnings of text whose rows are wanted."""
-
-    def close(self) -> None:
-        """Release the file."""
-
-
-@contextmanager
-def _reading(path: Path, what: str, remedy: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turn what SQLite, Arrow and numpy raise on a damaged file into a `UserError`."""
-    try:
-        yield
-    except errors as error:
-        detail = str(error).partition("\n")[0][:120]
-        raise UserError(f"{what} ({detail})", where=path, remedy=remedy) from None
-
-
-class SqliteTables:
-    """An export of ``--type sqlite``, opened read-only.
+class Tables:
+    """An export of ``--type sqlite`` as named tables with named columns, opened read-only.
 
     Raises:
         UserError: the file is missing, empty, truncated or no SQLite database.
     """
-
-    format = "nsys-sqlite"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,9 +75,15 @@ class SqliteTables:
         self._usable = self._page_bytes - head[20]
         self._count = path.stat().st_size // self._page_bytes
 
-    def _reading(self) -> AbstractContextManager[None]:
-        remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
-        return _reading(self.path, "damaged database", remedy, (sqlite3.Error, TypeError, ValueError, OverflowError))
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what SQLite and numpy raise on a damaged file into a `UserError`."""
+        try:
+            yield
+        except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+            detail = str(error).partition("\n")[0][:120]
+            remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
+            raise UserError(f"damaged database ({detail})", where=self.path, remedy=remedy) from None
 
     def _read_schema(self) -> None:
         """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
@@ -131,18 +99,14 @@ class SqliteTables:
             self._root[table] = int(root) if is_stored and self._root.get(table, 1) else 0
 
     def columns(self, table: str) -> frozenset[str]:
-        """See `Tables`.
-
-        Raises:
-            UserError: it is a view; a view may never end.
-        """
+        """Its column names; empty where there is no such table. A view, which may never end, is a `UserError`."""
         if table in self._views:
             remedy = "export the report again with `nsys export --type sqlite`"
             raise UserError(f"{table} is a view, no table", where=self.path, remedy=remedy)
         return frozenset(self._columns.get(table, ()))
 
     def count(self, table: str) -> int:
-        """See `Tables`: the span of row ids, which SQLite finds without a scan; 0 where rows have none."""
+        """About how many rows it has, for progress only: the span of row ids, which SQLite finds without a scan."""
         if not self._root.get(table):
             return 0
         with self._reading():
@@ -153,7 +117,7 @@ class SqliteTables:
     def integers(
         self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
     ) -> Iterator[Columns]:
-        """See `Tables`."""
+        """Batches of columns; `keep` names a column and the values whose rows are wanted."""
         known = self._columns.get(table, {})
         present = [name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known]
         if not present or (keep is not None and keep[0] not in known):
@@ -198,7 +162,7 @@ class SqliteTables:
     def rows(
         self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
     ) -> Iterator[tuple[object, ...]]:
-        """See `Tables`."""
+        """The rows of a small table; `like` names a column and the beginnings of text whose rows are wanted."""
         if not set(columns) <= self.columns(table):
             return
         query = f"""SELECT {", ".join(f'"{name}"' for name in columns)} FROM "{table}\""""
@@ -210,7 +174,7 @@ class SqliteTables:
             yield from cursor
 
     def close(self) -> None:
-        """See `Tables`."""
+        """Release the file."""
         self._file.close()
         self._connection.close()
 
@@ -455,113 +419,3 @@ def _words(raw: Bytes, at: Ints, width: int) -> npt.NDArray[np.uint64]:
     words = _window(raw, 8 * count)[at].view("<u8").reshape(-1, count)
     words[:, -1] &= np.uint64((1 << 8 * (width - 8 * (count - 1))) - 1)
     return words
-
-
-SUFFIXES = (".parquet", ".arrow")
-
-
-class ArrowTables:
-    """A directory of Parquet or Arrow files.
-
-    Raises:
-        UserError: it holds no such files, one is damaged, or pyarrow is not installed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow
-        except ImportError:
-            remedy = "`pip install pyarrow`, or export with `nsys export --type sqlite`"
-            raise UserError("reading Parquet or Arrow files needs pyarrow", where=path, remedy=remedy) from None
-        self.path = path
-        self._errors = (pyarrow.ArrowException, OSError, ValueError, TypeError, OverflowError)
-        self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
-        if not self._files:
-            remedy = "give what `nsys export --type parquetdir` wrote"
-            raise UserError("no .parquet or .arrow files in this directory", where=path, remedy=remedy)
-        is_parquet = any(file.suffix == ".parquet" for file in self._files.values())
-        self.format = "nsys-parquet" if is_parquet else "nsys-arrow"
-        self._open: dict[str, Any] = {}
-
-    def _reading(self, table: str) -> AbstractContextManager[None]:
-        return _reading(self._files[table], "damaged file", "export the report again", self._errors)
-
-    def _dataset(self, table: str) -> Any:
-        """The table as a pyarrow dataset, or None."""
-        if table in self._files and table not in self._open:
-            import pyarrow.dataset
-
-            file = self._files[table]
-            with self._reading(table):
-                kind = "parquet" if file.suffix == ".parquet" else "ipc"
-                self._open[table] = pyarrow.dataset.dataset(file, format=kind)
-        return self._open.get(table)
-
-    def columns(self, table: str) -> frozenset[str]:
-        """See `Tables`."""
-        dataset = self._dataset(table)
-        return frozenset() if dataset is None else frozenset(dataset.schema.names)
-
-    def count(self, table: str) -> int:
-        """See `Tables`."""
-        dataset = self._dataset(table)
-        return 0 if dataset is None else int(dataset.count_rows())
-
-    def integers(
-        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
-    ) -> Iterator[Columns]:
-        """See `Tables`."""
-        dataset = self._dataset(table)
-        if dataset is None:
-            return
-        import pyarrow.dataset
-
-        present = [name for name in columns if name in self.columns(table)]
-        with self._reading(table):
-            chosen = None if keep is None else pyarrow.dataset.field(keep[0]).isin(list(keep[1]))
-            scan = dataset.scanner(columns=present, filter=chosen, batch_size=BATCH_ROWS, use_threads=False)
-            for batch in scan.to_batches():
-                if batch.num_rows:
-                    found = {name: _integers(batch.column(name)) for name in present}
-                    yield tuple(found.get(name, np.full(batch.num_rows, NULL, np.int64)) for name in columns)
-
-    def rows(
-        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
-    ) -> Iterator[tuple[object, ...]]:
-        """See `Tables`."""
-        if not set(columns) <= self.columns(table):
-            return
-        where = None if like is None else columns.index(like[0])
-        beginnings = () if like is None else tuple(like[1])
-        with self._reading(table):
-            for batch in self._dataset(table).scanner(columns=list(columns), use_threads=False).to_batches():
-                for row in zip(*(_values(batch.column(name)) for name in columns), strict=True):
-                    if where is None or (isinstance(row[where], str) and row[where].startswith(beginnings)):
-                        yield row
-
-    def close(self) -> None:
-        """See `Tables`."""
-        self._open.clear()
-
-
-def _values(column: Any) -> list[object]:
-    """An Arrow column as Python values, large unsigned numbers as signed, like SQLite's."""
-    import pyarrow as pa
-
-    values: list[object] = column.to_pylist()
-    if pa.types.is_uint64(column.type):
-        return [value - 2**64 if isinstance(value, int) and value >= 2**63 else value for value in values]
-    return values
-
-
-def _integers(column: Any) -> Ints:
-    """An Arrow column as int64, nulls as `NULL`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_uint64(column.type):  # as signed, like SQLite's
-        column = pc.fill_null(column, 2**63 + 1)
-        unsigned: Ints = column.to_numpy(zero_copy_only=False).view(np.int64)
-        return unsigned
-    result: Ints = pc.fill_null(pc.cast(column, pa.int64()), NULL).to_numpy(zero_copy_only=False)
-    return result

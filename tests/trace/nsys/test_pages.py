@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgle.errors import UserError
-from pgle.trace.nsys.tables import NULL, SqliteTables
+from pgle.trace.nsys.tables import NULL, Tables
 
 WIDTHS = [0, 1, 2, -1, 2**7, -(2**15), 2**23, -(2**31), 2**47, -(2**47) - 1, 2**63 - 1, -(2**63) + 2, None]
 """A value of each width that SQLite stores integers in."""
@@ -36,7 +36,7 @@ def write(path: Path, content: Sequence[Row], *, page: int = 4096, table: str = 
 
 
 def read(path: Path, columns: Sequence[str] = ("b", "a")) -> list[tuple[int, ...]]:
-    tables = SqliteTables(path)
+    tables = Tables(path)
     try:
         return [
             row for batch in tables.integers("t", columns) for row in zip(*map(np.ndarray.tolist, batch), strict=True)

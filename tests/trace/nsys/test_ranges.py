@@ -13,7 +13,7 @@ from nsys_export import create
 
 from pgle.trace.nsys import ranges as nsys_ranges
 from pgle.trace.nsys.ranges import Lookup, read_ranges
-from pgle.trace.nsys.tables import SqliteTables
+from pgle.trace.nsys.tables import Tables
 from pgle.trace.table import Reason
 
 TEXTS = (
@@ -83,7 +83,7 @@ def test_owners_are_those_that_a_search_of_all_ranges_finds(
             "INSERT INTO NVTX_EVENTS (globalTid, start, end, textId, eventType) VALUES (?, ?, ?, ?, 59)",
             [(*item[:3], TEXTS.index(item[3])) for item in ranges],
         )
-    tables = SqliteTables(path)
+    tables = Tables(path)
     found = read_ranges(tables, lambda rows: None)
     tables.close()
     for thread in (1, 2, 3):

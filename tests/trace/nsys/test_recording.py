@@ -49,10 +49,11 @@ def test_the_container_is_told_by_its_process_namespace(export):
 
 
 def test_real_exports_have_clock_gpu_and_container(testdata):
-    from pgle.trace.nsys.read import open_tables, recordings
+    from pgle.trace.nsys.read import recordings
+    from pgle.trace.nsys.tables import Tables
     from pgle.trace.table import Device
 
-    tables = open_tables(testdata / "nsys_exports/mock.sqlite")
+    tables = Tables(testdata / "nsys_exports/mock.sqlite")
     found = recordings(tables, [(91186 << 24, 0)], [Device("a", 0)])["a"]
     assert found.utc_ns == 1_776_781_226_557_295_056
     assert found.gpus == {"uuid:554a6988-03dd-6206-3dd1-f43fb60a3ed0", "bus:0000:01:00.0"}
