@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.profile.files import profile_files
+from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile

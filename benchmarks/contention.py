@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.costs.lookup.contention import ASSUMED
+from pgle.costs.measure.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.analyze import Side, measured_step
 from pgle.run.inputs.traces import read_traces

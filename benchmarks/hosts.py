@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.costs.estimate.communication import group_us
-from pgle.costs.estimate.network import HOSTS_A, HOSTS_B, Group, nccl_us
+from pgle.costs.estimate.communication import HOSTS_A, HOSTS_B, Group, group_us, nccl_us
 from pgle.xla.targets import find_hardware
 
 REDUCE_SCATTER = {4: 360.0, 8: 345.0, 16: 320.0, 32: 300.0, 64: 280.0, 128: 260.0}  # GB/s of bus bandwidth by hosts

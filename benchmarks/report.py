@@ -32,7 +32,7 @@ from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
 from pgle.run.analyze import Side, gather
 from pgle.schedule.predict import predict
-from pgle.schedule.timeline import Breakdown
+from pgle.schedule.program import Breakdown
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware, load_target
 

@@ -22,7 +22,7 @@ from pgle.errors import UserError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pgle.costs.lookup.coverage import Coverage
+    from pgle.costs.profile.coverage import Coverage
     from pgle.files import AnyPath
     from pgle.report.page.value import Page
     from pgle.run.analyze import Analysis

@@ -42,7 +42,7 @@ from pgle.costs.measure.measured import ProgramCosts
 from pgle.costs.measure.naming import Naming, Program, name_instructions
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
-from pgle.schedule.timeline import Breakdown, Stream
+from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.table import Trace, distinct, median
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.collectives import guess_kind

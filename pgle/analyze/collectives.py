@@ -15,16 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
-from pgle.costs.estimate.network import bus_bandwidth_gb_s
-from pgle.costs.lookup.table import LookupTable
+from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.measure.naming import Filed, Naming, group_of_device
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, Profile
+from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.costs.statistic import heads
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.timeline import Stream
+from pgle.schedule.program import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, distinct, usual_values
 from pgle.xla.collectives import KINDS, collective_kind, is_sync

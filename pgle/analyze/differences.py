@@ -22,7 +22,7 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.window import Group, StepTime
 from pgle.costs.measure.ranks import Evidence, match
-from pgle.schedule.timeline import Breakdown
+from pgle.schedule.program import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
 NOISE = 0.0005  # of the step; changes below it are added up

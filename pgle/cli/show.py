@@ -57,8 +57,8 @@ def show_command(ctx: click.Context, /, path: AnyPath, kinds: tuple[str, ...], s
 
 
 def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, *, all_rows: bool) -> Answer[Any]:
+    from pgle.costs.profile.diff import summarise
     from pgle.costs.profile.files import read_profile
-    from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind, module_records
     from pgle.report.costs import show as report
     from pgle.report.next_steps import after_summary

@@ -16,7 +16,7 @@ from pgle.report.page.value import Cell, Chart, Part, Prose, Section, Table, Ton
 from pgle.report.parts import PARTS, Color, times_of
 from pgle.report.timeline.measured import rank_label
 from pgle.run.analyze import Analysis
-from pgle.schedule import exposed
+from pgle.schedule.compare import ExposedGroup
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
@@ -190,7 +190,7 @@ def _instructions(step: MeasuredStep) -> Table:
     return table(heads, rows, finds=True, most=ROWS)
 
 
-def exposed_groups(step: MeasuredStep) -> list[exposed.Group]:
+def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
     """The exposed collectives by kind and reason, the most exposed group first."""
     rooms = {} if step.overlap is None else {room.name: room.why for room in step.overlap.rooms}
     found: dict[tuple[str, str], list[MeasuredCollective]] = {}
@@ -199,14 +199,14 @@ def exposed_groups(step: MeasuredStep) -> list[exposed.Group]:
             kind = item.kind + ", synchronous" * item.sync
             found.setdefault((kind, rooms.get(item.name, "")), []).append(item)
     groups = (
-        exposed.Group(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
+        ExposedGroup(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
                       after_us=sum(item.exposed_us for item in items))
         for (kind, why), items in found.items()
     )  # fmt: skip
     return sorted(groups, key=lambda group: -group.after_us)
 
 
-def group_label(group: exposed.Group) -> str:
+def group_label(group: ExposedGroup) -> str:
     """``all-gather ×72, synchronous``."""
     kind, comma, sync = group.kind.partition(",")
     return f"{kind} ×{group.count:,}{comma}{sync}"

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from pgle.report.page import figures
 from pgle.report.page.value import Bar, Tile
-from pgle.schedule.exposed import Group
-from pgle.schedule.timeline import Breakdown
+from pgle.schedule.compare import ExposedGroup
+from pgle.schedule.program import Breakdown
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]
 PARTS: Mapping[Color, str] = {
@@ -62,7 +62,7 @@ def _bar(label: str, found: Breakdown, longest_us: float) -> Bar:
     return Bar(label, words, tuple((color, us / longest_us) for color, us in times.items()))
 
 
-def most_exposed(found: Sequence[Group], least_us: float) -> list[Group]:
+def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
     """The groups that explain most of the exposed time, three at most.
 
     Args:
@@ -70,7 +70,7 @@ def most_exposed(found: Sequence[Group], least_us: float) -> list[Group]:
         least_us: exposed time that need not be explained.
     """
     total_us = left_us = sum(group.most_us for group in found)
-    chosen: list[Group] = []
+    chosen: list[ExposedGroup] = []
     for group in sorted(found, key=lambda group: -group.most_us)[:GROUPS]:
         if left_us <= max((1 - EXPLAINED) * total_us, least_us) or group.most_us <= 0:
             break

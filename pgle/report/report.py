@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files

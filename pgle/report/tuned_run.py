@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.profile.coverage import Coverage
 from pgle.report import text
 from pgle.report.experiment import pipeline
 from pgle.report.next_steps import after_tuning

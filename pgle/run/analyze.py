@@ -16,9 +16,9 @@ from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
 from pgle.analyze.rules.communication import LEAST_HIDDEN
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.lookup.coverage import Coverage
 from pgle.costs.measure.measured import ProgramCosts, measure
 from pgle.costs.measure.naming import Program
+from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -32,7 +32,7 @@ from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_o
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.compare import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.simulated_gpu import Noise, record
+from pgle.schedule.simulate import Noise, record
 from pgle.steps.compare import Check, Comparison
 from pgle.trace.table import Kind, Recording, Trace
 from pgle.xla.hlo.buffers import buffers_from_bytes

@@ -9,11 +9,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.lookup.coverage import cover, cover_module
-from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.coverage import cover, cover_module
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.value import Profile
+from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
 from pgle.next import Next

@@ -115,7 +115,7 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
-    from pgle.costs.lookup.complete import complete_profile
+    from pgle.costs.profile.lookup import complete_profile
     from pgle.xla.targets import find_hardware, load_target
 
     hardware = find_hardware(load_target(target))

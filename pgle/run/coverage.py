@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.lookup.complete import Completion, complete_profile, fill
-from pgle.costs.lookup.coverage import Coverage, cover
-from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
+from pgle.costs.profile.coverage import Coverage, cover
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import Completion, LookupTable, complete_profile, fill
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath

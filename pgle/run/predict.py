@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
-from pgle.costs.profile.effective import effective_costs
+from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath
 from pgle.run.directory.directory import RunDirectory
 from pgle.schedule.predict import Prediction, predict

@@ -12,14 +12,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.estimate.ranges import PARTITIONED_LATER, assumed_warnings, opaque_warnings
-from pgle.costs.lookup.contention import Contention
-from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.files import encode_profile, profile_files, read_profile, sidecar_path
-from pgle.costs.profile.sidecar import sidecar
-from pgle.costs.profile.value import Profile
+from pgle.costs.estimate.estimate import PARTITIONED_LATER, assumed_warnings, opaque_warnings
+from pgle.costs.measure.contention import Contention
+from pgle.costs.profile.files import encode_profile, profile_files, read_profile, sidecar, sidecar_path
+from pgle.costs.profile.lookup import LookupTable, estimate_profile
+from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed, lint_flags

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.profile.coverage import Coverage
 from pgle.errors import UserError
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.compiler.compile import OnPhase

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, inf
 
-from pgle.costs.estimate.sizes import size_spread
+from pgle.costs.estimate.estimate import size_spread
 from pgle.scale.anchor import Anchor
 from pgle.scale.row import Exposed, Row
 from pgle.schedule.predict import ESTIMATE_RANGE

@@ -10,14 +10,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.ranges import Range, range_of
-from pgle.costs.lookup.contention import ASSUMED, DEFAULT, LITTLE, Contention, Factors, Launch, contention_of, launch_of
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, Origin, Profile
-from pgle.schedule.program import COLLECTIVES, Action, Ceiling, Op, Program, ceiling, read_program
+from pgle.costs.estimate.estimate import Range, estimator, range_of
+from pgle.costs.measure.contention import (
+    ASSUMED,
+    DEFAULT,
+    LITTLE,
+    Contention,
+    Factors,
+    Launch,
+    contention_of,
+    launch_of,
+)
+from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
+from pgle.schedule.program import (
+    COLLECTIVES,
+    ORIGINS,
+    Action,
+    Ceiling,
+    Op,
+    Program,
+    Stream,
+    Timeline,
+    ceiling,
+    read_program,
+)
 from pgle.schedule.simulate import run_program
-from pgle.schedule.timeline import ORIGINS, Stream, Timeline
 from pgle.trace.intervals import covered
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware

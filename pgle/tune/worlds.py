@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from pgle.costs.lookup.contention import Contention, Launch
+from pgle.costs.measure.contention import Contention, Launch
 from pgle.schedule.predict import Prediction
-from pgle.schedule.program import Op, Program
+from pgle.schedule.program import Op, Program, Stream
 from pgle.schedule.simulate import run_program
-from pgle.schedule.timeline import Stream
 from pgle.xla.hlo.module import Module
 
 

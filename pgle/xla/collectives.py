@@ -25,7 +25,7 @@ class Kind:
     flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
     # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
-    measured: str = ""  # the measured table that it takes (`pgle.costs.estimate.tables`); empty: none
+    measured: str = ""  # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
     rounds: int = 1  # how often each byte goes around a ring
     ends_together: bool = True  # whether no rank can end before the last has begun
     moves: str = ""  # what a sharded training step moves with it, where XLA combines its kind by bytes

@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.profile.files import profile_files
+from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile

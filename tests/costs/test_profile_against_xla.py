@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.value import Profile
+from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump

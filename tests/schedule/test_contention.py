@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import ASSUMED, Factors
+from pgle.costs.measure.contention import ASSUMED, Factors
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.compare import judge_gain
 from pgle.schedule.predict import Prediction, contended_us, gain, on_the_slowest_rank, predict
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.program import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
+from pgle.costs.measure.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Profile

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pgle.report.schedules.schedule import group_notes
-from pgle.schedule.compare import NOTHING_INDEPENDENT, Move, Placement
-from pgle.schedule.exposed import groups, in_one
+from pgle.schedule.compare import NOTHING_INDEPENDENT, Move, Placement, groups, in_one
 
 
 def placed(name: str, kind: str, exposed_us: float, *, sync: bool = True, independent_us: float = 1e3) -> Placement:

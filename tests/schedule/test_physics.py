@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from pgle.costs.lookup.contention import Launch
+from pgle.costs.measure.contention import Launch
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import simulate

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import DEFAULT
+from pgle.costs.measure.contention import DEFAULT
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.schedule.compare import judge_gain

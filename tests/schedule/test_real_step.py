@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import DEFAULT, Launch
+from pgle.costs.measure.contention import DEFAULT, Launch
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Origin
+from pgle.schedule.program import Timeline
 from pgle.schedule.simulate import simulate
-from pgle.schedule.timeline import Timeline
 from pgle.trace.intervals import join, union
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace

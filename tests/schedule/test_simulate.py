@@ -2,11 +2,11 @@
 
 import pytest
 
-from pgle.costs.lookup.contention import Launch
+from pgle.costs.measure.contention import Launch
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError
+from pgle.schedule.program import Stream, Timeline
 from pgle.schedule.simulate import simulate
-from pgle.schedule.timeline import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 NO_GAPS = Launch(gap_us=0.0, switch_us=0.0, host_us=0.0)

@@ -7,8 +7,7 @@ from nsys_export import write_nsys_sqlite
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Origin
-from pgle.schedule.simulate import simulate
-from pgle.schedule.simulated_gpu import Noise, record
+from pgle.schedule.simulate import Noise, record, simulate
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.read import read_xplane

@@ -16,8 +16,7 @@ from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict
-from pgle.schedule.simulate import simulate
-from pgle.schedule.simulated_gpu import Noise, record
+from pgle.schedule.simulate import Noise, record, simulate
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.lookup.contention import Launch
+from pgle.costs.measure.contention import Launch
 from pgle.costs.profile.value import Cost
-from pgle.schedule.program import ceiling, read_program
+from pgle.schedule.program import Timeline, breakdown, ceiling, read_program
 from pgle.schedule.simulate import run_program
-from pgle.schedule.timeline import Timeline, breakdown
 from pgle.trace.intervals import union
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 

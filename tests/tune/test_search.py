@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.compare import Placement
-from pgle.schedule.exposed import reasons
+from pgle.schedule.compare import Placement, reasons
 from pgle.schedule.predict import Prediction, predict
 from pgle.tune.moves import MIB, Axis, Flags, axes, by_exposure
 from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, no_room, search, without_one

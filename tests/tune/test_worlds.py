@@ -4,9 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from pgle.costs.lookup.contention import DEFAULT, Contention, Slowdown
-from pgle.schedule.program import Action, Op, Program
-from pgle.schedule.timeline import Stream
+from pgle.costs.measure.contention import DEFAULT, Contention, Slowdown
+from pgle.schedule.program import Action, Op, Program, Stream
 from pgle.tune.search import judge
 from pgle.tune.worlds import Spread, step_in, worlds
 

@@ -9,8 +9,7 @@ from statistics import median
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import ROWS, Evidence, Found, evidence_of, in_percent, in_words
-from pgle.costs.estimate.communication import group_us
-from pgle.costs.estimate.network import LAUNCH_US, Group
+from pgle.costs.estimate.communication import LAUNCH_US, Group, group_us
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.compare import DISABLE_ASYNC

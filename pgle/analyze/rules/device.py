@@ -17,7 +17,7 @@ from pgle.analyze.window import LAUNCH_GAP_NS, Group
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.next import REHEARSE
-from pgle.schedule.timeline import Stream
+from pgle.schedule.program import Stream
 from pgle.xla.hlo.module import Instruction, Module
 
 _MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))

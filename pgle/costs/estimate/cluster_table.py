@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
 
-from pgle.costs.estimate import tables as perf_tables
-from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes, rows
 from pgle.costs.estimate.kernels import Matmul, matmuls
 from pgle.costs.profile.value import Cost
 from pgle.xla.collectives import KINDS, collective_kind, group_size
@@ -104,7 +103,7 @@ def completed_transfers(measured: dict[Transfer, float], gpu: str) -> dict[Trans
     """
     own = {
         Transfer(kind, int(size), int(group)): float(us)
-        for name, kind, group, size, us in perf_tables.rows("collectives.tsv")
+        for name, kind, group, size, us in rows("collectives.tsv")
         if name == gpu and kind in KINDS
     }
     kept = {transfer: us for transfer, us in own.items() if not any(_near(transfer, item) for item in measured)}

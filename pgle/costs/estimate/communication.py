@@ -1,25 +1,252 @@
 """How long a collective takes: XLA's own measurements, and NCCL's model for what they do not cover.
 
-Measured: the tables of `perf_tables`, one NVLink domain of H100, B200, GB200 and GB300. Another GPU or group takes the
-nearest measured group, and what NCCL's model (`network`) says that the difference costs. Two rules hold for all of
-them: more bytes never take less time, and no GPU takes longer than a weaker one that XLA measured on the same network.
-Not modelled here: contention with compute.
+Measured: the tables in `pgle/xla/data/perf_tables`, one NVLink domain of H100, B200, GB200 and GB300 (their README
+names the sources), read between neighbouring points on logarithmic scales. Another GPU or group takes the nearest
+measured group, and what NCCL's model says that the difference costs. Two rules hold for all of them: more bytes never
+take less time, and no GPU takes longer than a weaker one that XLA measured on the same network. Not modelled here:
+contention with compute.
+
+A collective of NCCL takes a latency and its bytes over a bandwidth; NCCL takes the algorithm and protocol with the
+least sum. Small messages so get LL or LL128, large ones Simple, whose steps between hosts take five times as long.
+Latencies and shares of bandwidth: NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later. Bus bandwidths are as nccl-tests
+defines them (NVIDIA/nccl-tests `doc/PERFORMANCE.md`). The law of hosts is `1 / bandwidth = a + b * log2(hosts)`. It is
+fitted on one public series and judged on others: docs/evidence/estimates.md.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
 from itertools import accumulate
-from math import inf, log
+from math import ceil, exp, inf, log, log2
 
-from pgle.costs.estimate import tables
-from pgle.costs.estimate.network import LAUNCH_US, RING, Group, between_hosts_us, nccl_us
 from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
+
+Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
+
+
+def inside_us(gpu: str, kind: str, group: int, size_bytes: float, slower: float = 1.0) -> float:
+    """What a collective takes inside one NVLink domain.
+
+    Args:
+        gpu: of `Hardware.measured_as`.
+        kind: ``all-gather``, ``permute-ring`` …, as the table has them.
+        group: devices; between the table's counts on a logarithmic scale, beyond them the nearest.
+        size_bytes: as nccl-tests count them.
+        slower: how much longer the bytes take than in the table, without the latency.
+
+    Returns:
+        Microseconds; below the smallest size of the table the smallest size's time, above the largest in proportion to
+        the bytes.
+
+    Raises:
+        KeyError: there is no such table (`groups_measured`).
+    """
+    curves, x = _curves(gpu, kind, slower), log(max(size_bytes, 1.0))
+    times = [_at(each, x) for each in curves.values()]
+    return exp(_between(log(max(group, 1)), [log(known) for known in curves], times))
+
+
+def groups_measured(gpu: str, kind: str) -> Sequence[int]:
+    """The group sizes of a table, ascending."""
+    return sorted(_points().get((gpu, kind), ()))
+
+
+def sizes_measured(gpu: str, kind: str) -> Sequence[float]:
+    """The bytes of a table, ascending, of all its groups."""
+    return sorted({exp(size) for points in _points()[gpu, kind].values() for size, _ in points})
+
+
+def read(curve: Curve, size_bytes: float) -> float:
+    """Microseconds of a curve at that size; above its largest in proportion to the bytes."""
+    return exp(_at(curve, log(max(size_bytes, 1.0))))
+
+
+def _at(curve: Curve, x: float) -> float:
+    sizes, times = curve
+    return _between(x, sizes, times) + max(x - sizes[-1], 0.0)
+
+
+@cache
+def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]]]:
+    points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for gpu, kind, group, size, us in rows("collectives.tsv"):
+        points[gpu, kind][int(group)].append((log(float(size)), log(float(us))))
+    return points
+
+
+@lru_cache(maxsize=256)
+def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
+    """Curves by group, ascending, of which a larger group never takes less; all have the sizes of all."""
+    groups = _points()[gpu, kind]
+    sizes = sorted({size for points in groups.values() for size, _ in points})
+    found: dict[int, Curve] = {}
+    beyond = [inf] * len(sizes)
+    for group in sorted(groups, reverse=True):
+        own = _slowed(curve(groups[group]), slower)
+        beyond = [min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)]
+        found[group] = sizes, beyond
+    return dict(sorted(found.items()))
+
+
+def _slowed(curve: Curve, slower: float) -> Curve:
+    """A curve whose times above its least are so much longer."""
+    sizes, times = curve
+    least = exp(times[0])
+    return sizes, [log(least + (exp(time) - least) * slower) for time in times]
+
+
+def curve(points: Sequence[tuple[float, float]]) -> Curve:
+    """Points as a curve that never falls: each takes the least time of all that move as many bytes or more.
+
+    More bytes take no less time, and what disturbs a measurement only adds to it. The tables of H100 and B200 have
+    123 µs for an all-reduce of a kilobyte between two GPUs, 15 µs for one of 64; up to 1 MiB this curve is a fifth
+    below their median. XLA's later and quieter tables (GB200) and real jobs agree with the curve, not with the median
+    (docs/evidence/estimates.md).
+    """
+    sizes, times = zip(*sorted(points), strict=True)
+    return sizes, tuple(accumulate(reversed(times), min))[::-1]
+
+
+def _between(x: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """The value at `x` between two neighbours; outside, the value of the nearest."""
+    index = bisect_right(places, x)
+    if index in (0, len(places)):
+        return values[max(index - 1, 0)]
+    part = (x - places[index - 1]) / (places[index] - places[index - 1])
+    return values[index - 1] * (1 - part) + values[index] * part
+
+
+def rows(name: str) -> list[list[str]]:
+    """The rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
+    text = resources.files("pgle.xla").joinpath(f"data/perf_tables/{name}").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines()[1:]]
+
+
+HOSTS_A, HOSTS_B = 0.9089, 0.0546
+"""The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of the reduce-scatter
+on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s), less the latency of a ring, which the
+model counts by itself. The size of its messages is not published; 8 GiB is taken (`benchmarks/hosts.py` repeats it)."""
+
+LAUNCH_US = 5.0
+"""XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers that NCCL's table of
+latencies does not cover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One of NCCL's protocols on one algorithm: latencies in microseconds, share of the bus bandwidth it reaches."""
+
+    base_us: float
+    nvlink_us: float
+    network_us: float
+    bandwidth: float
+
+
+RING = (
+    Protocol(6.6, 0.6, 2.7, 0.25),  # LL
+    Protocol(14.0, 1.9, 4.0, 0.92),  # LL128
+    Protocol(8.4, 3.4, 14.0, 1.0),  # Simple
+)
+TREE = (
+    Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
+    Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
+    Protocol(8.4, 4.0, 14.0, 0.9),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices that talk to each other."""
+
+    size: int  # devices
+    hosts: int  # hosts they are on
+    widest: int = 0  # devices on the host with most of them; 0: they are spread evenly
+
+    @property
+    def per_host(self) -> int:
+        """Devices of the group on one host, the one with most of them."""
+        return self.widest or max(ceil(self.size / self.hosts), 1)
+
+
+def bus_bandwidth_gb_s(group: Group, hardware: Hardware) -> float:
+    """Bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of its devices, by the law."""
+    if group.hosts <= 1:
+        return hardware.nvlink_gb_s
+    line = min(hardware.nvlink_gb_s, hardware.nic_gb_s * group.per_host)
+    return line / max(HOSTS_A + HOSTS_B * log2(group.hosts), 1.0)
+
+
+def wire_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
+    """What the bytes take on the links alone: size in bytes, as nccl-tests count them."""
+    if kind in ("all-to-all", "ragged-all-to-all"):
+        inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
+        outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
+        return max(inside, outside) / 1e3
+    return KINDS[kind].rounds * size * (group.size - 1) / group.size / (bus_bandwidth_gb_s(group, hardware) * 1e3)
+
+
+def between_hosts_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
+    """What the network cards take at least for what must cross hosts, however the algorithm orders it."""
+    if group.hosts <= 1:
+        return 0.0
+    if kind.startswith("all-to-all"):
+        return size * (group.size - group.per_host) / group.size / (hardware.nic_gb_s * 1e3)
+    rounds = KINDS[kind].rounds if kind in KINDS else 1
+    share = 1.0 if kind.startswith("permute") else rounds * (group.hosts - 1) / group.hosts
+    return size * share / (hardware.nic_gb_s * group.per_host * 1e3)
+
+
+def nccl_us(kind: str, size: float, group: Group, hardware: Hardware) -> tuple[float, float]:
+    """Microseconds by NCCL's model, and how much of them is latency.
+
+    Args:
+        kind: of the collective.
+        size: bytes, as nccl-tests count them.
+        group: who takes part.
+        hardware: links and network.
+    """
+    if kind in ("all-to-all", "ragged-all-to-all"):
+        latency = LAUNCH_US + (RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us)
+        return latency + wire_us(kind, size, group, hardware), latency
+    bandwidth = bus_bandwidth_gb_s(group, hardware) * 1e3
+    moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
+    found = [(_ring_us(kind, group, item), moved / (bandwidth * item.bandwidth)) for item in RING]
+    if kind == "all-reduce":
+        found += [
+            (_tree_us(group, item), _tree_bytes(size, group, hardware) / (bandwidth * item.bandwidth)) for item in TREE
+        ]
+    return min((latency + transfer, latency) for latency, transfer in found)
+
+
+def _ring_us(kind: str, group: Group, protocol: Protocol) -> float:
+    """Latency of a ring."""
+    rounds = KINDS[kind].rounds
+    steps, between_hosts = rounds * (group.size - 1), rounds * (group.hosts - 1)
+    return protocol.base_us + (steps - between_hosts) * protocol.nvlink_us + between_hosts * protocol.network_us
+
+
+def _tree_bytes(size: float, group: Group, hardware: Hardware) -> float:
+    """Bytes that a tree moves over the slowest link: up and down.
+
+    Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl `tuning.cc` takes the
+    bandwidth inside a host there, too): what they then take inside the hosts bounds it.
+    """
+    if group.hosts != 2:
+        return 2 * size
+    return max(size, 2 * size * bus_bandwidth_gb_s(group, hardware) / hardware.nvlink_gb_s)
+
+
+def _tree_us(group: Group, protocol: Protocol) -> float:
+    """Latency of a tree over the hosts and chains inside them."""
+    return protocol.base_us + 2 * ((group.per_host - 1) * protocol.nvlink_us + log2(group.hosts) * protocol.network_us)
+
 
 CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
 BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
@@ -122,35 +349,35 @@ def group_us(kind: str, group: Group, size: float, hardware: Hardware) -> float:
 
 def _widest(kind: str, hardware: Hardware) -> float:
     """The most devices of one NVLink domain in the table of the nearest GPU."""
-    return max(tables.groups_measured(hardware.measured_as, kind), default=inf)
+    return max(groups_measured(hardware.measured_as, kind), default=inf)
 
 
 def _by_table(kind: str, group: Group, size: float, hardware: Hardware) -> float:
     """By the table of the nearest GPU alone."""
-    measured = tables.groups_measured(hardware.measured_as, kind)
+    measured = groups_measured(hardware.measured_as, kind)
     if not measured:
         return _model_us(kind, size, group, hardware)
     if group.hosts == 1 and group.size <= measured[-1]:
         return _inside_us(kind, group.size, size, hardware)
     near = min(max(group.per_host, measured[0]), measured[-1])
-    return tables.read(_curve(kind, group, near, hardware), size)
+    return read(_curve(kind, group, near, hardware), size)
 
 
 def _inside_us(kind: str, group: int, size: float, hardware: Hardware) -> float:
     """Of devices of one domain: as the table has them, with slower links what the bytes take that much longer."""
     base = TABLE[hardware.measured_as]
-    return tables.collective_us(base.name, kind, group, size, base.nvlink_gb_s / hardware.nvlink_gb_s)
+    return inside_us(base.name, kind, group, size, base.nvlink_gb_s / hardware.nvlink_gb_s)
 
 
 @lru_cache(maxsize=4096)
-def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> tables.Curve:
+def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> Curve:
     """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that hosts add.
 
     Two readings of that; the lesser counts. Either the difference of the model's times is added, so that switches
     which reduce inside a host keep their gain. Or its latency is added, and the whole takes no less than the model
     says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
-    inside, sizes = Group(near, 1), sorted({*_SIZES, *tables.sizes_measured(hardware.measured_as, kind)})
+    inside, sizes = Group(near, 1), sorted({*_SIZES, *sizes_measured(hardware.measured_as, kind)})
     latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
 
     def time_us(size: float) -> float:

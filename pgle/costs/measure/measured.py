@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.lookup.contention import UNMEASURED, Contention, Launch, measure_contention, measure_launch
+from pgle.costs.measure.contention import UNMEASURED, Contention, Launch, measure_contention, measure_launch
 from pgle.costs.measure.naming import (
     Naming,
     Program,

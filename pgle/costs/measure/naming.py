@@ -16,20 +16,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.errors import UserError, choices
 from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
-
-if TYPE_CHECKING:
-    from pgle.costs.lookup.table import LookupTable
-    from pgle.xla.hlo.module import Module
-
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.names import loops, owner
+from pgle.xla.hlo.proto import module_from_bytes
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
@@ -67,8 +66,6 @@ def with_embedded_hlo(trace: Trace, program: Program) -> Program:
     """The program with the HLO that the trace embeds, where it has none from a dump."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
-    from pgle.xla.hlo.proto import module_from_bytes
-
     module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
     fingerprints = (module.fingerprint,) if module.fingerprint else ()
     return replace(program, hlo=module, fingerprints=fingerprints)
@@ -283,7 +280,7 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(len(trace.instructions), -1, dtype=np.int32)
-    table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
+    table = None if program.hlo is None else LookupTable(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in program.instructions:
@@ -305,8 +302,6 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
 
 def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, ...]:
     """The outermost loops, each with the instructions that run inside it."""
-    from pgle.xla.hlo.names import loops, owner
-
     found: dict[str, list[int]] = {}
     for code in program.instructions:
         owning = owner(module, trace.instructions[code])
@@ -315,12 +310,6 @@ def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, .
             found.setdefault(around[0][0], []).append(code)
     shapes = {name: str(module.instructions[name].shape) for name in found}
     return tuple((Filed(name, _LOOP, "while", shapes[name]), found[name]) for name in sorted(found))
-
-
-def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
-    from pgle.costs.lookup.table import LookupTable
-
-    return LookupTable(module, lhs_module)
 
 
 def _file_by_guess(name: str) -> Filed | str:

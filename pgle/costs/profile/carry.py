@@ -20,9 +20,8 @@ from typing import TypeVar
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import matmuls
-from pgle.costs.lookup.table import LookupTable, Row
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.lookup import LookupTable, Row
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.xla.collectives import collective_kind, group_size, is_done, start_of

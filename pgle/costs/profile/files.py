@@ -1,6 +1,6 @@
 """Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they cannot say.
 
-XLA reads it with C++ protobuf's TextFormat. Usual text goes through one regular expression; everything else that
+XLA reads text with C++ protobuf's TextFormat. What is usual goes through one regular expression; everything else that
 TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
 check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
 nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and
@@ -10,6 +10,17 @@ Source of the grammar: https://protobuf.dev/reference/protobuf/textformat-spec/ 
 XLA does not check a profile. If it cannot read a file, or does not know its suffix, it writes at most one log line and
 continues without the profile. So pgle refuses files that XLA would not read, and gives the reason.
 Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxla/xla, third_party/tsl/tsl/profiler).
+
+The sidecar is ``PROFILE.json``:
+
+    {"schema": "pgle.profile/1", "sha256": of the profile file,
+     "provenance": {…}, "warnings": […],
+     "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
+                "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
+                "origin": "measured"}, …]}
+
+One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out.
+Fields of other releases are ignored.
 """
 
 from __future__ import annotations
@@ -18,17 +29,20 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pgle.costs.profile.value import Cost, Entry, Origin, Profile, split_name
+import msgspec
+from msgspec import Meta, Struct
+
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Entry, Origin, Profile, split_name
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes
+from pgle.files import AnyPath, read_bytes, sha256
 from pgle.next import CONVERT, CONVERT_ALL, SHOW
 
 if TYPE_CHECKING:
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
-
 
 SUFFIXES = (".pbtxt", ".pb")
 """What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a message."""
@@ -70,8 +84,6 @@ def decode_profile(data: bytes, where: AnyPath, sidecar: bytes | None = None) ->
     if not entries:
         raise UserError("holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN)
     if sidecar is not None:
-        from pgle.costs.profile.sidecar import SidecarError, described
-
         try:
             profile = described(entries, data, sidecar)
             return replace(profile, warnings=(*warnings, *profile.warnings))
@@ -109,8 +121,6 @@ def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]
         UserError: XLA would ignore a file of that name, or a cost is no time.
     """
     check_suffix(path)
-    from pgle.costs.profile.sidecar import sidecar
-
     data = encode_profile(profile, path.suffix)
     return {path: data, sidecar_path(path): sidecar(profile, data)}
 
@@ -338,3 +348,151 @@ def _one_line(message: str) -> str:
     """Python's ``1:7 : 'LINE': what`` as ``1:7: what`` and within reason."""
     message = re.sub(r"^(\d+:\d+) : ", r"\1: ", " ".join(message.split()))
     return message if len(message) < 160 else f"{message[:80]} … {message[-70:]}"
+
+
+SCHEMA = "pgle.profile/1"
+
+# Nobody measured an instruction more often; sums over all ranks stay within 64 bits.
+Samples = Annotated[int, Meta(ge=0, lt=1 << 40)]
+Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]
+"""Of some millions of these the sum is still a number."""
+
+
+class SidecarError(ValueError):
+    """The sidecar cannot be used; the message says why."""
+
+
+class Record(Struct, kw_only=True, gc=False):
+    """Facts about one entry; fields as in `Cost`."""
+
+    name: str  # with any ``fingerprint::``
+    kind: CostKind = CostKind.UNKNOWN
+    opcode: str = ""
+    shape: str = ""
+    samples: Samples = 0
+    min_us: float = 0.0
+    max_us: float = 0.0
+    spread: float = 0.0
+    slowest_us: Time | None = None
+    trace_name: str = ""
+    origin: Origin  # always there
+
+
+_KNOWN = Cost._fields[Cost._fields.index("kind") :]
+_known_of = attrgetter(*_KNOWN)
+
+
+class _Launch(Struct):
+    kernels: dict[str, Time] = {}
+    origin: str = ""
+    gap_us: Time = 0.0
+    switch_us: Time = 0.0
+    host_us: Time = 0.0
+
+
+class _Module(Struct):
+    name: str = ""
+    fingerprints: list[str] = []
+    rank_ids: list[int] = []
+    hlo: bool = False
+    executions_dropped: dict[str, str] | None = None
+    program_id: int | None = None
+    executions_used: int | None = None
+    executions_seen: int | None = None
+    devices: int | None = None
+    ranks: int | None = None
+    names: int | None = None
+    collectives: int | None = None
+    step_us: Time | None = None
+    launch: _Launch | None = None
+    contention: dict[str, dict[str, Time] | None] | None = None
+
+
+class _Input(Struct):
+    name: str = ""
+    format: str = ""
+    version: str = ""
+
+
+class _Provenance(Struct):
+    """What later code takes for granted of a provenance: the type of a value, if it is there."""
+
+    tool: str = ""
+    stat: str = ""
+    collective_stat: str = ""
+    xla_flags: str = ""
+    inputs: list[_Input] = []
+    modules: list[_Module] = []
+    completed: list[dict[str, Any]] = []
+
+
+class _Sidecar(Struct):
+    costs: list[Record]
+    schema: str = ""
+    sha256: str = ""
+    provenance: dict[str, Any] = {}
+    warnings: list[str] = []
+
+
+class _Head(Struct):
+    schema: Any = ""
+    sha256: Any = ""
+
+
+def sidecar(profile: Profile, data: bytes) -> str:
+    """The sidecar of a profile as JSON text. Equal input gives equal text.
+
+    Args:
+        profile: what was encoded.
+        data: the bytes of the profile file.
+    """
+    head = {
+        "schema": SCHEMA,
+        "sha256": sha256(data),
+        "provenance": profile.provenance,
+        "warnings": profile.warnings,
+    }
+    records: list[dict[str, object]] = [
+        {"name": cost.full_name}
+        | {name: value for name, value in zip(_KNOWN, cost[-len(_KNOWN) :], strict=True) if value}
+        for cost in profile.costs
+    ]
+    text = msgspec.json.format(msgspec.json.encode(head, enc_hook=str), indent=2).decode()
+    lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
+    lines = lines.replace('}, {"name": ', '},\n    {"name": ')  # inside a text the quotes would be escaped
+    return f'{text[:-2]},\n  "costs": [\n    {lines}\n  ]\n}}\n'
+
+
+def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
+    """The profile of these entries with what its sidecar says.
+
+    Args:
+        entries: of the profile.
+        data: the bytes of the profile file.
+        text: the bytes of the sidecar.
+
+    Raises:
+        SidecarError: it is no sidecar, or of another profile, or damaged.
+    """
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+    except msgspec.ValidationError:
+        head = _Head()
+    except (msgspec.DecodeError, RecursionError):
+        raise SidecarError("not JSON") from None
+    if head.schema != SCHEMA:
+        raise SidecarError(f"not a sidecar of schema {SCHEMA}")
+    if head.sha256 != sha256(data):
+        raise SidecarError("describes another version of the profile (its sha256 differs)")
+    try:
+        found = msgspec.json.decode(text, type=_Sidecar)
+        msgspec.convert(found.provenance, _Provenance)
+    except (msgspec.ValidationError, RecursionError):
+        raise SidecarError("damaged") from None
+    if [record.name for record in found.costs] != [name for name, _ in entries]:
+        raise SidecarError("damaged")
+    costs = []
+    for (written, cost_us), record in zip(entries, found.costs, strict=True):
+        fingerprint, name = split_name(written)
+        costs.append(Cost(name, cost_us, fingerprint, *_known_of(record)))
+    return Profile(tuple(costs), found.provenance, tuple(found.warnings))

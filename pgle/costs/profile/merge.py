@@ -20,8 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.profile.effective import effective_entries
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, join_name, likely_kind, module_records, split_name
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Origin,
+    Profile,
+    effective_entries,
+    join_name,
+    likely_kind,
+    module_records,
+    split_name,
+)
 from pgle.costs.statistic import Statistic, heads, parse_statistic
 from pgle.errors import UserError
 from pgle.next import SHOW

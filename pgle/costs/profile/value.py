@@ -1,19 +1,22 @@
-"""A cost profile as a value: what each instruction costs, how well that is known, and all of it at a glance.
+"""A cost profile as a value: what each instruction costs, how well that is known, and what XLA takes of it.
 
-A name is ``FINGERPRINT::NAME`` or a bare name, and XLA cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in
-openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc``: exactly two parts are a fingerprint and a name; a name with any
-other ``::`` matches nothing.
+A name is ``FINGERPRINT::NAME`` or a bare name; a name with any other ``::`` matches nothing. XLA filters by
+fingerprint, merges equal names and cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in openxla/xla
+``xla/service/gpu/gpu_hlo_schedule.cc`` and the table of ``xla/service/profile_guided_latency_estimator.cc``; checked
+against the compiler in `tests/costs/test_profile_against_xla.py`.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
+from pgle.errors import some
 from pgle.xla.collectives import guess_kind
 
 Entry = tuple[str, float]  # name as written in a file, with any ``fingerprint::``, and µs
@@ -147,3 +150,210 @@ class Profile:
 def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
     """What the provenance of a profile says of each of its modules, as far as it does."""
     return tuple(cast(Iterable[Mapping[str, Any]], provenance.get("modules", ())))
+
+
+_NEVER_IN_NAMES = re.compile(r"^%|\s")
+_DONE = re.compile(r".+-done(\.\d+)*")
+_START = re.compile(r"(.+)-start((?:\.\d+)*)")
+
+
+def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:
+    """The costs that XLA uses for a module, by instruction name.
+
+    Names with a prefix count only for the module of that fingerprint. Of equal names the last wins; but if any name
+    that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
+
+    Args:
+        fingerprint: of the module; empty: only names without prefix.
+    """
+    return _used([cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)])
+
+
+def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
+    if not _averages(kept):
+        return {cost.name: cost for cost in kept}
+    return {name: _merged(name, costs, True) for name, costs in _grouped(kept, True).items()}
+
+
+def effective_entries(profile: Profile) -> tuple[Cost, ...]:
+    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it never uses is gone.
+
+    Entries of one fingerprint are merged among themselves; a module uses entries with its fingerprint before bare ones.
+    """
+    by_module = _by_module(profile.costs)
+    return tuple(cost for key in sorted(by_module) for cost in _used(by_module[key]).values())
+
+
+def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
+    """The costs that XLA keeps for some module, by fingerprint."""
+    kept = [cost for cost in costs if "::" not in cost.name]
+    by_module: dict[str, list[Cost]] = {fingerprint: [] for fingerprint in {cost.fingerprint for cost in kept}}
+    if len(by_module) == 1:
+        return dict.fromkeys(by_module, kept)
+    for cost in kept:
+        by_module[cost.fingerprint].append(cost)
+    return by_module
+
+
+def _averages(costs: Iterable[Cost]) -> bool:
+    return has_remat("\n".join([cost.name for cost in costs]))
+
+
+def _grouped(costs: Sequence[Cost], averages: bool) -> dict[str, Sequence[Cost]]:
+    """Costs by the name that XLA gives them."""
+    names = [strip_remat(cost.name) if averages else cost.name for cost in costs]
+    alone: dict[str, Sequence[Cost]] = dict(zip(names, zip(costs, strict=True), strict=True))
+    if len(alone) == len(names):
+        return alone
+    groups: dict[str, list[Cost]] = {name: [] for name in alone}
+    for name, cost in zip(names, costs, strict=True):
+        groups[name].append(cost)
+    return {**groups}
+
+
+def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
+    if len(costs) == 1 or not averages:
+        return costs[-1] if costs[-1].name == name else costs[-1]._replace(name=name)
+    return costs[-1]._replace(
+        name=name,
+        cost_us=sum(cost.cost_us for cost in costs) / len(costs),
+        samples=sum(cost.samples for cost in costs),
+        min_us=min(cost.min_us for cost in costs),
+        max_us=max(cost.max_us for cost in costs),
+    )
+
+
+class Fault(StrEnum):
+    """What can be odd about a profile that XLA accepts without a word."""
+
+    DUPLICATE = "duplicate"
+    REMAT = "remat"
+    NOT_FINITE = "not-finite"
+    NEGATIVE = "negative"
+    HUGE = "huge"
+    ZERO = "zero"
+    NAME = "name"
+    DONE = "done"
+    LOOP = "loop"
+    MASKED = "masked"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a profile that does not do what it seems to."""
+
+    fault: Fault  # which kind
+    name: str  # as the profile spells it
+    message: str  # what XLA does with it, one clause
+    values_us: tuple[float, ...] = ()  # the costs concerned, in file order; none where it is about the whole profile
+    effective_us: float | None = None  # what XLA takes; None where it takes nothing
+
+
+def profile_findings(profile: Profile) -> tuple[Finding, ...]:
+    """What a user should know about a profile before giving it to XLA, in file order within each kind."""
+    by_module = _by_module(profile.costs)
+    bare = by_module.pop("", [])
+    position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
+    bare_groups: dict[bool, dict[str, Sequence[Cost]]] = {}
+    findings: list[Finding] = []
+    masked: list[Finding] = []
+    for fingerprint, own in [("", bare), *sorted(by_module.items())]:
+        averages = _averages(own) or _averages(bare)
+        if averages not in bare_groups:
+            bare_groups[averages] = _grouped(bare, averages)
+        groups = _grouped(own, averages) if fingerprint else bare_groups[averages]
+        if fingerprint:  # bare names count for the module too, in file order
+            for name, costs in groups.items():
+                shared = bare_groups[averages].get(name, [])
+                groups[name] = sorted([*shared, *costs], key=lambda cost: position[id(cost)])
+        findings += _merges(fingerprint, groups, averages)
+        masked += _masked(groups, bare_groups[averages], averages)
+    for cost in profile.costs:
+        if not 0 < cost.cost_us <= MAX_COST_US:
+            findings += _value(cost)
+    stems = {cost.name.rstrip(DIGITS) for cost in profile.costs}
+    usual = {stem for stem in stems if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]}
+    odd = [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual] if usual != stems else []
+    for cost in {cost.full_name: cost for cost in odd}.values():
+        findings += _name(cost)
+    return (*findings, *masked)
+
+
+def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
+    """Several costs that become one for a module; for no fingerprint: the ones that do so for every module."""
+    rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
+    for name, costs in groups.items():
+        if len(costs) == 1:
+            continue
+        spellings = dict.fromkeys(cost.name for cost in costs)
+        same = len(spellings) == 1
+        message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {some(spellings, 4)}"
+        values = tuple(cost.cost_us for cost in costs)
+        spelled = join_name(fingerprint, name)
+        effective_us = _merged(name, costs, averages).cost_us
+        yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+    if not averages:
+        return
+    count = sum(has_remat(cost.name) and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs)
+    if count:
+        what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
+        yield Finding(Fault.REMAT, "", what)
+
+
+def _value(cost: Cost) -> Iterator[Finding]:
+    if "::" in cost.name:
+        return
+    if not math.isfinite(cost.cost_us):
+        fault, what = Fault.NOT_FINITE, f"cost is {cost.cost_us}; XLA uses it, and its schedule means nothing"
+    elif cost.cost_us < 0:
+        fault, what = Fault.NEGATIVE, "negative cost; XLA uses it as it is"
+    elif cost.cost_us > MAX_COST_US:
+        fault, what = Fault.HUGE, "longer than 30 years; XLA uses it, and its schedule means nothing"
+    elif cost.cost_us == 0:
+        fault, what = Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"
+    else:
+        return
+    yield Finding(fault, cost.full_name, what, (cost.cost_us,), cost.cost_us)
+
+
+def _name(cost: Cost) -> Iterator[Finding]:
+    effective: float | None = None
+    if "::" in cost.name:
+        fault, what = Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"
+    elif not cost.name:
+        fault, what = Fault.NAME, "has no name; matches nothing"
+    elif _NEVER_IN_NAMES.search(cost.name):
+        fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
+    elif _DONE.fullmatch(cost.name):
+        fault, what = (
+            Fault.DONE,
+            "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
+        )
+    elif not cost.kind and cost.likely_kind == CostKind.LOOP:  # what was measured as one is as it should be
+        fault, what, effective = (
+            Fault.LOOP,
+            "whole loop; XLA uses it for the loop, and adds the costs in its body",
+            cost.cost_us,
+        )
+    else:
+        return
+    yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
+
+
+def _masked(
+    groups: Mapping[str, Sequence[Cost]], bare: Mapping[str, Sequence[Cost]], averages: bool
+) -> Iterator[Finding]:
+    """Costs under the name that an ``async-start`` wraps, if the start has a cost too: the start's counts."""
+    for name, costs in groups.items():
+        match = _START.fullmatch(name) if "-start" in name else None
+        if match is None:
+            continue
+        start = _merged(name, costs, averages)
+        surely, perhaps = start.trace_name, match[1] + match[2]
+        known = next((other for other in (surely, perhaps) if other in groups or other in bare), None)
+        if known is None or known == name:
+            continue
+        wrapped = _merged(known, groups.get(known) or bare[known], averages)
+        condition = "" if known == surely else "if it is what that starts, "
+        what = f"{name} has a cost too; {condition}XLA uses the cost of the start"
+        yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)

@@ -14,8 +14,8 @@ from pgle.report.page import figures
 from pgle.report.page.value import Page, Section, Value, table
 
 if TYPE_CHECKING:
-    from pgle.costs.lookup.complete import Completion
     from pgle.costs.profile.carry import Carried
+    from pgle.costs.profile.lookup import Completion
     from pgle.costs.profile.merge import Merged
     from pgle.run.convert import Written
 

@@ -9,9 +9,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from pgle.costs.profile.effective import Fault, Finding
-from pgle.costs.profile.summary import Summary
-from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
+from pgle.costs.profile.diff import Summary
+from pgle.costs.profile.value import Cost, CostKind, Fault, Finding, Origin, module_records
 from pgle.errors import many, shown, some
 from pgle.report import text
 from pgle.report.page import figures

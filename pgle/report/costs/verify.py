@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.lookup.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
-from pgle.costs.profile.effective import Fault
-from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
+from pgle.costs.profile.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
+from pgle.costs.profile.value import CostKind, Fault, Origin, join_name, split_name
 from pgle.errors import many, shown, some
 from pgle.next import quoted, word_of
 from pgle.report import text

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from pgle.costs.lookup.coverage import Coverage
+from pgle.costs.profile.coverage import Coverage
 from pgle.errors import printable
 from pgle.next import typed
 from pgle.report import text

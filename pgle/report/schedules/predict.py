@@ -16,8 +16,7 @@ from pgle.report.schedules.schedule import EXPOSED, Schedule, group_notes, secti
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
-from pgle.schedule.compare import placements
-from pgle.schedule.exposed import in_one
+from pgle.schedule.compare import in_one, placements
 from pgle.schedule.predict import Prediction, Uncertain
 
 LITTLE = 0.005

@@ -25,8 +25,7 @@ from pgle.report.schedules.schedule import (
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
-from pgle.schedule.compare import LEAST_GAIN, MOSTLY, stuck_share
-from pgle.schedule.exposed import groups
+from pgle.schedule.compare import LEAST_GAIN, MOSTLY, groups, stuck_share
 from pgle.schedule.predict import Gain, gain
 from pgle.tune.search import ROOM
 

@@ -15,8 +15,8 @@ from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import timeline
 from pgle.report.timeline.scene import Panel, panel_of
 from pgle.run.inputs.next_command import PAGE_FILES, TRACE
-from pgle.schedule.exposed import Group
-from pgle.schedule.timeline import Breakdown, Timeline
+from pgle.schedule.compare import ExposedGroup
+from pgle.schedule.program import Breakdown, Timeline
 from pgle.xla.hlo.module import Module
 
 EXPOSED = "exposed (the GPU waits, nothing computes)"
@@ -48,7 +48,9 @@ class Schedule:
         return self.timeline.breakdown
 
 
-def sections(schedules: Sequence[Schedule], grouped: Sequence[Group], labels: tuple[str, str]) -> tuple[Section, ...]:
+def sections(
+    schedules: Sequence[Schedule], grouped: Sequence[ExposedGroup], labels: tuple[str, str]
+) -> tuple[Section, ...]:
     """The timeline, where the time goes, the groups of collectives, and each collective.
 
     Args:
@@ -93,7 +95,7 @@ def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
     return table(heads, rows)
 
 
-def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
+def group_notes(found: Sequence[ExposedGroup], step_us: float) -> tuple[str, ...]:
     """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first."""
     lines: list[str] = []
     for group in parts.most_exposed(found, LEAST * step_us):
@@ -127,7 +129,7 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
     return table(heads, rows)
 
 
-def _groups(found: Sequence[Group], labels: tuple[str, str]) -> Table:
+def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
     exposed = ["exposed (time)"] if is_one else [f"exposed: {label} (time)" for label in labels]
     rows: list[tuple[Value, ...]] = []

@@ -24,8 +24,7 @@ from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Scheduled, Tuning
-from pgle.schedule.compare import Placement, placements
-from pgle.schedule.exposed import Reason, in_one, reasons
+from pgle.schedule.compare import Placement, Reason, in_one, placements, reasons
 from pgle.tune.search import LITTLE, Trial, best, fits, holds_up, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 

@@ -11,8 +11,7 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow, mean_breakdown
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, chosen, disjoint, named
 from pgle.run.analyze import on_host
-from pgle.schedule.program import kind_of
-from pgle.schedule.timeline import Stream
+from pgle.schedule.program import Stream, kind_of
 from pgle.trace.table import Codes, Kind
 from pgle.xla.collectives import followers, is_sync
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures
-from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
+from pgle.schedule.program import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.xla.collectives import followers
 from pgle.xla.hlo.module import Module

@@ -9,10 +9,10 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
-from pgle.costs.lookup.table import LookupTable
+from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
 from pgle.costs.profile.carry import carry, check_source, scale_by
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, write_files
@@ -35,7 +35,7 @@ from pgle.scale.grow import bases, grown
 from pgle.scale.plan import Trial, UnfitError, filled
 from pgle.scale.row import Row, end_of, exposed_by_collective, operations_of
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.timeline import ORIGINS, Stream
+from pgle.schedule.program import ORIGINS, Stream
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import is_hlo, read_module

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.lookup.coverage import Coverage
-from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
+from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.compare import CompareRequest, run_compare

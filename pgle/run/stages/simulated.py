@@ -54,7 +54,7 @@ from pgle.run.process.process import check_program, ended
 from pgle.run.stages.real import verdict
 from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record
 from pgle.schedule.predict import predict
-from pgle.schedule.simulated_gpu import record as simulate
+from pgle.schedule.simulate import record as simulate
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
-from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
+from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.estimate import estimator, transferred_bytes
 from pgle.costs.estimate.kernels import (
     ELEMENTS_PER_CLOCK,
     Matmul,
@@ -16,9 +16,9 @@ from pgle.costs.estimate.kernels import (
     compute_us,
     matmuls,
 )
-from pgle.costs.estimate.network import Group, bus_bandwidth_gb_s
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
+from pgle.costs.profile.lookup import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys

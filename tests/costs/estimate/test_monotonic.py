@@ -9,9 +9,8 @@ from itertools import pairwise, product
 
 import pytest
 
-from pgle.costs.estimate.communication import group_us
+from pgle.costs.estimate.communication import Group, group_us
 from pgle.costs.estimate.kernels import Matmul, matmul_us
-from pgle.costs.estimate.network import Group
 from pgle.xla.targets import TABLE, find_hardware
 
 # Each has at least as much of everything as the one before; NVLink per direction in GB/s (data sheets).

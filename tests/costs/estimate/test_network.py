@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.estimate.communication import group_us
-from pgle.costs.estimate.network import Group
+from pgle.costs.estimate.communication import Group, group_us
 from pgle.xla.targets import find_hardware
 
 

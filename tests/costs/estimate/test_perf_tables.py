@@ -9,16 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate import tables
-from pgle.costs.estimate.communication import group_us
-from pgle.costs.estimate.kernels import Matmul, matmul_us
-from pgle.costs.estimate.network import Group
-from pgle.costs.estimate.surface import GRID_B, GRID_K, measured_products
-from pgle.costs.estimate.tables import curve
+from pgle.costs.estimate.communication import Group, curve, group_us, inside_us, rows
+from pgle.costs.estimate.kernels import GRID_B, GRID_K, Matmul, matmul_us, measured_products
 from pgle.xla.targets import TABLE, find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
-ROWS = tables.rows("collectives.tsv")
+ROWS = rows("collectives.tsv")
 KEYS = sorted({(gpu, kind, group) for gpu, kind, group, _, _ in ROWS})
 
 
@@ -56,23 +52,23 @@ def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: 
 
 
 def test_no_shipped_matmul_is_faster_than_its_gpu() -> None:
-    for gpu, dtype, *_, tflops in tables.rows("matmuls.tsv"):
+    for gpu, dtype, *_, tflops in rows("matmuls.tsv"):
         assert float(tflops) < TABLE[gpu].peak_tflops({"f8": "f8e4m3fn"}.get(dtype, dtype))
 
 
 def test_a_point_of_the_table_is_read_as_it_stands() -> None:
     row = next(row for row in ROWS if row[:4] == ["h100-sxm", "all-gather", "8", str(1 << 31)])
-    assert tables.collective_us("h100-sxm", "all-gather", 8, 1 << 31) == pytest.approx(float(row[4]))
+    assert inside_us("h100-sxm", "all-gather", 8, 1 << 31) == pytest.approx(float(row[4]))
 
 
 def test_beyond_the_table_time_grows_with_the_bytes() -> None:
-    last, twice = (tables.collective_us("h100-sxm", "all-gather", 8, size) for size in (1 << 31, 1 << 32))
+    last, twice = (inside_us("h100-sxm", "all-gather", 8, size) for size in (1 << 31, 1 << 32))
     assert twice == pytest.approx(2 * last)
 
 
 def test_a_message_of_no_size_takes_the_shortest_time() -> None:
     least = min(float(row[4]) for row in ROWS if row[:3] == ["h100-sxm", "all-reduce", "8"])
-    assert tables.collective_us("h100-sxm", "all-reduce", 8, 0) == pytest.approx(least)
+    assert inside_us("h100-sxm", "all-reduce", 8, 0) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])

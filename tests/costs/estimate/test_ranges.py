@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.kernels import sort_passes
-from pgle.costs.estimate.ranges import (
+from pgle.costs.estimate.estimate import (
     ADDED_ROW_US,
     SWAPPED_ROW_US,
     Range,
     assumed_warnings,
+    estimator,
     opaque_calls,
     opaque_warnings,
     range_of,
 )
+from pgle.costs.estimate.kernels import sort_passes
 from pgle.schedule.predict import predict
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 from pgle.xla.targets import TABLE

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import By, Carried, carry, scale_by
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.reader import read_module

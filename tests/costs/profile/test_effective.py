@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.effective import Fault, effective_costs, effective_entries, profile_findings
 from pgle.costs.profile.files import decode_profile, read_profile
-from pgle.costs.profile.value import Cost, Profile
+from pgle.costs.profile.value import Cost, Fault, Profile, effective_costs, effective_entries, profile_findings
 
 FP = "0123456789abcdef0123456789abcdef"
 

@@ -15,7 +15,7 @@ from pgle.report.page.value import Section as Timed
 from pgle.report.schedules.schedule import Schedule, sections
 from pgle.report.timeline.picture import timeline as part
 from pgle.report.timeline.scene import panel_of
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.program import Stream, Timeline
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 HOSTILE = "</script><script>document.title='hacked'</script>"

@@ -14,7 +14,7 @@ from scenes import FOLDED, HALF_EXPOSED, timeline
 from pgle.report.timeline.perfetto import encode, render_trace
 from pgle.report.timeline.picture import GUTTER, MARGIN, WIDTH, lay_out, render_svg
 from pgle.report.timeline.scene import Lane, disjoint, followers, panel_of, text_timeline
-from pgle.schedule.timeline import Stream
+from pgle.schedule.program import Stream
 from pgle.xla.hlo.text import module_from_text
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,10 +9,10 @@ from statistics import median
 
 import pytest
 
-from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import complete_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.run.coverage import complete_file

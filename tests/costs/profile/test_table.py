@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.lookup.complete import complete_profile
-from pgle.costs.lookup.coverage import cover
-from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.coverage import cover
+from pgle.costs.profile.lookup import LookupTable, complete_profile, estimate_profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump

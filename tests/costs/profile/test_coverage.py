@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, cover
+from pgle.costs.profile.coverage import Coverage, ModuleCoverage, cover
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import estimate_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Module

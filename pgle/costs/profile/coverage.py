@@ -14,12 +14,20 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.estimate.ranges import is_opaque, range_of
-from pgle.costs.lookup.complete import FILLED, Estimate, fill
-from pgle.costs.lookup.table import LookupTable, Row
-from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, module_records, strip_remat
+from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
+from pgle.costs.profile.lookup import FILLED, Estimate, LookupTable, Row, fill
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Fault,
+    Finding,
+    Origin,
+    Profile,
+    effective_costs,
+    module_records,
+    profile_findings,
+    strip_remat,
+)
 from pgle.errors import UserError
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.collectives import is_done, stem

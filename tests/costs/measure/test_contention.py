@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import (
+from pgle.costs.measure.contention import (
     ASSUMED,
     Contention,
     Factors,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.lookup.contention import MIN_GAPS, Launch, measure_launch
+from pgle.costs.measure.contention import MIN_GAPS, Launch, measure_launch
 from pgle.costs.measure.naming import Filed, Naming
 from pgle.costs.profile.value import Origin, likely_kind
 from pgle.trace.table import Device, ModuleKey, Trace
