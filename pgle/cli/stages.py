@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -14,9 +13,24 @@ from pgle.cli.help import command
 from pgle.cli.paths import FOLDER, PATH, SHARE, leave_stdout
 
 if TYPE_CHECKING:
-    from pgle.files import AnyPath
     from pgle.run.stages.pipeline import PipelineRequest
     from pgle.run.stages.stage import StageRequest
+
+
+def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any) -> StageRequest:
+    """A stage as `opt.STAGE` asks for it; what is of no back end goes out of `options`.
+
+    With ``--json`` stdout is for results, and the program's own goes to stderr.
+    """
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.run.stages.stage import StageRequest
+    from pgle.xla.log.verdict import Bounds
+
+    words, run, flags = options.pop("words"), RunDirectory(options.pop("run_dir")), options.pop("flags")
+    if "min_collectives" in options:
+        fields["bounds"] = Bounds(options.pop("min_time_coverage"), options.pop("min_collectives"))
+    stdout: Literal[1, 2] = 2 if ctx.meta["pgle.as_json"] else 1
+    return StageRequest(stage, words, run, mode, **{"flags": flags, "stdout": stdout, **fields})
 
 
 @command(
@@ -27,9 +41,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.pass_context
 def run_command(
-    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, min_collectives: float, fail_slower: float, tunes: bool, **options: Any,
-) -> Answer[Any] | None:  # fmt: skip
+    ctx: click.Context, /, mode: Any, force: bool, fail_slower: float, tunes: bool, **options: Any
+) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
     After a failure or a change the same command goes on where it must: a stage is skipped while its command, flags and
@@ -45,14 +58,10 @@ def run_command(
     """
     from pgle.report.experiment import pipeline as report
     from pgle.report.text import say
-    from pgle.run.directory.directory import RunDirectory
     from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
     from pgle.run.stages.simulated import SimulatedBackEnd
-    from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.verdict import Bounds
 
-    bounds = Bounds(min_time_coverage, min_collectives)
-    stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2, bounds=bounds)
+    stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
     request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
     if tunes:
@@ -92,10 +101,7 @@ def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
 
 @command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)
 @click.pass_context
-def profile_command(
-    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    **options: Any,
-) -> Answer[Any] | None:  # fmt: skip
+def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: Any) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
 
     --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured without overlap, and
@@ -119,16 +125,7 @@ def profile_command(
     pgle profile -- python train.py --config x
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
-    from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.stage import StageRequest
-
-    request = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=_stdout(ctx))
-    return _run(ctx, request, options, force=force)
-
-
-def _stdout(ctx: click.Context) -> Literal[1, 2]:
-    """Where the program's stdout goes: with ``--json`` ours is for results."""
-    return 2 if ctx.meta["pgle.as_json"] else 1
+    return _run(ctx, _asked(ctx, "profile", options, mode), options, force=force)
 
 
 def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
@@ -156,9 +153,8 @@ def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, 
 )  # fmt: skip
 @click.pass_context
 def perf_command(
-    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: AnyPath | None, baseline: bool,
-    flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float, **options: Any,
-) -> Answer[Any] | None:  # fmt: skip
+    ctx: click.Context, /, profile: Any, baseline: bool, force: bool, **options: Any
+) -> Answer[Any] | None:
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
     The profile is given under a name that carries its hash, and the compilation cache is left aside, so that what runs
@@ -169,15 +165,11 @@ def perf_command(
     pgle perf --run-dir runs/a -- python train.py --config x
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
-    from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.verdict import Bounds
+    from dataclasses import replace
 
-    run = RunDirectory(run_dir)
-    used = None if baseline else profile or run.profile_to_use()
-    name: Literal["baseline", "perf"] = "baseline" if baseline else "perf"
-    bounds = Bounds(min_time_coverage, min_collectives)
-    request = StageRequest(name, words, run, name, used, flags, _stdout(ctx), bounds)
+    name = "baseline" if baseline else "perf"
+    request = _asked(ctx, name, options, name)
+    request = request if baseline else replace(request, profile=profile or request.run.profile_to_use())
     return _run(ctx, request, options, force=force)
 
 
@@ -211,8 +203,9 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) 
     from pgle.report.text import warn
     from pgle.run.stages.auto import AutoRequest, run_auto
 
-    result = run_auto(AutoRequest(words, stdout=_stdout(ctx), **options))
-    if not ctx.meta["pgle.as_json"]:
+    as_json = ctx.meta["pgle.as_json"]
+    result = run_auto(AutoRequest(words, stdout=2 if as_json else 1, **options))
+    if not as_json:
         if result.stage.rank:
             warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
             ctx.exit(not result.good)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.analysis import LEAST_SAVED, Finding, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import LAUNCHES_DIFFER, Change, Differences, Verdict
-from pgle.analyze.findings import LEAST_SAVED, Finding
 from pgle.analyze.layers import folded, short_source
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import Group

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.analysis import Finding, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective, Overlap
-from pgle.analyze.findings import Finding
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.window import Group, mean_breakdown

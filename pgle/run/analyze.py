@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.analysis import Finding, MeasuredStep, measure_step
 from pgle.analyze.differences import Differences, find_differences
-from pgle.analyze.findings import Finding
 from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
 from pgle.analyze.rules.communication import LEAST_HIDDEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pgle.analyze.findings import Evidence, Finding
+from pgle.analyze.analysis import Evidence, Finding
 from pgle.report.analyze import actions
 
 

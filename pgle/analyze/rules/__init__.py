@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import LEAST_SAVED, Finding, Found
-from pgle.analyze.rules import communication, device, program
+from pgle.analyze.analysis import LEAST_SAVED, Finding, Found, MeasuredStep
+from pgle.analyze.rules import communication, device
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ RULES: Mapping[str, Rule] = {
         "scatters of at least 5 % of the step", "openxla/xla#46225, #26371"),
     "slow-matmul": Rule(device.slow_matmuls, "slow matrix products", LEAST_SAVED,
         "matrix products below 50 % of the speed that XLA's table and a roofline give", f"{_OWN}; XLA's table"),
-    "off-tensor-cores": Rule(program.off_tensor_cores, "matrix products off the Tensor Cores", 0.01,
+    "off-tensor-cores": Rule(device.off_tensor_cores, "matrix products off the Tensor Cores", 0.01,
         "matrix products of at least 1 % of the step off the Tensor Cores, by kernel name, else by type and precision",
         _TENSORFLOW),
     "input-bound": Rule(device.input_bound, "idle between steps", 0.05,
@@ -71,18 +70,18 @@ RULES: Mapping[str, Rule] = {
     "short-kernels": Rule(device.short_kernels, "short kernels", 0.05,
         "kernels below 3 µs and the gaps before them take at least 5 % of the step", f"{_OWN}; NVIDIA blog: 2.9 µs",
         unclaimed=_NO_GRAPHS),
-    "memory": Rule(program.memory_limit, "memory near its limit", 0.95,
+    "memory": Rule(device.memory_limit, "memory near its limit", 0.95,
         "peak memory within 5 % of what a program can have", _OWN),
-    "rematerialised-by-xla": Rule(program.rematerialised_by_xla, "rematerialisation by XLA", 0.01,
+    "rematerialised-by-xla": Rule(device.rematerialised_by_xla, "rematerialisation by XLA", 0.01,
         "instructions that XLA computes again, of at least 1 % of the step", _OWN),
-    "needless-rematerialisation": Rule(program.rematerialised_for_nothing, "needless rematerialisation", 0.03,
+    "needless-rematerialisation": Rule(device.rematerialised_for_nothing, "needless rematerialisation", 0.03,
         "rematerialisation of at least 3 % of the step while half of the memory is free", _OWN),
-    "stale-profile": Rule(program.stale_profile, "stale profile", 0.1,
+    "stale-profile": Rule(device.stale_profile, "stale profile", 0.1,
         "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN, simulated=False),
-    "recompilation": Rule(program.recompilation, "repeated compilation", 1,
+    "recompilation": Rule(device.recompilation, "repeated compilation", 1,
         "another version of the main program between its steps, while XLA compiles", "Mocz, GPU/JAX Profiling",
         simulated=False),
-    "window": Rule(program.window, "more than steady steps in the trace", 1,
+    "window": Rule(device.window, "more than steady steps in the trace", 1,
         "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace", _OWN,
         simulated=False),
 }  # fmt: skip

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from statistics import median
 
-from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.analysis import ROWS, Evidence, Found, MeasuredStep, evidence_of, in_percent, in_words
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.findings import ROWS, Evidence, Found, evidence_of, in_percent, in_words
 from pgle.costs.estimate.communication import LAUNCH_US, Group, group_us
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
