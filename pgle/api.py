@@ -433,18 +433,13 @@ def scale(
         devices: numbers of GPUs; the smallest is compared with. Of files none.
         vary: values for placeholders in a command, by name; all combinations are tried.
         fit: of this varied name, whose values need more and more memory, take the last that fits.
-        target: GPU by name or description.
+        target: as of `rehearse`, and so are `flags`, `network_gb_s`, `choose`, `quiet_s` and `cached`.
         profile: measured costs, carried to every size; None: estimates stand in for them.
         measured_on: HLO dump that the profile was measured on; None: from its run directory, else the first row.
-        flags: XLA flags.
         devices_per_host: GPUs that share NVLink; None: as the target has.
-        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
-        choose: name of the step's module, or a regular expression, if a command compiles several.
-        quiet_s: stop a command that has compiled nothing new for so long.
         executor: where rows are made: ``processes`` of this machine, or ``dask://HOST:PORT``.
         output: folder for rows and page; None: a temporary one, which stays.
-        cached: keep compilations in the user's cache.
     """
     from tempfile import TemporaryDirectory
 
@@ -473,6 +468,32 @@ def scale(
         path = report.write_page(found)
         page, document = report.scale_page(found, path), report.document(found, path)
     return answer("scale", found, page, document, found.answer.good)
+
+
+def folder(path: StrPath = ".") -> Answer[Any]:
+    """The files of a folder, and the next thing to do with them.
+
+    Args:
+        path: the folder.
+    """
+    from pgle.report.experiment.begin import folder_page
+    from pgle.run.inputs.next_command import look
+
+    found = look(Path(path))
+    return Answer(found, folder_page(found), {}, True)
+
+
+def flags_explain(name: str) -> Answer[Any]:
+    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others measured.
+
+    Args:
+        name: of the flag or variable.
+    """
+    from pgle.report import flags as report
+    from pgle.xla.flags.catalogue import find
+
+    found = find(name)
+    return answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
 
 
 @dataclass(eq=False)

@@ -29,35 +29,9 @@ WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "re
 """Words in the names of XLA flags that name a file."""
 
 
-def folder(path: api.StrPath = ".") -> api.Answer[Any]:
-    """The files of a folder, and the next thing to do with them.
-
-    Args:
-        path: the folder.
-    """
-    from pgle.report.experiment.begin import folder_page
-    from pgle.run.inputs.next_command import look
-
-    found = look(Path(path))
-    return api.Answer(found, folder_page(found), {}, True)
-
-
-def flags_explain(name: str) -> api.Answer[Any]:
-    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others measured.
-
-    Args:
-        name: of the flag or variable.
-    """
-    from pgle.report import flags as report
-    from pgle.xla.flags.catalogue import find
-
-    found = find(name)
-    return api.answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
-
-
 TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
-    "folder": folder, "analyze": api.analyze, "verify": api.verify, "confirm": api.confirm, "compare": api.compare,
-    "predict": api.predict, "rehearse": api.rehearse, "flags_explain": flags_explain,
+    "folder": api.folder, "analyze": api.analyze, "verify": api.verify, "confirm": api.confirm, "compare": api.compare,
+    "predict": api.predict, "rehearse": api.rehearse, "flags_explain": api.flags_explain,
 }  # fmt: skip
 _PATH = {"type": "string", "format": "path"}
 _KINDS: Mapping[str, Mapping[str, Any]] = {

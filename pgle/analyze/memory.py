@@ -12,6 +12,7 @@ JAX_SHARE = 0.75
 says otherwise (docs.jax.dev, "GPU memory allocation")."""
 
 SHOWN = 20  # values at the peak that are kept
+_SIZES = ("peak_bytes", "arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes", "live_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,10 @@ def find_memory(module: Module, plan: BufferPlan, device_bytes: int | None) -> M
         share = int(device_bytes * JAX_SHARE)
         limit = share if plan.peak_bytes <= share else device_bytes
     return Memory(
-        peak_bytes=plan.peak_bytes,
-        arguments_bytes=plan.arguments_bytes,
-        outputs_bytes=plan.outputs_bytes,
-        constants_bytes=plan.constants_bytes,
-        temporary_bytes=plan.temporary_bytes,
+        **{name: getattr(plan, name) for name in _SIZES},
         at=plan.peak_at,
         at_op_name="" if at is None else at.op_name,
         live=tuple(_live(module, item) for item in plan.live[:SHOWN]),
-        live_bytes=plan.live_bytes,
         device_bytes=device_bytes,
         limit_bytes=limit,
     )

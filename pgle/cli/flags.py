@@ -19,7 +19,7 @@ from pgle.report.next_steps import after_lint
 from pgle.report.text import warn
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.process.environment import read_flag_file, user_flags
-from pgle.xla.flags.catalogue import catalogue, find, known_flags
+from pgle.xla.flags.catalogue import catalogue, known_flags
 from pgle.xla.flags.presets import preset, preset_names, purpose
 from pgle.xla.flags.text import parse_flags
 
@@ -57,11 +57,10 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     \b
     pgle flags explain xla_gpu_all_gather_combine_threshold_bytes
     """
-    setting = find(name)
-    page = report.setting_page(setting)
-    record = [section.key for section in page.sections if section.key == report.RECORD]
+    found = api.flags_explain(name)
+    record = [section.key for section in found.page.sections if section.key == report.RECORD]
     ctx.meta["pgle.sections"] = (*record, *ctx.meta["pgle.sections"])
-    return api.answer("flags", setting, page, {"setting": report.setting_json(setting)})
+    return found
 
 
 @flags_command.command(context_settings=_AS_TYPED, short_help="Check XLA flags against a jaxlib.", params=[

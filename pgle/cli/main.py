@@ -210,13 +210,10 @@ def _program() -> str:
 
 def look_around() -> int:
     """What `pgle` alone prints: the files of this folder, and the next command."""
-    from pathlib import Path
-
-    from pgle.report.experiment.begin import folder_page
+    from pgle import api
     from pgle.report.page.terminal import show
-    from pgle.run.inputs.next_command import look
 
-    show(folder_page(look(Path())))
+    show(api.folder().page)
     return 0
 
 

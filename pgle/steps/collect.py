@@ -13,10 +13,10 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from pgle.errors import UserError
 from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
@@ -38,7 +38,20 @@ TIME_KEYS: Mapping[str, float] = {
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
 LOSS_KEYS = ("loss", "learning/loss", "train_loss")
 MEMORY_KEYS = ("peak_memory_bytes", "peak_bytes_in_use")
-MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
+MARKS = {
+    "profiled": Mark.PROFILED,
+    "compiled": Mark.COMPILED,
+    "checkpoint": Mark.CHECKPOINT,
+    "near profiler": Mark.NEAR_PROFILER,
+    "near compile": Mark.NEAR_COMPILE,
+    "near checkpoint": Mark.NEAR_CHECKPOINT,
+}
+
+_Row: TypeAlias = Mapping[str, Any]
+_Rows: TypeAlias = Iterable[tuple[int, str, _Row | str]]
+"""Number and text of a line, and the record in it, or why there is none."""
+_Match: TypeAlias = Callable[[str], "_Row | str | None"]
+"""What of a line is a step; None: nothing."""
 
 
 def read_json_lines(lines: Iterable[str], source: str) -> Series:
@@ -82,7 +95,7 @@ def _no_table(source: str, error: csv.Error) -> UserError:
     return UserError(f"not a table of step times ({error})", where=source, remedy="check the file")
 
 
-def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
+def _json_rows(lines: Iterable[str]) -> _Rows:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -94,26 +107,23 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, An
         yield number, line, row if isinstance(row, dict) else "not a JSON object"
 
 
-def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str, Any] | str]]) -> Series:
+def _series(source: str, format: str, rows: _Rows) -> Series:
     steps: list[Step] = []
     malformed: list[Malformed] = []
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
-        if isinstance(row, str):
-            malformed.append(Malformed(number, line[:80], row))
-            continue
-        found = _step(row, len(steps))
+        found = row if isinstance(row, str) else _step(row, steps[-1].step + 1 if steps else 0)
         if isinstance(found, Step):
             steps.append(found)
         else:
             malformed.append(Malformed(number, line[:80], found))
-        simulated = simulated or _truth(row.get("simulated"))
+        simulated = simulated or (not isinstance(row, str) and _truth(row.get("simulated")))
     return make_series(source, format, steps, malformed=tuple(malformed), simulated=simulated)
 
 
-def _step(row: Mapping[str, Any], count: int) -> Step | str:
-    """The step of a record; `count` numbers it where the record does not; a reason where it is malformed."""
+def _step(row: _Row, count: int) -> Step | str:
+    """The step of a record; `count` numbers it if the record does not; a reason if it is malformed."""
     key = next((name for name in TIME_KEYS if name in row), None)
     if key is None:
         return "no step_time_s"
@@ -137,14 +147,14 @@ def _step(row: Mapping[str, Any], count: int) -> Step | str:
     )
 
 
-def _first(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
+def _first(row: _Row, names: Iterable[str]) -> float | None:
     for name in names:
         if name in row and (value := _number(row[name])) is not None:
             return value
     return None
 
 
-def _loss(row: Mapping[str, Any]) -> float:
+def _loss(row: _Row) -> float:
     """The loss; infinite where one was recorded that is no finite number, NaN where none was recorded."""
     for name in LOSS_KEYS:
         if name in row and row[name] not in (None, ""):
@@ -222,15 +232,6 @@ EVENT_REACH = 2
 """Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A step line that was recognised."""
-
-    step: int | None  # None where the line carries no number
-    seconds: float
-    loss: float
-
-
 def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
     """The steps of a console log.
 
@@ -244,29 +245,26 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         UserError: no line holds a step time, more do than `MOST_STEPS`, or the pattern is wrong.
     """
     if pattern is not None:
-        name, match = "pattern", _custom(pattern, source)
+        name, match = "pattern", _custom(pattern)
     else:
         is_maxtext = any(_MAXTEXT_LIKE in line for line in lines)
         name, match = ("maxtext", _maxtext) if is_maxtext else ("plain", _plain)
-    steps: list[Step] = []
-    malformed: list[Malformed] = []
+    series = _series(source, name, _console_rows(lines, match))
+    if not len(series):
+        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    if _only_grows(series.step_time_s.tolist()):
+        raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
+    return series
+
+
+def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
     events = _Events()
     for number, line in enumerate(map(_uncoloured, lines), 1):
-        check_count(source, len(steps) + len(malformed))
         found = match(line)
         if found is None:
             events.see(line)
-        elif isinstance(found, str):
-            malformed.append(Malformed(number, line.strip()[:80], found))
         else:
-            count = steps[-1].step + 1 if steps else 0
-            step = Step(count if found.step is None else found.step, found.seconds, found.loss, mark=events.step())
-            steps.append(step)
-    if not steps:
-        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
-    if _only_grows([step.step_time_s for step in steps]):
-        raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
-    return make_series(source, name, steps, malformed=tuple(malformed))
+            yield number, line.strip(), found if isinstance(found, str) else {**found, **events.step()}
 
 
 def _only_grows(seconds: list[float]) -> bool:
@@ -297,7 +295,7 @@ class _Events:
 
     def __init__(self) -> None:
         self._profiling = False
-        self._left = {Mark.NEAR_COMPILE: 0, Mark.NEAR_CHECKPOINT: 0, Mark.NEAR_PROFILER: 0, Mark.PROFILED: 0}
+        self._left: Counter[str] = Counter()  # steps that an event may still explain, by `MARKS`
 
     def see(self, line: str) -> None:
         if _EVENT_LIKE.search(line) is None:
@@ -305,40 +303,35 @@ class _Events:
         if _PROFILE_BEGINS.search(line):
             self._profiling = True
         elif _PROFILE_ENDS.search(line):
-            self._left[Mark.PROFILED] = 1  # the step in which it was stopped
-            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+            self._left["profiled"] = 1  # the step in which it was stopped
+            self._left["near profiler"] = EVENT_REACH
             self._profiling = False
         elif _PROFILE_WRITES.search(line):
-            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+            self._left["near profiler"] = EVENT_REACH
         if _CHECKPOINT.search(line):
-            self._left[Mark.NEAR_CHECKPOINT] = EVENT_REACH
+            self._left["near checkpoint"] = EVENT_REACH
         if _COMPILE.search(line):
-            self._left[Mark.NEAR_COMPILE] = EVENT_REACH
+            self._left["near compile"] = EVENT_REACH
 
-    def step(self) -> Mark:
-        mark = Mark.PROFILED if self._profiling else Mark.NONE
-        for flag, left in self._left.items():
-            if left > 0:
-                mark |= flag
-                self._left[flag] = left - 1
-        return mark
-
-
-_Match = Callable[[str], "_Line | str | None"]
+    def step(self) -> dict[str, bool]:
+        """The marks of a step."""
+        marks = dict.fromkeys((["profiled"] if self._profiling else []) + list(self._left), True)
+        self._left -= Counter(list(self._left))
+        return marks
 
 
 def _uncoloured(line: str) -> str:
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
-def _maxtext(line: str) -> _Line | str | None:
+def _maxtext(line: str) -> _Row | str | None:
     found = _MAXTEXT.search(line)
     if found is None:
         return "cut short" if _MAXTEXT_LIKE in line else None
-    return _checked(_integer(found["step"]), float(found["s"]), line)
+    return {"step": _integer(found["step"]), "seconds": found["s"], **_loss_in(line)}
 
 
-def _plain(line: str) -> _Line | str | None:
+def _plain(line: str) -> _Row | str | None:
     lower = line.lower()  # words are found many times quicker than by an expression
     step = _PLAIN_STEP.search(line) if "step" in lower or "iter" in lower else None
     if step is None:
@@ -349,7 +342,12 @@ def _plain(line: str) -> _Line | str | None:
         return None
     parts = named.groupdict()
     unit = (parts["unit"] or parts.get("paren") or (parts.get("suffix") or "s").lstrip("_")).lower()
-    return _checked(_integer(step["step"]), _float(named["t"]) * UNITS[unit], line)
+    return {"step": _integer(step["step"]), "seconds": _float(named["t"]) * UNITS[unit], **_loss_in(line)}
+
+
+def _loss_in(line: str) -> _Row:
+    found = _LOSS.search(line)
+    return {} if found is None else {"loss": found["loss"]}
 
 
 def _integer(text: str) -> int:
@@ -360,36 +358,22 @@ def _float(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _custom(pattern: str, source: str) -> _Match:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"not a regular expression ({error})", where="--pattern") from None
+def _custom(pattern: str) -> _Match:
+    compiled = re.compile(pattern)
     unit = next((name for name in ("s", "ms", "us") if name in compiled.groupindex), None)
     if unit is None:
         raise UserError("has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)")
 
-    def match(line: str) -> _Line | str | None:
+    def match(line: str) -> _Row | str | None:
         found = compiled.search(line)
         if found is None:
             return None
         groups = found.groupdict()
         try:
             step = _integer(groups["step"]) if groups.get("step") else None
-            return _checked(step, _float(groups[unit] or "nan") * UNITS[unit], f"loss {groups.get('loss') or ''}")
+            seconds = _float(groups[unit] or "nan") * UNITS[unit]
+            return {"step": step, "seconds": seconds, **_loss_in(f"loss {groups.get('loss') or ''}")}
         except ValueError:
             return "not a number"
 
     return match
-
-
-def _checked(step: int | None, seconds: float, line: str) -> _Line | str:
-    if reason := unfit(seconds):
-        return f"the step time {reason}"
-    if step is not None and step > LARGEST_STEP:
-        return "the step number is too large"
-    loss = _LOSS.search(line)
-    if loss is None:
-        return _Line(step, seconds, float("nan"))
-    value = float(loss["loss"])
-    return _Line(step, seconds, value if abs(value) <= LARGEST_LOSS else float("inf"))

@@ -127,25 +127,18 @@ class Trend:
         return math.sqrt(float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1))
 
 
-def make_entry(side: Side, *, time: str, name: str, hardware: str, commit: str = "", note: str = "") -> Entry:
+def make_entry(side: Side, **about: str) -> Entry:
     """The entry of the runs of a side.
+
+    Args:
+        about: its time, name and hardware, also commit and note.
 
     Raises:
         UserError: a run has no steady step, or runs are in other units.
     """
     check_runs(side.runs)
-    return Entry(
-        time=time,
-        name=name,
-        hardware=hardware,
-        commit=commit,
-        median_s=side.median_s,
-        spread=side.spread,
-        runs=len(side.runs),
-        steps=side.steps,
-        simulated=side.simulated,
-        note=note,
-    )
+    figures = {"runs": len(side.runs), "steps": side.steps, "simulated": side.simulated}
+    return Entry(median_s=side.median_s, spread=side.spread, **figures, **about)  # type: ignore[arg-type]
 
 
 def parse_entry(row: object) -> Entry:
