@@ -36,8 +36,10 @@ class _Bandwidth(Between):
         return super().convert(found[1], param, ctx) / (1 if found[2] in (None, "GB/s") else 8)
 
 
-class _Share(click.FloatRange):
+class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
     """``2%`` or ``0.02``."""
+
+    name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The share, 0 to 1."""

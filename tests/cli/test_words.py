@@ -105,7 +105,7 @@ def test_completion_imports_no_command(tmp_path: Path) -> None:
     code += "from pgle.cli.main import group\ntry: group.main(prog_name='pgle')\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "plain,convert" in done.stdout
-    assert "pgle.cli.convert" not in done.stdout.split()
+    assert "pgle.cli.profiles" not in done.stdout.split()
 
 
 AS_THE_DOCS_SAY = {
