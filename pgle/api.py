@@ -619,19 +619,21 @@ def _asked(
 
     from pgle.run.capture.captured import check_fits
     from pgle.run.capture.lowered_step import lowered_step
-    from pgle.run.rehearse_program import RehearseCommand
+    from pgle.run.rehearse_program import RehearseCommand, is_program
 
-    shape = topology or (f"1x1x{devices}" if devices else None)
-    words: tuple[str, ...]
-    if callable(step):
+    shape, is_path = topology or (f"1x1x{devices}" if devices else None), isinstance(step, str | os.PathLike)
+    if is_path or isinstance(step, Sequence):
+        words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
+        if args:
+            raise UserError("takes no arguments: it is no function", where=words[0])
+        if is_path and is_program(words):
+            remedy = "name one; to start a program give a list of words"
+            raise UserError("is no module, no folder of dumps and no run directory", where=words[0], remedy=remedy)
+    else:
         module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
         words = (str(module),)
         if shape is not None:
             check_fits(module, shape)
-    elif args:
-        raise UserError("takes no arguments: it is no function", where=str(step))
-    else:
-        words = (str(_file(step)),) if isinstance(step, str | os.PathLike) else tuple(step)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
     return RehearseCommand(
         words, known, target or "", shape, devices, tuple(flags), out, choose, quiet_s, cached, network_gb_s

@@ -142,3 +142,9 @@ def test_a_step_that_jax_cannot_lower(step: Any, args: Any, message: str) -> Non
 def test_a_path_takes_no_arguments() -> None:
     with pytest.raises(pgle.UserError, match=r"step\.mlir: takes no arguments"):
         pgle.rehearse("step.mlir", 1.0)
+
+
+@pytest.mark.parametrize("word", ["python", "nowhere.mlir"])
+def test_a_path_starts_no_program(word: str) -> None:
+    with pytest.raises(pgle.UserError, match=f"{word}: is no module, no folder of dumps and no run directory"):
+        pgle.rehearse(word)

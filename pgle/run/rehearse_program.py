@@ -143,7 +143,7 @@ def launch(command: RehearseCommand) -> Launch:
     if command.topology and "--devices" not in options:
         options += ["--devices", str(devices_in(command.topology))]
     options += [f"--flag={flag}" for flag in command.flags]
-    return Launch(command.words if _is_program(command) else UNKNOWN, tuple(options))
+    return Launch(command.words if is_program(command.words) else UNKNOWN, tuple(options))
 
 
 def measure(command: RehearseCommand) -> str:
@@ -164,7 +164,7 @@ def tune_line(command: RehearseCommand) -> str:
     options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
     folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
-    words = ("--", *kept_argv(given.words)) if _is_program(given) else given.words
+    words = ("--", *kept_argv(given.words)) if is_program(given.words) else given.words
     return typed("pgle", "tune", *options, *flags, "-o", folder, *words)
 
 
@@ -182,10 +182,10 @@ def _named(command: RehearseCommand, *names: str) -> list[str]:
     return words
 
 
-def _is_program(command: RehearseCommand) -> bool:
-    """Whether the words start a program: several, or one that is no folder and no module."""
-    first = Path(command.words[0])
-    return len(command.words) > 1 or not first.exists() or (first.is_file() and _starts_as_program(first))
+def is_program(words: Sequence[str]) -> bool:
+    """Whether words start a program: several, or one that is no folder and no module."""
+    first = Path(words[0])
+    return len(words) > 1 or not first.exists() or (first.is_file() and _starts_as_program(first))
 
 
 def _starts_as_program(path: Path) -> bool:
@@ -213,7 +213,7 @@ def prepared(
         devices_in(command.topology)
     if command.profile:
         read_profile(Path(command.profile))
-    if command.flags and _is_program(command):
+    if command.flags and is_program(command.words):
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
@@ -229,7 +229,7 @@ def prepared(
 def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
     """The setting for the devices that a captured step is for, which the program decides."""
     setting = replace(setting, warnings=(*command.doubts, *setting.warnings))
-    if not (_is_program(command) or (command.typed and command.topology)):
+    if not (is_program(command.words) or (command.typed and command.topology)):
         return setting
     devices = _devices(command)
     setting = replace(setting, assumed=devices.assumed and not command.typed)
@@ -253,7 +253,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
             remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
             raise UserError("no such file or folder", where=first, remedy=remedy)
-        if not _is_program(command):
+        if not is_program(command.words):
             return [first], CapturedProgram()
         check_program(command.words)
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
