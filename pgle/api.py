@@ -624,6 +624,8 @@ def _asked(
     shape, is_path = topology or (f"1x1x{devices}" if devices else None), isinstance(step, str | os.PathLike)
     if is_path or isinstance(step, Sequence):
         words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
+        if not words:
+            raise UserError("no step is given", remedy="give a function, a path or the words of a command")
         if args:
             raise UserError("takes no arguments: it is no function", where=words[0])
         if is_path and is_program(words):
