@@ -621,8 +621,9 @@ def _asked(
     from pgle.run.capture.lowered_step import lowered_step
     from pgle.run.rehearse_program import RehearseCommand, is_program
 
-    shape, is_path = topology or (f"1x1x{devices}" if devices else None), isinstance(step, str | os.PathLike)
-    if is_path or isinstance(step, Sequence):
+    shape = topology or (f"1x1x{devices}" if devices else None)
+    if isinstance(step, str | os.PathLike | Sequence):
+        is_path = isinstance(step, str | os.PathLike)
         words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
         if not words:
             raise UserError("no step is given", remedy="give a function, a path or the words of a command")
