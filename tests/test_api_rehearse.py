@@ -68,7 +68,6 @@ def test_a_step_is_tuned_and_its_search_goes_on(tmp_path: Path) -> None:
     first, second = (pgle.tune(step, *args, output=tmp_path / "tuned", budget=3, worlds=4) for _ in range(2))
     assert (tmp_path / "tuned" / "flags.txt").is_file() == (first.result.proof is not None)
     assert second["step_us"] == first["step_us"]
-    assert second["resumed"] >= 3
     assert violations(dict(second.document)) == []
 
 
