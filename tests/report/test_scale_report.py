@@ -198,3 +198,9 @@ def test_a_step_without_an_end_has_no_largest_value(most: float | None) -> None:
     page = scale_page(found(row(8, 1e5, most_us=most)))
     assert page.table is not None
     assert str(page.table.rows[0][1]).endswith("–)") == (most is None)
+
+
+def test_a_profile_of_other_work_says_so() -> None:
+    said = "The profile is of another batch, program or jax: profile the same work per GPU."
+    assert said in scale_page(found(row(8, 1e5, covered_share=0.02))).notes
+    assert said not in scale_page(found(row(8, 1e5, covered_share=0.99), row(64, 1e5, covered_share=0.4))).notes

@@ -99,9 +99,9 @@ def between(low: str, high: str) -> str:
 
 
 def shares(values: Iterable[float]) -> str:
-    """Shares as a range, the smaller first."""
-    low, *_, high = sorted(values) if not isinstance(values, tuple) or len(values) != 1 else (values[0], values[0])
-    return between(share(low), share(high))
+    """Shares as a range, the smallest first; one alone as it is."""
+    ordered = sorted(values)
+    return between(share(ordered[0]), share(ordered[-1]))
 
 
 def _cell(value: float | None, scale: float, decimals: int, *, signed: bool = False, least: float = 0.0) -> str:

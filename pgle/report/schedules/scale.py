@@ -35,6 +35,7 @@ MISSING = 3  # sizes without a step, in the verdict
 ABOVE = 1.02  # efficiency that is explained
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
+LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
 NARROW = 10  # sizes that one chart has room for
 VARY = "--vary mesh=A,B and {mesh} in the command"
 MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
@@ -269,14 +270,15 @@ def _notes(found: Scaling) -> Iterator[str]:
     shares = [item.row.covered_share for item in answer.rows if item.row.covered_share is not None]
     if shares:
         yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
+        if max(shares) < LITTLE_COVERED:
+            yield "The profile is of another batch, program or jax: profile the same work per GPU."
     if answer.first is not None:
         above = max(answer.best, key=lambda item: item.scaling or 0.0)
         if (above.scaling or 0.0) > ABOVE:
             yield _why_above(above.row, answer.best[0].row)
-        yield (
-            "Efficiency: work per second and GPU against the first row; a program scales if it keeps "
-            f"{figures.share(BREAKS, 0)}. Exposed: the GPU waits, nothing computes."
-        )
+        scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
+        what = f"Efficiency: work per second and GPU against the first row; {scales}. " if len(there) > 1 else ""
+        yield f"{what}Exposed: the GPU waits, nothing computes."
         yield f"Not modelled: {NOT_MODELLED}."
 
 
