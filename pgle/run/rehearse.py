@@ -58,13 +58,8 @@ UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
 def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> list[str]:
-    """Whether memory is so short that XLA schedules for memory and not for speed.
-
-    Args:
-        compiled: with LHS.
-        allocator_bytes: what the job's allocator has; 0: unknown.
-        target: the GPU.
-    """
+    """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory and not for
+    speed."""
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
     need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
@@ -83,12 +78,8 @@ def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Tar
 
 
 def near_limit(need: int, have: int) -> list[str]:
-    """Whether a program is so near the memory limit that a small change of its memory changes what XLA makes of it.
-
-    Args:
-        need: bytes that XLA plans for.
-        have: bytes of the job's allocator.
-    """
+    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA makes of a
+    program."""
     if abs(need - have) > NEAR * have:
         return []
     return [
@@ -115,12 +106,7 @@ def unread_warnings(prediction: Prediction, placed: Iterable[Placement]) -> list
 
 
 def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """The unknowns of the custom calls of a scheduled module: their costs, or how they would be partitioned.
-
-    Args:
-        module: the module.
-        measured: names of instructions whose costs are.
-    """
+    """The unknowns of the custom calls of a scheduled module: their costs, or how they would be partitioned."""
     lines = opaque_warnings(module, measured)
     targets = {item.custom_call_target for item in module.walk()}
     if TPU_KERNEL in targets:
@@ -138,12 +124,7 @@ def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]
 
 
 def lhs_warnings(flags: Iterable[str], *, runs: bool) -> list[str]:
-    """Whether LHS runs though the user's flags turn it off.
-
-    Args:
-        flags: of the user, ``--name=value``; the last of a name counts.
-        runs: whether the compilation left a schedule dump of LHS.
-    """
+    """Whether LHS runs though the user's flags turn it off."""
     if not runs or FlagList(tuple(map(typed_flag, flags))).is_true(LHS) is not False:
         return []
     return [

@@ -202,12 +202,8 @@ def by_file(command: RehearseCommand, setting: Setting) -> RehearseCommand:
 def prepared(
     command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
 ) -> Iterator[tuple[Path, Setting]]:
-    """The folder for all files, and everything that is decided before the first compilation.
-
-    Args:
-        command: the command line.
-        resumes: whether a folder holds what can be gone on with; it is kept after a failure.
-    """
+    """The folder for all files, and everything that is decided before the first compilation; `resumes` says whether
+    a folder holds what can be continued, and is kept after a failure."""
     load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
         devices_in(command.topology)

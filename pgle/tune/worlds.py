@@ -97,12 +97,7 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
 
 
 def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:
-    """Microseconds of a scheduled module's step in each of some worlds.
-
-    Args:
-        among: the worlds.
-        module: scheduled.
-        found: its prediction, of which costs, launch gaps and contention are taken.
-    """
+    """Microseconds of a scheduled module's step in each world, with costs, launch gaps and contention of its
+    prediction."""
     shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
     return tuple(step_in(world, found.program, shapes, found.launch, found.contention) for world in among)

@@ -114,11 +114,8 @@ def installed(python: str | None = None) -> Installed:
 
 
 def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
-    """Ask the jaxlib of `python` (default: ours) about each flag.
-
-    Args:
-        flags: the flags with their values; malformed ones are asked as they stand.
-        python: the interpreter the user's program runs under.
+    """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are asked as they
+    stand.
 
     Raises:
         UserError: the interpreter does not run or has no jaxlib.
@@ -199,12 +196,8 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
 
 
 def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
-    """The problems of the flags.
-
-    Args:
-        flags: as XLA reads them.
-        jaxlib: a release to hold them against by the catalogue; the installed one is asked where None.
-        python: the interpreter whose jaxlib is asked; default: ours.
+    """What is wrong with the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
+    ours).
 
     Raises:
         UserError: the interpreter has no jaxlib, or `jaxlib` is no version.

@@ -201,14 +201,8 @@ def _say(text: str) -> None:
 def capture_environment(base: Mapping[str, str], folder: Path, devices: Devices, target: Target) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
-    The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs.
-
-    Args:
-        base: the environment of the user.
-        folder: for the modules.
-        devices: virtual CPU devices, and their slices and hosts; the job's if the command starts
-            several processes.
-        target: the GPU that the program sees.
+    The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs. The devices
+    are the job's if the command starts several processes.
     """
     given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]

@@ -367,12 +367,8 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
 
 
 def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
-    """The topology that a program's step is compiled for, and what to say where it is not the one that was asked for.
-
-    Args:
-        module: the step, a dump of jax.
-        topology: ``SxHxD``, of the devices that the program was given.
-    """
+    """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of the program's
+    devices."""
     given, own = math.prod(int(part) for part in topology.split("x")), devices_of(module)
     if own is None or own == given:
         return topology, ()

@@ -65,13 +65,7 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
 def lowered_steps(
     build: Callable[[int], Sequence[Any]], devices: Sequence[int], folder: Path
 ) -> tuple[list[Path], dict[int, str]]:
-    """The modules of a step at several sizes, and of each size that has none why.
-
-    Args:
-        build: from a number of devices to the step and its arguments; it may raise ValueError.
-        devices: the sizes.
-        folder: for the files.
-    """
+    """The modules of a step at several sizes, and of each other size why not; `build` may raise ValueError."""
     found, unfit = [], {}
     for count in devices:
         place = folder / str(count)

@@ -49,12 +49,7 @@ class _Entry(msgspec.Struct):
 
 
 class Cache:
-    """A folder of compilations.
-
-    Args:
-        folder: may be absent.
-        limit_bytes: of all of them together; 0: nothing is kept.
-    """
+    """A folder of compilations, which may be absent; `limit_bytes` of all of them together, 0 keeps nothing."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder

@@ -113,13 +113,8 @@ def check_room(folder: Path) -> None:
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
-    """The error for a compilation that ended without an answer: XLA's own line where it left one.
-
-    Args:
-        code: what the process returned; negative for a signal.
-        log: its output.
-        flags: XLA flags that the user gave.
-    """
+    """The error for a compilation that ended without an answer (`code`; negative: a signal): XLA's own line, if
+    there is one."""
     text = log.read_text(errors="replace")[-TAIL:]
     if (refused := flag_refusal(text)) is not None:
         reason = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"

@@ -105,12 +105,8 @@ class Session:
         self._predicted: dict[Path, Prediction] = {}
 
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
-        """One schedule. The first with LHS shows whether later ones can be made by the scheduling passes alone.
-
-        Args:
-            name: of its folder.
-            flags: all XLA flags of this schedule.
-            profile: of costs.
+        """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
+        later ones.
 
         Raises:
             UserError: as `Compiler.compile`.

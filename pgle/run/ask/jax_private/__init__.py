@@ -224,13 +224,7 @@ class Plugin:
         self._api: int = self._library.GetPjrtApi()
 
     def compile_only(self, topology: int, code: bytes, form: str, options: bytes) -> None:
-        """Compile a program for a topology; the executable is left to the end of the process.
-
-        Args:
-            topology: of `topology`.
-            code: StableHLO text or bytecode, or a serialized HloModuleProto.
-            form: ``mlir`` or ``hlo``.
-            options: a serialized CompileOptionsProto.
+        """Compile a program (``mlir`` or ``hlo``) for a topology; the executable is left to the end of the process.
 
         Raises:
             XlaError: XLA fails to compile.

@@ -70,12 +70,7 @@ NO_PROGRAM, DUMP_IR = "neither StableHLO nor HLO", "dump modules with JAX_DUMP_I
 
 
 def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""]:
-    """``mlir`` (text or bytecode), ``hlo`` (proto), ``hlo-text``; empty: none of them.
-
-    Args:
-        name: the file's name, whose suffixes tell a proto.
-        data: its content, decompressed.
-    """
+    """``mlir`` (text or bytecode), ``hlo`` (proto, by the file's name), ``hlo-text``; empty: none of them."""
     if data.startswith(MLIR_BYTECODE) or _MLIR_TEXT.match(data):
         return "mlir"
     if data[:4096].lstrip().startswith(b"HloModule"):

@@ -21,13 +21,7 @@ CHANGED_FACTS_S = 1.0
 
 
 class Hook:
-    """The hook of one process.
-
-    Args:
-        config: ``capture``, ``window``, ``flags`` (added to XLA_FLAGS by pgle).
-        place: the files of this rank.
-        jax: the module, freshly imported.
-    """
+    """The hook of one process, with the files of its rank (`place`)."""
 
     def __init__(self, config, place, jax):
         self.pid = os.getpid()
@@ -66,12 +60,8 @@ class Hook:
     # Steps.
 
     def begin_step(self, number, source):
-        """A step begins: the one before ends.
-
-        Args:
-            number: of the step; None: counted.
-            source: ``annotation``, ``api`` or ``console``; the first that is seen counts, the console only alone.
-        """
+        """A step begins: the one before ends. Steps without a number are counted. Of the sources (``annotation``,
+        ``api``, ``console``) the first counts, the console only alone."""
         if os.getpid() != self.pid:
             return
         now = time.perf_counter()
@@ -298,13 +288,10 @@ def own_traces(jax, on_start, on_stop):
 
 
 class AutoPgle:
-    """Listens to jax's compiler without changing what it prints.
+    """Listens to jax's compiler without changing what it prints; what it saw is the fact ``auto_pgle``.
 
-    Args:
-        facts: where what was seen is noted, under ``auto_pgle``.
-        jax: the module.
-        wordings: regular expressions of its messages: ``recompiled`` (module, bytes of costs); ``loaded``, ``missed``
-            and ``hits`` (module).
+    Wordings are regular expressions of messages: ``recompiled`` (module, bytes of costs); ``loaded``, ``missed``,
+    ``hits`` (module).
     """
 
     def __init__(self, facts, jax, wordings):

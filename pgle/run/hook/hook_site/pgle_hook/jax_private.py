@@ -65,14 +65,11 @@ def process_of():
 
 
 def python_calls(new_data, new_rebuild):
-    """Have every call of a jitted function that comes through Python ask us.
+    """Have every call of a jitted function that comes through Python ask us. Whether this jax can.
 
     Args:
-        new_data: called in place of jax's function, with that function first: what C++ needs to make the next call.
+        new_data: called with jax's function first: what C++ needs to make the next call.
         new_rebuild: likewise: whether C++ has to forget a jitted function.
-
-    Returns:
-        Whether this jax has both.
     """
     pjit = sys.modules.get("jax._src.pjit")
     data = getattr(pjit, "_get_fastpath_data", None)
@@ -242,15 +239,8 @@ def _answer_costs(kind, backend, modules):
 
 
 def signature(module, least):
-    """A module with the arguments, results and shardings of another whose results are zeros.
-
-    Args:
-        module: the other.
-        least: bytes of arguments and results.
-
-    Returns:
-        The module; None where there are fewer bytes, or GSPMD is to decide how a result is sharded.
-    """
+    """A module with the arguments, results and shardings of another whose results are zeros; None if arguments and
+    results have fewer than `least` bytes, or GSPMD is to decide how a result is sharded."""
     ir = importlib.import_module("jaxlib.mlir.ir")
     main = next(item for item in module.body.operations if _symbol(item) == "main")
     results = list(main.type.results)
@@ -350,12 +340,8 @@ def hlo_of(call):
 
 
 def results_of(call, values):
-    """Arrays as an execution returns them.
-
-    Args:
-        call: jax's record of an executable.
-        values: called with a shape and a dtype: the NumPy array that each device holds.
-    """
+    """Arrays as an execution returns them; `values` gives the NumPy array of a shape and dtype that each device
+    holds."""
     jax = sys.modules["jax"]
     found, out = [], call.out_handler
     for number, aval in enumerate(out.out_avals):

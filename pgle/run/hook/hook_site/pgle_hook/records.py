@@ -40,11 +40,8 @@ class Place:
         self._is_shared = rank != self._config["rank"]
 
     def join(self, process_of):
-        """Take the rank that the program gave to jax, if no variable gave one; returns whether it is another.
-
-        Args:
-            process_of: the number of this process and of how many; asked only where it counts.
-        """
+        """Take the rank that the program gave to jax (number, of how many), if no variable gave one; whether it is
+        another."""
         if self._told is not None or not self._config["launchers"]:
             return False
         number, count = process_of()
@@ -119,12 +116,8 @@ KEPT_TIMES = 200
 class StepWriter:
     """Appends JSON lines to the rank's steps file, which is made with the first step.
 
-    Whole lines at once, so that what a killed program leaves is valid.
-
-    Steps are noted by the program's thread, which then continues at once, and written by the hook's.
-
-    Args:
-        place: the files of this rank; with several processes of one rank, later ones get their pid into the name.
+    Whole lines at once, so that what a killed program leaves is valid. The program's thread notes steps and continues
+    at once; the hook's writes them. With several processes of one rank, later ones get their pid into the name.
     """
 
     def __init__(self, place):
@@ -169,12 +162,7 @@ class StepWriter:
 
 
 class Facts:
-    """The facts file of one process, renewed while the program runs: a killed program leaves the last one.
-
-    Args:
-        place: the files of this rank.
-        jax: the module; asked for devices only once the program has made them.
-    """
+    """The facts file of one process, renewed while the program runs: a killed program leaves the last one."""
 
     def __init__(self, place, jax):
         self._place = place

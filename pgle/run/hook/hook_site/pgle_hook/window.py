@@ -28,11 +28,7 @@ LONGER = "let it run longer, or trace all of it: --window all"
 
 
 class Window:
-    """Decides when the profiler opens and closes; opens once.
-
-    Args:
-        text: as the user gave it; checked by the launcher.
-    """
+    """Decides when the profiler opens and closes; opens once. The launcher has checked the text."""
 
     def __init__(self, text):
         kind, _, rest = text.partition(":")
@@ -56,11 +52,7 @@ class Window:
         self._why_not = "" if self.state == "waiting" else "not asked for"
 
     def wants_executions(self, source):
-        """Whether executions decide anything: not where the program marks its steps itself.
-
-        Args:
-            source: of steps: ``annotation``, ``api``, ``console`` or None.
-        """
+        """Whether executions decide anything: not where the program marks its steps itself (`source`)."""
         if self.kind == "seconds":
             return self.state == "waiting"
         return self.kind == "auto" and self.state != "done" and source in (None, "console")

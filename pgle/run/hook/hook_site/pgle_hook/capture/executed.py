@@ -30,12 +30,8 @@ EFFORT = {
 
 
 class Executed:
-    """Counts the executions of every module.
-
-    Args:
-        path: file for the program's Python, and its modules by the names of their dumps.
-        given: XLA_FLAGS as pgle started the command; others are set by a script or the program itself, and written.
-    """
+    """Counts executions of every module, in a file next to facts about the program; `given`: XLA_FLAGS as pgle set
+    them."""
 
     def __init__(self, path, given):
         self._path = path
@@ -81,12 +77,8 @@ class Executed:
         self._write()
 
     def note(self, kind, name):
-        """Note a module.
-
-        Args:
-            kind: ``of_jax``; ``uncomputed``: its results were zeros; ``not_lowered``: not for GPUs.
-            name: of its dump; of one that was not computed, of its function.
-        """
+        """Note a dump as ``of_jax`` or ``not_lowered`` (for GPUs), or a function as ``uncomputed``: its results were
+        zeros."""
         if name not in self._about[kind]:
             self._about[kind].append(name)
             self._write()
@@ -151,14 +143,8 @@ def _is_installed(name):
 
 
 def _given_options(arguments):
-    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort.
-
-    Args:
-        arguments: of a compilation; one of them is xla_client's CompileOptions.
-
-    Returns:
-        Names of flags, or of settings of jax (``jax_optimization_level``), with their values as text.
-    """
+    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort,
+    as names of flags or of settings of jax (``jax_optimization_level``) with their values as text."""
     options = jax_private.options_in(arguments)
     build = options.executable_build_options
     found = [
@@ -203,12 +189,7 @@ MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE",
 
 
 class Uncomputed:
-    """Which modules are large, and what they return.
-
-    Args:
-        executed: the record, which gets the names of the modules that were not executed.
-        is_zeros: whether an execution returns zeros by itself, given jax's record of it.
-    """
+    """Which modules are large, and what they return; `is_zeros` knows whether an execution returns zeros by itself."""
 
     def __init__(self, executed, is_zeros):
         self._executed = executed
@@ -217,12 +198,7 @@ class Uncomputed:
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
 
     def results(self, call, execute):
-        """The results of one execution.
-
-        Args:
-            call: jax's record of the executable.
-            execute: executes it.
-        """
+        """The results of one execution, given jax's record of the executable and what executes it."""
         if id(call) not in self._large:
             is_large = guarded(lambda: jax_private.may_be_left_out(call) and _is_large(call))
             self._judge(call, bool(is_large) or self._is_zeros(call))

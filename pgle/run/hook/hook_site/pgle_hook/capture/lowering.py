@@ -144,15 +144,8 @@ POLL_S = 0.02
 
 
 def partition(dumped, module, compile_, given, targets):
-    """Partition a module, if it holds custom partitioning, and put the result next to its dump.
-
-    Args:
-        dumped: the file of its dump by jax, StableHLO.
-        module: jax's module, lowered for GPUs.
-        compile_: jax's function that compiles a module on a backend.
-        given: what `compile_` gets after backend and module.
-        targets: texts of a GpuTargetConfigProto, the one with most fields first.
-    """
+    """Partition a module lowered for GPUs, if it holds custom partitioning, and put the result next to its dump by
+    jax."""
     options = jax_private.options_in(given)
     if options.num_partitions < 2 or not dumped.endswith("_compile.mlir") or not _asks(dumped):
         return
