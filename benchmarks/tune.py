@@ -37,7 +37,6 @@ from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.tune import AT_ONCE, SAME_STEP, TuneRequest, Tuning, begun, open_bench, tune
 from pgle.tune.search import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
-from pgle.xla.targets import load_target
 
 FRESH = ((71, Spread()), (72, Spread(0.2, 0.4, 40.0)))
 """Seeds and spreads that no search uses."""
@@ -80,11 +79,9 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
 
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
-    asked = RehearseCommand(program.words, target="h100", topology=program.topology, out=str(out))
-    with prepared(asked, resumes=begun) as (folder, setting):
-        request = TuneRequest(
-            setting, load_target("h100"), folder, topology=program.topology, budget=budget, cached=False
-        )
+    asked = RehearseCommand(program.words, target="h100", topology=program.topology, out=str(out), cached=False)
+    with prepared(asked, resumes=begun) as (_, given):
+        request = TuneRequest(**vars(given), budget=budget)
         began, before = time.perf_counter(), _cpu_s()
         found = tune(request)
         wall_s, cpu_s = time.perf_counter() - began, _cpu_s() - before
@@ -106,14 +103,14 @@ def speed(module: Path, out: Path) -> Iterator[str]:
     """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20 side by side."""
     size = _TOPOLOGY.search(module.name)
     shape = f"1x{size[1]}x{size[2]}" if size else None
-    asked = RehearseCommand((str(module),), target="h100", topology=shape, out=str(out / "speed"))
+    asked = RehearseCommand((str(module),), target="h100", topology=shape, out=str(out / "speed"), cached=False)
     threshold, late = (
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
         "xla_gpu_experimental_parallel_collective_overlap_limit",
     )
     with (
-        prepared(asked) as (folder, setting),
-        open_bench(TuneRequest(setting, load_target("h100"), folder, cached=False)) as bench,
+        prepared(asked) as (_, given),
+        open_bench(TuneRequest(**vars(given))) as bench,
     ):
         bench.start()
         compiler = bench.session.compiler

@@ -24,7 +24,6 @@ from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.tune import TuneRequest, open_bench
 from pgle.tune.moves import MIB, Axis, Flags
 from pgle.tune.search import Trial, holds_up, judge, search
-from pgle.xla.targets import load_target
 
 UNSET = ""
 SIZES = [str(int(size * MIB)) for power in range(7) for size in (2**power, 1.5 * 2**power)]
@@ -81,7 +80,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")
-        with prepared(asked) as (out, setting), open_bench(TuneRequest(setting, load_target("h100"), out)) as bench:
+        with prepared(asked) as (_, given), open_bench(TuneRequest(**vars(given))) as bench:
             bench.start()
             pgle = bench.pgle
             known: dict[str, Trial] = {}

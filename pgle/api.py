@@ -396,21 +396,18 @@ def tune(
     from dataclasses import replace
 
     from pgle.report.schedules import tune as report
-    from pgle.run.rehearse_program import by_file, launch, of_run, prepared
+    from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import TuneRequest, begun, tune
-    from pgle.xla.targets import load_target
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
-    asked = of_run(asked)
-    with prepared(asked, resumes=begun) as (out, setting):
-        request = TuneRequest(
-            setting=setting, target=load_target(asked.target), out=out, topology=asked.topology, cached=asked.cached,
-            profile=Path(asked.profile) if asked.profile else None, network_gb_s=asked.network_gb_s, budget=budget,
-            time_limit_s=time_limit_s, memory_limit=memory_limit_bytes, worlds=worlds, seed=seed,
-        )  # fmt: skip
+    with prepared(asked, resumes=begun) as (known, given):
+        request, out = TuneRequest(
+            **vars(given), budget=budget, time_limit_s=time_limit_s, memory_limit=memory_limit_bytes, worlds=worlds,
+            seed=seed,
+        ), given.out  # fmt: skip
         with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
             found = tune(request, on_trial=on_trial, on_phase=on_phase)
-        found = replace(found, launch=launch(by_file(asked, setting)))
+        found = replace(found, launch=launch(known))
         page = report.write_pages(found, out)
     return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 

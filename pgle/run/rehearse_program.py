@@ -60,19 +60,10 @@ class RehearseCommand:
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture the modules if the words start a program, then rehearse."""
-    command = of_run(command)
-    with prepared(command) as (out, setting):
-        command = by_file(command, setting)
-        request = RehearseRequest(
-            setting=setting,
-            target=load_target(command.target),
-            out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
-            profile=Path(command.profile) if command.profile else None,
-            topology=command.topology,
-            network_gb_s=command.network_gb_s,
-            cached=command.cached,
-        )
-        return replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
+    with prepared(command) as (known, request):
+        is_inside = request.setting.module.is_relative_to(request.out)
+        request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)
+        return replace(rehearse(request, on_phase), tune=tune_line(known), measure=measure(known))
 
 
 def of_run(given: RehearseCommand) -> RehearseCommand:
@@ -193,29 +184,32 @@ def _starts_as_program(path: Path) -> bool:
         return path.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
 
 
-def by_file(command: RehearseCommand, setting: Setting) -> RehearseCommand:
-    """The command by which the same module can be asked for again: of one on stdin, by the file that is kept."""
-    return replace(command, words=(str(setting.module),)) if command.words == (STDIN,) else command
-
-
 @contextmanager
 def prepared(
     command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
-) -> Iterator[tuple[Path, Setting]]:
-    """The folder for all files, and everything that is decided before the first compilation; `resumes` says whether
-    a folder holds what can be continued, and is kept after a failure."""
-    load_target(command.target)  # an unknown target fails before a program runs for minutes
+) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
+    """A command line with what it means in full, by which the same module can be asked for again, and everything that
+    is decided before the first compilation; `resumes` says whether a folder holds what can be continued, and is kept
+    after a failure."""
+    command = of_run(command)
+    target = load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
-    if command.profile:
-        read_profile(Path(command.profile))
+    profile = Path(command.profile) if command.profile else None
+    if profile is not None:
+        read_profile(profile)
     if command.flags and is_program(command.words):
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
         try:
             setting = _fitted(settle(modules, command.choose, program, command.flags), command)
-            yield out, told_of_hosts(setting, load_target(command.target), command.topology, command.network_gb_s)
+            setting = told_of_hosts(setting, target, command.topology, command.network_gb_s)
+            again = replace(command, words=(str(setting.module),)) if command.words == (STDIN,) else command
+            yield (
+                again,
+                RehearseRequest(setting, target, out, profile, command.topology, command.cached, command.network_gb_s),
+            )
         except UserError as error:
             if command.words == (STDIN,) and error.where == str(modules[0]):
                 raise UserError(error.what, where=STDIN, remedy=error.remedy) from None

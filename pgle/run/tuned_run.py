@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 from pgle.costs.profile.coverage import Coverage
@@ -16,12 +15,11 @@ from pgle.run.convert import Conversion
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.out import check_folder
 from pgle.run.process.environment import check_compiler
-from pgle.run.rehearse_program import RehearseCommand, launch, of_run, prepared
+from pgle.run.rehearse_program import RehearseCommand, launch, prepared
 from pgle.run.stages.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageResult
 from pgle.run.tune import OnTrial, TuneRequest, Tuning, begun, tune
 from pgle.steps.compare import Check, Comparison, Limits
-from pgle.xla.targets import load_target
 
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
 UNDER_NEW_FLAGS = "under the new flags: "  # begins each announcement of that
@@ -74,12 +72,9 @@ def run_and_tune(
     first = run_pipeline(request, announce, on_result)
     on_result(first)
     announce("tune")
-    command = of_run(RehearseCommand((str(run.path),), out=str(run.path / TUNED)))
-    with prepared(command, resumes=begun) as (out, setting):
-        target, profile = load_target(command.target), Path(command.profile) if command.profile else None
-        asked = TuneRequest(setting, target, out, profile, command.topology)
-        with searching() as (on_trial, on_phase):
-            found = tune(asked, on_trial=on_trial, on_phase=on_phase)
+    command = RehearseCommand((str(run.path),), out=str(run.path / TUNED))
+    with prepared(command, resumes=begun) as (command, asked), searching() as (on_trial, on_phase):
+        found = tune(TuneRequest(**vars(asked)), on_trial=on_trial, on_phase=on_phase)
     found = replace(found, launch=launch(command))
     on_result(found)
     if found.proof is None:

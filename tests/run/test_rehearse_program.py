@@ -17,7 +17,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.directory.out import claim, emptied, opened
-from pgle.run.rehearse_program import RehearseCommand, of_run, prepared, run, tune_line
+from pgle.run.rehearse_program import RehearseCommand, prepared, run, tune_line
 from pgle.run.tune import begun
 from pgle.xla.flags.presets import flags_for
 
@@ -178,15 +178,16 @@ def test_a_module_on_stdin_is_kept_where_later_commands_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"HloModule step\n")))
-    with prepared(rehearsal_of("-", out=tmp_path / "out")) as (out, setting):
-        assert setting.module == out / "captured" / "stdin.txt"
-        assert setting.module.read_text() == "HloModule step\n"
+    with prepared(rehearsal_of("-", out=tmp_path / "out")) as (again, asked):
+        assert again.words == (str(asked.setting.module),)
+        assert asked.setting.module == asked.out / "captured" / "stdin.txt"
+        assert asked.setting.module.read_text() == "HloModule step\n"
 
 
 def test_what_is_no_module_on_stdin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"step\n")))
     with pytest.raises(UserError, match=r"^-: not HLO$"), prepared(rehearsal_of("-", out=tmp_path / "out")) as given:
-        raise UserError("not HLO", where=given[1].module)
+        raise UserError("not HLO", where=given[1].setting.module)
     assert not any(tmp_path.iterdir())
 
 
@@ -205,9 +206,9 @@ def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str]
         xla_flags=plan.xla_flags.replace(given, own), ended="2026-01-01", exit_code=0,
     )  # fmt: skip
     extend_manifest(tmp_path, record)
-    with prepared(of_run(rehearsal_of(str(tmp_path), out=tmp_path / "out"))) as (_, setting):
-        assert setting.flags == (own,)
-        assert any("is not known" in line for line in setting.warnings) == (not hook)
+    with prepared(rehearsal_of(str(tmp_path), out=tmp_path / "out")) as (_, asked):
+        assert asked.setting.flags == (own,)
+        assert any("is not known" in line for line in asked.setting.warnings) == (not hook)
 
 
 def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_path: Path) -> None:
