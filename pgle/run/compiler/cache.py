@@ -24,8 +24,7 @@ from pgle.run.ask.flag_probe import cache_directory, installed
 
 FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
 
-LIMIT_VARIABLE = "PGLE_CACHE_MIB"
-LIMIT_MIB = 2048
+LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
 _BINARY = (".pb",)

@@ -19,28 +19,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 import pgle
 from pgle.errors import UserError
 from pgle.files import check_file
+from pgle.run.compiler import dumps
 from pgle.run.compiler.cache import Answer, Cache, key_of
-from pgle.run.compiler.dumps import (
-    DUMP_BEFORE_SCHEDULING,
-    LOG,
-    UNSCHEDULED,
-    check_room,
-    crash,
-    find_schedule,
-    keep_unscheduled,
-    memory_of,
-    refused,
-    scheduled_module,
-    tidy,
-)
 from pgle.run.directory.out import claim
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.flags.text import format_flags, typed_flag
@@ -50,6 +37,7 @@ from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
 
+T = TypeVar("T")
 Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
 
 
@@ -103,14 +91,12 @@ class RehearsalResult:
     @property
     def scheduled(self) -> Module:
         """The module of `after_optimizations`."""
-        with _READING:
-            return _scheduled(self.after_optimizations, self.after_optimizations.stat().st_mtime_ns)
+        return _once(read_module, self.after_optimizations)
 
     @property
     def lhs(self) -> LhsSchedule | None:
         """What the latency-hiding scheduler saw and believed; None where it left no dump."""
-        with _READING:
-            return None if self.schedule is None else _lhs(self.schedule, self.schedule.stat().st_mtime_ns)
+        return None if self.schedule is None else _once(read_schedule_dump, self.schedule)
 
     @property
     def believed(self) -> Mapping[str, Statistics]:
@@ -118,17 +104,15 @@ class RehearsalResult:
         return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
 
 
-_READING = Lock()  # what two threads want is read once
+_READING = threading.Lock()
+_known = lru_cache(maxsize=6)(lambda read, path, written_ns: read(path))
 
 
-@lru_cache(maxsize=3)
-def _scheduled(path: Path, written_ns: int) -> Module:
-    return read_module(path)
-
-
-@lru_cache(maxsize=3)
-def _lhs(path: Path, written_ns: int) -> LhsSchedule:
-    return read_schedule_dump(path)
+def _once(read: Callable[[Path], T], path: Path) -> T:
+    """A file as it is read, once though two threads want it."""
+    with _READING:
+        found: T = _known(read, path, path.stat().st_mtime_ns)
+    return found
 
 
 @dataclass(frozen=True)
@@ -188,7 +172,7 @@ class Compiler:
 
         Raises:
             UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
-                is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
+                is dumps.refused; XLA fails or crashes before the schedule is there (with XLA's own line).
         """
         check(request)
         folder = request.dump_dir.resolve()
@@ -199,10 +183,10 @@ class Compiler:
         assert after is not None  # else the worker would not have reported that it is done
         return RehearsalResult(
             after_optimizations=after,
-            schedule=find_schedule(folder, answer.module_name),
-            log=folder / LOG,
+            schedule=dumps.find_schedule(folder, answer.module_name),
+            log=folder / dumps.LOG,
             fingerprint=fingerprint_of(after),
-            memory=memory_of(after),
+            memory=dumps.memory_of(after),
             kept=kept,
             **msgspec.structs.asdict(answer),
         )
@@ -234,13 +218,13 @@ class Compiler:
 
     def _compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> Answer:
         reply = self._ask(request, folder, on_phase)
-        check_room(folder)
+        dumps.check_room(folder)
         if error := reply.get("user_error"):
             raise UserError(error["what"], where=error["where"] or request.module, remedy=error["remedy"])
         if "crashed" in reply:
-            raise crash(reply["crashed"], folder / LOG, request.flags)
+            raise dumps.crash(reply["crashed"], folder / dumps.LOG, request.flags)
         if "xla_error" in reply:
-            raise refused(reply["xla_error"], request.module, folder / LOG)
+            raise dumps.refused(reply["xla_error"], request.module, folder / dumps.LOG)
         return msgspec.convert(reply, Answer)
 
     def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
@@ -265,7 +249,7 @@ class Compiler:
                 pass  # it has ended; the reading thread says so
         try:
             reply = answer.result()
-            tidy(folder, passes=request.passes != "from scheduling on" and keep_unscheduled(folder))
+            dumps.tidy(folder, passes=request.passes != "from scheduling on" and dumps.keep_unscheduled(folder))
             return reply | {"jaxlib": self._jaxlib}
         finally:
             self._on_phase(Phase(request, "done"))
@@ -328,7 +312,7 @@ class Compiler:
 
 def _module(folder: Path, request: RehearsalRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
-    return folder / UNSCHEDULED if request.passes == "before scheduling" else scheduled_module(folder, name)
+    return folder / dumps.UNSCHEDULED if request.passes == "before scheduling" else dumps.scheduled_module(folder, name)
 
 
 def environment() -> dict[str, str]:
@@ -391,7 +375,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
     own = request.flags
     if request.passes != "from scheduling on":
-        flags.append(DUMP_BEFORE_SCHEDULING)
+        flags.append(dumps.DUMP_BEFORE_SCHEDULING)
     else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
         given = {flag for flag in own if flag.startswith(_DISABLED)}
         disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
@@ -401,7 +385,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
 
 
 def check(request: RehearsalRequest) -> None:
-    """Refuse what needs no compiler to be refused.
+    """Refuse what needs no compiler to be dumps.refused.
 
     Raises:
         UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.

@@ -27,15 +27,7 @@ from typing import Any, NoReturn
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
-from pgle.run.compiler.dumps import (
-    LOG,
-    SCHEDULING,
-    find_dump,
-    find_schedule,
-    find_unscheduled,
-    is_generating_code,
-    scheduled_module,
-)
+from pgle.run.compiler import dumps
 from pgle.xla.log.events import SLOW_FOLDING
 
 FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
@@ -100,7 +92,7 @@ class Compilation:
     def wanted(self, name: str) -> Path | None:
         """The module that the request is for, once XLA has begun to write it."""
         is_early = self.request["passes"] == "before scheduling"
-        return find_unscheduled(self.folder) if is_early else scheduled_module(self.folder, name)
+        return dumps.find_unscheduled(self.folder) if is_early else dumps.scheduled_module(self.folder, name)
 
     # In the child.
 
@@ -111,7 +103,7 @@ class Compilation:
             os._exit(1)
         os.setpgid(0, 0)  # ptxas and what else it starts end with it
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(self.folder / dumps.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         (self.folder / TEMPORARY).mkdir(exist_ok=True)
@@ -158,10 +150,12 @@ class Compilation:
         """Say what phase begins, and end all once the wanted files are written."""
         folder, name = self.folder, program.name
         has_begun: dict[str, Callable[[], bool]] = {
-            "optimising": lambda: find_dump(folder, name, "before_optimizations.hlo.pb") is not None,
-            "partitioned, optimising": lambda: find_dump(folder, name, "after_spmd_partitioner.hlo.pb") is not None,
-            SCHEDULING: lambda: _are_written(find_unscheduled(folder)),
-            FOLDING: lambda: folds_slowly(folder / LOG),
+            "optimising": lambda: dumps.find_dump(folder, name, "before_optimizations.hlo.pb") is not None,
+            "partitioned, optimising": lambda: (
+                dumps.find_dump(folder, name, "after_spmd_partitioner.hlo.pb") is not None
+            ),
+            dumps.SCHEDULING: lambda: _are_written(dumps.find_unscheduled(folder)),
+            FOLDING: lambda: folds_slowly(folder / dumps.LOG),
         }
         while not self.may_end(name):
             for phase in [phase for phase, begun in has_begun.items() if begun()]:
@@ -177,15 +171,15 @@ class Compilation:
         if module is None or self.request["passes"] == "before scheduling":
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
-        schedule = find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
-        is_generating = bool(reports) or is_generating_code(self.folder)
+        schedule = dumps.find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
+        is_generating = bool(reports) or dumps.is_generating_code(self.folder)
         return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
 
 
-def _are_written(*dumps: Path | None) -> bool:
+def _are_written(*files: Path | None) -> bool:
     """Whether this process has written them, and closed them."""
-    paths = {path.resolve() for path in dumps if path is not None and path.stat().st_size}
-    if len(paths) < len(dumps):
+    paths = {path.resolve() for path in files if path is not None and path.stat().st_size}
+    if len(paths) < len(files):
         return False
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
