@@ -185,7 +185,8 @@ def _distinct(one: str, other: str) -> tuple[str, str]:
     return shown[0] or "one input", shown[1] or "another"
 
 
-ROW_COLUMNS = ("start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance")
+SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace
+ROW_COLUMNS = (*SAME_COLUMNS, "device", "module", "instruction", "execution", "instance")
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
@@ -238,37 +239,46 @@ def combine(traces: Sequence[Trace]) -> Trace:
     devices, device_maps = _unite([trace.devices for trace in traces])
     launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
     device = np.concatenate([table[trace.device] for trace, table in zip(traces, device_maps, strict=True)])
-    start = np.concatenate([trace.start_ns for trace in traces])
-    order = np.lexsort((start, device))
-    module = np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])
+    module = np.concatenate([table[trace.module] for trace, table in zip(traces, module_maps, strict=True)])
     execution = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # in all windows there are more
     _number_on(execution, device, module, traces)
+    instance = [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
+    columns = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS}
+    columns |= {
+        "device": device,
+        "module": module,
+        "instruction": np.concatenate(
+            [table[t.instruction] for t, table in zip(traces, instruction_maps, strict=True)]
+        ),
+        "execution": execution,
+        "instance": np.concatenate(instance).astype(np.int32),
+    }
+    order = np.lexsort((columns["start_ns"], device))
+    unresolved: dict[str, tuple[int, int]] = {}
+    for item in (item for trace in traces for item in trace.unresolved):
+        count, time = unresolved.get(item.reason, (0, 0))
+        unresolved[item.reason] = (count + item.count, time + item.duration_ns)
+    compiling: dict[str, list[npt.NDArray[np.int64]]] = {}  # windows of one process follow each other
+    kernels: dict[tuple[str, str], frozenset[str]] = {}
+    for trace in traces:
+        for process, times in trace.compiling.items():
+            compiling.setdefault(process, []).append(times)
+        for of, names in trace.kernels.items():
+            kernels[of] = kernels.get(of, frozenset()) | names
     return Trace(
-        start_ns=start[order],
-        duration_ns=np.concatenate([trace.duration_ns for trace in traces])[order],
-        kind=np.concatenate([trace.kind for trace in traces])[order],
-        device=device[order],
-        stream=np.concatenate([trace.stream for trace in traces])[order],
-        module=module[order],
-        instruction=np.concatenate([table[t.instruction] for t, table in zip(traces, instruction_maps, strict=True)])[
-            order
-        ],
-        execution=execution[order],
-        instance=np.concatenate(
-            [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
-        ).astype(np.int32)[order],
+        **{name: columns.pop(name)[order] for name in ROW_COLUMNS},  # one at a time, for memory
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=_sum_unresolved(traces),
+        unresolved=tuple(Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())),
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
         sources=tuple(source for trace in traces for source in trace.sources),
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
         warnings=(*_said_once(traces), *same_names),
         # of several windows of one process, all are on the clock of the first
         recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
-        compiling=_all_compiling(traces),
-        kernels=_all_kernels(traces),
+        compiling={process: np.concatenate(parts) for process, parts in compiling.items()},
+        kernels=kernels,
     )
 
 
@@ -280,23 +290,6 @@ def _said_once(traces: Sequence[Trace]) -> list[str]:
         file = next((file for file in files if line.startswith(file)), "")
         once.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
     return [f"{some(names, 1)}: {text}" if names else text for text, names in once.items()]
-
-
-def _all_compiling(traces: Sequence[Trace]) -> dict[str, npt.NDArray[np.int64]]:
-    """By process; windows of one process follow each other."""
-    found: dict[str, list[npt.NDArray[np.int64]]] = {}
-    for trace in traces:
-        for process, times in trace.compiling.items():
-            found.setdefault(process, []).append(times)
-    return {process: np.concatenate(parts) for process, parts in found.items()}
-
-
-def _all_kernels(traces: Sequence[Trace]) -> dict[tuple[str, str], frozenset[str]]:
-    found: dict[tuple[str, str], frozenset[str]] = {}
-    for trace in traces:
-        for of, names in trace.kernels.items():
-            found[of] = found.get(of, frozenset()) | names
-    return found
 
 
 def _number_on(execution: Column, device: Column, module: Column, traces: Sequence[Trace]) -> None:
@@ -325,11 +318,3 @@ def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]
         np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32) for table in tables
     ]
     return tuple(codes), maps
-
-
-def _sum_unresolved(traces: Sequence[Trace]) -> tuple[Unresolved, ...]:
-    totals: dict[str, tuple[int, int]] = {}
-    for item in (item for trace in traces for item in trace.unresolved):
-        count, time = totals.get(item.reason, (0, 0))
-        totals[item.reason] = (count + item.count, time + item.duration_ns)
-    return tuple(Unresolved(reason, count, time) for reason, (count, time) in sorted(totals.items()))

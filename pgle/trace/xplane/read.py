@@ -206,82 +206,54 @@ class Gathered:
         return tuple(ModuleKey(names[code], program) for code, program in self.modules.of)
 
 
-_LINE_EVENTS, _LINE_TIMESTAMP = 4, 3
 _POSITIVE = (1 << 62) - 1
 
 
-def add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered) -> None:
+def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered) -> None:
     """Take the thunks of ``/host:CPU``; the line's running number is the stream."""
     if "hlo_op" not in plane.stat_ids:
         return
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     for stream, span in enumerate(plane.lines):
-        starts, ends, others = repeated(data, *span, _LINE_EVENTS)
-        origin_ns = next((signed(value) for number, _, value, _, _ in others if number == _LINE_TIMESTAMP), 0)
-        blocks = read_events(data, starts, ends, WANTED, plane.stat_ids)
-        thunks = [_thunks(events, data, strings, gathered, origin_ns) for events in blocks]
-        if thunks:
-            _append(_Thunks.joined(thunks), process, stream, gathered)
-
-
-@dataclass(frozen=True)
-class _Thunks:
-    """Thunks of one thread, n rows; picoseconds tell which encloses which."""
-
-    start_ns: Ints
-    duration_ns: Ints
-    start_ps: Ints
-    end_ps: Ints
-    instruction: npt.NDArray[np.int32]
-    module: Ints
-    kernel: Ints
-    device: Ints
-    run: Ints
-
-    @staticmethod
-    def joined(parts: list[_Thunks]) -> _Thunks:
-        columns: dict[str, npt.NDArray[Any]] = {}
-        for name in _Thunks.__dataclass_fields__:
-            columns[name] = np.concatenate([getattr(part, name) for part in parts])
-        return _Thunks(**columns)
+        line = _Line(data, *span)
+        blocks = read_events(data, line.starts, line.ends, WANTED, plane.stat_ids)
+        parts = [_thunks(events, data, strings, gathered, line.timestamp_ns) for events in blocks]
+        if not parts:
+            continue
+        thunks = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        keep = ~enclosing(thunks.pop("start_ps"), thunks.pop("end_ps"))
+        if keep.any():
+            ordinal = thunks["device"]
+            for number in distinct(ordinal[keep]).tolist():
+                thunks["device"] = np.where(
+                    ordinal == number, gathered.devices.code(Device(process, number)), thunks["device"]
+                )
+            nothing = np.zeros(len(keep), np.int64)
+            where = {"correlation": nothing, "scope": nothing, "stream": nothing + stream, "kind": nothing + Kind.HOST}
+            gathered.append(keep, **thunks, **where)
 
 
 def _thunks(
     events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: Gathered, origin_ns: int
-) -> _Thunks:
+) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is an ordinal."""
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
     name = strings[1].codes_of(events.stats["hlo_module"], data)
     run = events.stats["run_id"]
     keep = (instruction >= 0) & (name >= 0) & (run.form == INTEGER)
     start_ns, duration_ns = events.times_ns(origin_ns)
-    start, end = events.offset_ps, events.offset_ps + events.duration_ps
-    module = gathered.module_codes(np.where(keep, name, -1).astype(np.int32), events.stats["program_id"])
-    device = integers(events.stats["device_ordinal"], 0)
-    columns = (start_ns, duration_ns, start, end, instruction, module, events.metadata, device, run.value)
-    return _Thunks(*(column[keep] for column in columns))
-
-
-def _append(thunks: _Thunks, process: str, stream: int, gathered: Gathered) -> None:
-    keep = ~enclosing(thunks.start_ps, thunks.end_ps)
-    if not keep.any():
-        return
-    device = np.zeros(len(keep), np.int32)
-    for ordinal in distinct(thunks.device[keep]).tolist():
-        device[thunks.device == ordinal] = gathered.devices.code(Device(process, ordinal))
-    gathered.append(
-        keep,
-        start_ns=thunks.start_ns,
-        duration_ns=thunks.duration_ns,
-        correlation=np.zeros(len(keep)),
-        scope=np.zeros(len(keep)),
-        top=(thunks.run & _POSITIVE) + 1,
-        module=thunks.module,
-        instruction=thunks.instruction,
-        kernel=thunks.kernel,
-        device=device,
-        stream=np.full(len(keep), stream),
-        kind=np.full(len(keep), Kind.HOST),
-    )
+    columns = {
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "start_ps": events.offset_ps,
+        "end_ps": events.offset_ps + events.duration_ps,
+        "instruction": instruction,
+        "module": gathered.module_codes(np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]),
+        "kernel": events.metadata,
+        "device": integers(events.stats["device_ordinal"], 0),
+        "top": (run.value & _POSITIVE) + 1,
+    }
+    return {name: column[keep] for name, column in columns.items()}
 
 
 def enclosing(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
@@ -415,7 +387,7 @@ def _add_space(space: Space, data: bytes, process: str, gathered: Gathered) -> I
     if len(gathered.parts["start_ns"]) == before:
         for plane in space.planes:
             if plane.name == HOST_PLANE:
-                add_host_plane(plane, data, process, gathered)
+                _add_host_plane(plane, data, process, gathered)
     yield 1.0
 
 

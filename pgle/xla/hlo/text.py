@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape, checked
@@ -101,17 +102,7 @@ def _array(match: re.Match[str]) -> Shape:
 
 
 class Attributes:
-    """What follows the operands of an instruction.
-
-    Attributes:
-        values: raw text by attribute name.
-        op_name: of the metadata.
-        scheduling_name: of the metadata.
-        metadata: its raw text.
-        replica_groups: raw text, empty where absent.
-        backend_config: JSON text or string.
-        latency_ns: as in `Instruction`.
-    """
+    """What follows the operands of an instruction: raw text by attribute name in `values`, and parts of it."""
 
     __slots__ = ("backend_config", "latency_ns", "metadata", "op_name", "replica_groups", "scheduling_name", "values")
 
@@ -425,7 +416,9 @@ class _Parser:
             program_id=program_id,
             fingerprint=_first(found["fingerprint"], ""),
             entry=self.entry,
-            computations=_mark_fusions(self.computations, self.fused),
+            computations={
+                name: replace(item, is_fusion=name in self.fused) for name, item in self.computations.items()
+            },
             is_scheduled="is_scheduled=true" in self.header,
             frontend_attributes=attributes,
             num_partitions=int(_first(found["partitions"], "1")),
@@ -437,13 +430,6 @@ class _Parser:
 
 def _first(match: re.Match[str] | None, default: str) -> str:
     return default if match is None else match.group(1)
-
-
-def _mark_fusions(computations: Mapping[str, Computation], fused: set[str]) -> dict[str, Computation]:
-    return {
-        name: Computation(name, item.instructions, item.root, True, item.execution_thread) if name in fused else item
-        for name, item in computations.items()
-    }
 
 
 def _split_operands(line: str, start: int) -> tuple[str, str]:
