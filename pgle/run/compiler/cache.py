@@ -19,7 +19,7 @@ import msgspec
 
 from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
-from pgle.files import is_bare, read_bytes
+from pgle.files import is_bare, read_bytes, write_files
 from pgle.run.ask.flag_probe import cache_directory, installed
 
 FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
@@ -89,14 +89,9 @@ class Cache:
         data = zlib.compress(msgspec.msgpack.encode(_Entry(answer, files)), 1)
         if len(data) > self.limit_bytes:  # it would drive out all others, and go itself
             return
-        temporary = self.folder / f".{key}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-        with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(self.folder / key)
+        with suppress(OSError, UserError):
+            write_files({self.folder / key: data}, force=True)
             self._prune()
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
     def trusted(self, python: str) -> Path:
         """The file that says that this compiler's scheduling passes can be run alone (`session.py`)."""

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, TypeVar
@@ -45,21 +45,18 @@ Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
 class RehearsalRequest:
     """What to compile, and how."""
 
-    # StableHLO text or bytecode (``JAX_DUMP_IR_TO``), an HLO proto or HLO text of any stage before scheduling; ``.xz``
-    # and ``.gz`` are read
-    module: Path
+    module: (
+        Path  # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
+    )
     target: str  # text of a GpuTargetConfigProto (`pgle.xla.targets.Target.text`)
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
-    # ``SxHxD`` (slices, hosts per slice, devices per host); None: one host of as many devices as the module is
-    # partitioned for
-    topology: str | None = None
+    topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
     # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
     # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
     flags: tuple[str, ...] = ()
     profile: Path | None = None  # a cost profile, or None
     portable_target: str = ""  # `Target.portable_text`, for a jax that does not know all of `target`
-    # device memory that the job's allocator has; XLA schedules and rematerialises to fit into it. 0: XLA's guess where
-    # there is no device, four fifths of the GPU's.
+    # device memory of the job's allocator, into which XLA fits the step; 0: XLA's guess, four fifths of the GPU's
     allocator_bytes: int = 0
     # "before scheduling": `RehearsalResult.after_optimizations` is then the module before scheduling, without schedule,
     # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`dumps.UNSCHEDULED`),
@@ -128,28 +125,20 @@ class Phase:
 OnPhase: TypeAlias = Callable[[Phase], None]
 
 
+@dataclass(eq=False)
 class Compiler:
-    """A session with one compiler; its methods may be called from several threads at once.
+    """A session with one compiler; its methods may be called from several threads at once."""
 
-    Args:
-        python: the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle.
-        cache: where compilations are kept; None: nowhere.
-        on_phase: called with each `Phase`, from the thread that reads the compiler's answers.
-    """
-
-    def __init__(
-        self, python: str = sys.executable, *, cache: Cache | None = None, on_phase: OnPhase = lambda phase: None
-    ) -> None:
-        self.python = python
-        self._cache = cache
-        self._on_phase = on_phase
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._jaxlib = ""
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._waiting: dict[int, tuple[RehearsalRequest, OnPhase, Future[dict[str, Any]]]] = {}
-        self._count = 0
-        self._is_closed = False
+    python: str = sys.executable  # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
+    cache: Cache | None = None  # where compilations are kept; None: nowhere
+    on_phase: OnPhase = lambda phase: None  # hears of all, from the thread that reads the compiler's answers
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _process: subprocess.Popen[bytes] | None = None
+    _jaxlib: str = ""
+    _errors: IO[bytes] = field(default_factory=tempfile.TemporaryFile)  # closed by `close`
+    _waiting: dict[int, tuple[RehearsalRequest, OnPhase, Future[dict[str, Any]]]] = field(default_factory=dict)
+    _count: int = 0
+    _is_closed: bool = False
 
     def __enter__(self) -> Compiler:
         return self
@@ -193,22 +182,22 @@ class Compiler:
 
     def _kept_or_compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Answer, bool]:
         """The answer, and whether it comes from the cache."""
-        if self._cache is None:
+        if self.cache is None:
             return self._compiled(request, folder, on_phase), False
         key, names = self._key(request), {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
-        kept = self._cache.load(key, folder, names)
+        kept = self.cache.load(key, folder, names)
         module = None if kept is None else _module(folder, request, kept.module_name)
         if kept is not None and module is not None and module.is_file():
-            self._on_phase(Phase(request, "kept from before", kept.module_name))
-            self._on_phase(Phase(request, "done"))
+            self.on_phase(Phase(request, "kept from before", kept.module_name))
+            self.on_phase(Phase(request, "done"))
             return kept, True
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
         answer = self._compiled(request, folder, on_phase)
         if key == self._key(request):  # else the module was written anew since its content was asked for
-            self._cache.store(key, folder, names, answer)
+            self.cache.store(key, folder, names, answer)
         return answer, False
 
     def _key(self, request: RehearsalRequest) -> str:
@@ -252,7 +241,7 @@ class Compiler:
             dumps.tidy(folder, passes=request.passes != "from scheduling on" and dumps.keep_unscheduled(folder))
             return reply | {"jaxlib": self._jaxlib}
         finally:
-            self._on_phase(Phase(request, "done"))
+            self.on_phase(Phase(request, "done"))
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._is_closed:
@@ -298,7 +287,7 @@ class Compiler:
             else:
                 phase = Phase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
                 on_phase(phase)
-                self._on_phase(phase)
+                self.on_phase(phase)
         code = process.wait()
         while self._waiting:
             *_, answer = self._waiting.popitem()[1]

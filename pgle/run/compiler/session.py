@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,31 +78,26 @@ class Prepared:
         return self.unscheduled is not None and (self.first is None or self.first.result() is not self.whole.result())
 
 
+@dataclass(eq=False)
 class Session:
-    """Schedules of one module; `schedule` may be called from several threads.
+    """Schedules of one module; `schedule` may be called from several threads."""
 
-    Args:
-        compiler: that compiles.
-        base: what all schedules share: module, target and topology.
-        folder: for everything that is compiled.
-        hardware: that predictions are for.
-        trusted: a file that says that this jaxlib's scheduling passes alone gave the same; written once they did.
-    """
+    compiler: Compiler  # that compiles
+    base: RehearsalRequest  # what all schedules share: module, target and topology
+    folder: Path  # for everything that is compiled
+    hardware: Hardware  # that predictions are for
+    # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
+    trusted: Path | None = None
+    is_distrusted: bool = False
+    _is_trusted: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # by the flags that passes before scheduling read
+    _prepared: dict[tuple[str, ...], Future[Prepared]] = field(default_factory=dict)
+    _programs: dict[Path, str] = field(default_factory=dict)
+    _predicted: dict[Path, Prediction] = field(default_factory=dict)
 
-    def __init__(
-        self, compiler: Compiler, base: RehearsalRequest, folder: Path, hardware: Hardware, trusted: Path | None = None
-    ) -> None:
-        self.compiler = compiler
-        self.base = base
-        self.folder = folder
-        self.hardware = hardware
-        self.is_distrusted = False
-        self._trusted = trusted
-        self._is_trusted = trusted is not None and trusted.exists()
-        self._lock = threading.Lock()
-        self._prepared: dict[tuple[str, ...], Future[Prepared]] = {}  # by the flags that passes before scheduling read
-        self._programs: dict[Path, str] = {}
-        self._predicted: dict[Path, Prediction] = {}
+    def __post_init__(self) -> None:
+        self._is_trusted = self.trusted is not None and self.trusted.exists()
 
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
         """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
@@ -152,8 +147,8 @@ class Session:
     def distrust(self) -> None:
         """From now on every schedule is a whole compilation: the scheduling passes alone gave another one."""
         self.is_distrusted, self._is_trusted = True, False
-        if self._trusted is not None:
-            self._trusted.unlink(missing_ok=True)
+        if self.trusted is not None:
+            self.trusted.unlink(missing_ok=True)
 
     def _prepared_for(self, wanted: RehearsalRequest) -> Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
@@ -200,8 +195,8 @@ class Session:
             near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
             if near and same_schedule(prepared.whole.result(), again):  # what LHS takes for equal may not be
                 self._is_trusted = True
-                if self._trusted is not None:
-                    write_files({self._trusted: ""}, force=True)
+                if self.trusted is not None:
+                    write_files({self.trusted: ""}, force=True)
                 return again
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return prepared.whole.result()
