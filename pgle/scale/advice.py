@@ -55,7 +55,7 @@ def advice(found: Answer) -> tuple[Advice, ...]:
         given.append(Advice(Kind.TUNE, at, room))
     given.sort(key=lambda item: -(item.saves or 0.0))
     if found.breaks is not None and found.culprit is not None and found.culprit.hosts > 1 and len(others) == 1:
-        given.append(Advice(Kind.VARY, at))
+        given.insert(len(given) if found.culprit.moves_weights else 0, Advice(Kind.VARY, at))
     large = found.nearest
     return (*([Advice(Kind.FIT, large)] if large and not large.row.tried else []), *given)
 

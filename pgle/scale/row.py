@@ -35,9 +35,14 @@ class Exposed:
     weights_us: float = 0.0  # of `exposed_us`, the part of collectives whose arrays are as large as weights
 
     @property
+    def moves_weights(self) -> bool:
+        """Whether weights or gradients, and not activations, are most of the exposed communication."""
+        return 2 * self.weights_us > self.exposed_us
+
+    @property
     def moves_gradients(self) -> bool:
         """Whether gradients are most of the exposed communication."""
-        return KINDS[self.kind].moves == "gradients" and 2 * self.weights_us > self.exposed_us
+        return KINDS[self.kind].moves == "gradients" and self.moves_weights
 
 
 @dataclass(frozen=True)

@@ -143,8 +143,10 @@ def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
 
 
 def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
-    page = scale_page(found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.0, ceiling_us=1.25e5)))
-    assert [action.title for action in page.actions] == ["Keep the mesh axis of the all-reduce inside a host"]
+    page = scale_page(found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.4, ceiling_us=1.25e5)))
+    first, second = (action.title for action in page.actions)
+    assert first == "Keep the mesh axis of the all-reduce inside a host"
+    assert second.startswith("Give each of 16 GPUs more work")
     assert page.next == ("repeat with --vary mesh=A,B and {mesh} in the command",)
 
 

@@ -319,7 +319,7 @@ def _action(item: Advice, found: Scaling) -> Action:
             return Action(f"Look for XLA flags at {at}", item.saves, command=_tune(found, item.at.row))
         case Kind.VARY:
             culprit, why = found.answer.culprit, "" if found.request.are_files else f"give {VARY}"
-            if culprit is None or 2 * culprit.weights_us > culprit.exposed_us:
+            if culprit is None or culprit.moves_weights:
                 return Action("Try other meshes", None, why)
             title = f"Keep the mesh axis of the {culprit.kind} inside a host"
             return Action(title, None, "; ".join(filter(None, ("it moves activations in every layer", why))))
