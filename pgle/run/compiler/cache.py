@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -47,12 +48,12 @@ class _Entry(msgspec.Struct):
     files: dict[str, bytes]  # by name
 
 
+@dataclass(frozen=True)
 class Cache:
-    """A folder of compilations, which may be absent; `limit_bytes` of all of them together, 0 keeps nothing."""
+    """A folder of compilations."""
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
-        self.folder = folder
-        self.limit_bytes = limit_bytes
+    folder: Path  # may be absent
+    limit_bytes: int  # of all of them together; 0: nothing is kept
 
     @staticmethod
     def of_user() -> Cache:
@@ -63,13 +64,8 @@ class Cache:
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Answer | None:
-        """Lay the files of a compilation into an empty folder; None where there is no such compilation.
-
-        Args:
-            key: of `key_of`.
-            folder: where they go.
-            names: placeholders for paths in stored texts, and the path to write in each place.
-        """
+        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders; None
+        where there is no such compilation."""
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
             entry = msgspec.msgpack.decode(unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry)
@@ -110,15 +106,8 @@ class Cache:
 
 
 def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None, others: Mapping[str, object]) -> str:
-    """The key of a compilation: a hash of everything that its result depends on.
-
-    Args:
-        python: the interpreter that compiles; of its packages the versions count.
-        module: by content.
-        flags: with the content of the files that they name; of a folder its name alone.
-        profile: by content and suffix; of a folder the profiles in it.
-        others: target, topology and the like.
-    """
+    """The key of a compilation: a hash of everything that its result depends on. Versions count of the packages of the
+    Python that compiles; the content of the module, of files that flags name, of the profile or a folder's profiles."""
     files = [profile] if profile is not None else []
     if profile is not None and profile.is_dir():
         files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)

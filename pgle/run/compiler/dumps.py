@@ -71,15 +71,15 @@ def keep_unscheduled(folder: Path) -> bool:
     return kept.exists()
 
 
-def is_generating_code(folder: Path) -> bool:
-    """Whether code generation has left its first file."""
-    return any(path.suffix in CODE_GENERATION for path in folder.iterdir())
+def is_code(path: Path) -> bool:
+    """Whether code generation has left this file."""
+    return path.suffix in CODE_GENERATION
 
 
 def tidy(folder: Path, *, passes: bool) -> None:
     """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave no credential."""
     for path in folder.iterdir():
-        if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
+        if is_code(path) or (passes and path.match(_OF_PASSES)):
             path.unlink()
     mask_configs(folder)
 
@@ -138,12 +138,8 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
 
 
 def memory_of(dump: Path) -> dict[str, int]:
-    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU alone.
-
-    Returns:
-        argument, output (results that take no argument's place), temp, and total, which holds constants, too; empty if
-        the dump holds no buffer assignment.
-    """
+    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU alone: argument,
+    output (results that take no argument's place), temp, total (constants too); empty if there is none in the dump."""
     from pgle.xla.hlo.buffers import buffers_from_bytes  # and protobuf, which the worker's Python may lack
 
     plan = buffers_from_bytes(read_bytes(dump))

@@ -48,13 +48,8 @@ def open_session(
     base: RehearsalRequest, folder: Path, hardware: Hardware, *, python: str, cached: bool,
     checked: bool = False, on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:  # fmt: skip
-    """A session with a compiler of its own; arguments as of `Session` and `Compiler`.
-
-    Args:
-        cached: take compilations from the user's cache, and keep them there.
-        checked: the scheduling passes alone are compared with a whole compilation of this module with these flags, too,
-            where this jaxlib's have been trusted before.
-    """
+    """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
+    are compared with a whole compilation of this module with these flags though this jaxlib's are trusted already."""
     cache = Cache.of_user() if cached else None
     trusted = cache.trusted(python) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
@@ -119,11 +114,8 @@ class Session:
         return self.compiler.compile(wanted)
 
     def begun(self, name: str, flags: Sequence[str]) -> Future[RehearsalResult]:
-        """The module without a profile: for what it holds. It may have been left as it was before scheduling
-        (`dumps.UNSCHEDULED`), and else ties may break otherwise than in `schedule`, whose arguments these are. When
-        this returns further schedules can be made, while all passes run, and while a test shows whether the scheduling
-        passes alone give the same.
-        """
+        """The module without a profile, maybe as it was before scheduling (`dumps.UNSCHEDULED`); else ties may break
+        otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
         return self._prepared_for(self._request(name, flags)).whole
 
     def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalRequest:

@@ -45,12 +45,7 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class Compilation:
-    """One compilation in a forked child, which ends itself once the schedule is written, before code generation.
-
-    Args:
-        worker: with the loaded compiler.
-        request: as the client sent it.
-    """
+    """One compilation in a forked child, which ends itself once the schedule is written, before code generation."""
 
     def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
         self.worker, self.api, self.request = worker, worker.api, request
@@ -172,7 +167,7 @@ class Compilation:
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         schedule = dumps.find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
-        is_generating = bool(reports) or dumps.is_generating_code(self.folder)
+        is_generating = bool(reports) or any(dumps.is_code(path) for path in self.folder.iterdir())
         return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
 
 
