@@ -64,8 +64,8 @@ class Cache:
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Answer | None:
-        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders; None
-        where there is no such compilation."""
+        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders;
+        None where there is no such compilation."""
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
             entry = msgspec.msgpack.decode(unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry)
