@@ -167,15 +167,14 @@ def convert(
 
 @_answers
 def verify(
-    profile: StrPath, hlo: Paths = (), *, schedule: StrPath | None = None, module: str = "", min_time_coverage: float =
-    0.95, min_collectives: float = 0.99,
+    profile: StrPath, hlo: Paths = (), *, module: str = "", min_time_coverage: float = 0.95,
+    min_collectives: float = 0.99,
 ) -> Answer[Coverage]:  # fmt: skip
     """Hold a profile against an HLO module, as `pgle verify`.
 
     Args:
         profile: the profile.
-        hlo: dump files or folders.
-        schedule: schedule dump of LHS; None: as found in `hlo`.
+        hlo: dump files or folders, with LHS's schedule dumps.
         module: regular expression searched in module names; empty: all.
         min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
         min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
@@ -186,7 +185,7 @@ def verify(
     from pgle.xla.log.verdict import Bounds
 
     file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
-    found = verify(file, dumps, schedule=_path(schedule), module=module)
+    found = verify(file, dumps, module=module)
     ok = found.is_ok(bounds)
     following = after_verification(file, dumps) if ok and dumps else ()
     page = report.verify_page(str(file), found, bounds, following)

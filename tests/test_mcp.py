@@ -92,7 +92,7 @@ def test_tools_say_what_they_take_and_return(folder: Path) -> None:
         assert set(tools) == set(TOOLS)
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
         assert set(tools["verify"].input_schema["properties"]) == {
-            "profile", "hlo", "schedule", "module", "min_time_coverage", "min_collectives",
+            "profile", "hlo", "module", "min_time_coverage", "min_collectives",
         }  # fmt: skip
         schema = json.loads((Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text())
         assert tools["verify"].output_schema == schema

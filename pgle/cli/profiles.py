@@ -80,7 +80,6 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
 
 @command(
     opt.PROFILE, opt.hlo(),
-    opt.option("--schedule", "Schedule dump of LHS, file or directory; found next to the HLO by itself.", "PATH", PATH),
     opt.module("Only modules whose name matches."),
     *opt.BOUNDS, *opt.PAGE,
 )  # fmt: skip

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -364,28 +365,20 @@ def gather(side: Side, other: Side | None = None, *, progress: Progress | None =
 
     analysis = part("no timeline and findings", lambda: analyze(side, progress=progress))
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
-    coverage = comparison = None
+    coverage = compared = None
     if profile is not None:
         dumps = side.hlo or (run.dump_to_cover,)
         coverage = part("no coverage", lambda: verify(run.profile_to_use(), dumps))
     if all(run.stage(name).path.is_dir() for name in COMPARED):
-        comparison = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))
+        compared = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))
     else:
         missing.append("no before and after: 'pgle run' or 'pgle perf' makes the runs to compare")
-    if analysis is None and profile is None and comparison is None:
+    if analysis is None and profile is None and compared is None:
         raise UserError("nothing to report on yet", where=run.path, remedy=missing[0])
-    manifest = read_manifest(run.path)
+    manifest, (comparison, checks) = read_manifest(run.path), compared or (None, ())
+    schedules = () if profile is None else _schedules(run, manifest, profile)
     return Gathered(
-        inputs=side.inputs,
-        run=run,
-        manifest=manifest,
-        analysis=analysis,
-        profile=profile,
-        coverage=coverage,
-        comparison=None if comparison is None else comparison[0],
-        checks=() if comparison is None else comparison[1],
-        schedules=_schedules(run, manifest, profile) if profile is not None else (),
-        missing=tuple(missing),
+        side.inputs, run, manifest, analysis, profile, coverage, comparison, checks, schedules, tuple(missing)
     )
 
 
@@ -394,15 +387,10 @@ def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple
     found = []
     labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
     for label, stage in zip(labels, COMPARED, strict=True):
-        record = manifest.last(stage)
-        folder = run.stage(stage).rank().hlo
-        if record is None or not folder.is_dir():
-            return ()
-        try:
-            modules = [module for module in read_modules(folder) if module.is_scheduled]
-        except UserError:
-            return ()
-        if not modules:
+        record, modules = manifest.last(stage), []
+        with suppress(UserError):
+            modules = [module for module in read_modules(run.stage(stage).rank().hlo) if module.is_scheduled]
+        if record is None or not modules:
             return ()
         name = str(record.facts.get("module", ""))
         module = max(modules, key=lambda item: (item.name == name, len(item.instructions)))

@@ -9,11 +9,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, sha256, write_files
@@ -55,7 +57,6 @@ def run_compare(
         tell: called with one line before each ABBA run.
 
     Raises:
-        UserError: bad usage or input.
         WorkloadError: an ABBA command failed.
     """
     base, new, paired = _paths(request, tell)
@@ -97,13 +98,24 @@ def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[s
 
 
 def _plan(request: CompareRequest) -> Plan:
-    if request.profile is not None:
-        if not request.words:
-            raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
-        if not request.profile.is_file():
-            raise UserError("no such file", where=request.profile, remedy="make it with pgle convert")
-        return plan_with_profile(request.rounds, request.words, request.profile, request.run_dir)
-    return Plan(request.rounds, *split_commands(request.words), request.run_dir)
+    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B).
+
+    That runs by `pgle perf`, which sets the flags and confirms the use.
+    """
+    words, profile = request.words, request.profile
+    if profile is None:
+        where = [place for place, word in enumerate(words) if word == "--vs"]
+        if len(where) != 1 or where[0] in (0, len(words) - 1):
+            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+            raise UserError("needs two commands", where="--abba", remedy=remedy)
+        return Plan(request.rounds, words[: where[0]], words[where[0] + 1 :], request.run_dir)
+    if not words:
+        raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
+    if not profile.is_file():
+        raise UserError("no such file", where=profile, remedy="make it with pgle convert")
+    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
+    base, new = (*perf, "--baseline", "--", *words), (*perf, "--profile", str(profile.resolve()), "--", *words)
+    return Plan(request.rounds, base, new, request.run_dir, COMPARED)
 
 
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
@@ -115,9 +127,8 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     return "base", "new"
 
 
-SCHEMA = "pgle.abba/1"
 PLAN = "abba.json"
-OWN, STAGES = ("", ""), COMPARED  # where a run's folder has step times: in it, or in its stages' folders
+OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
 RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
 Letter = Literal["A", "B"]
 
@@ -146,25 +157,21 @@ class Plan:
         return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
 
 
-def plan_with_profile(rounds: int, command: Sequence[str], profile: Path, folder: Path) -> Plan:
-    """One command without (A) and with (B) a profile, by `pgle perf`, which sets the flags and confirms the use."""
-    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
-    return Plan(
-        rounds,
-        (*perf, "--baseline", "--", *command),
-        (*perf, "--profile", str(profile.resolve()), "--", *command),
-        folder,
-        STAGES,
-    )
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan as `PLAN` in its folder keeps it, with what has been run of it."""
 
+    schema: Literal["pgle.abba/1"] = "pgle.abba/1"
+    base: tuple[str, ...] = ()  # masked
+    new: tuple[str, ...] = ()
+    inside: tuple[str, str]
+    inputs: dict[str, str] = {}
+    finished: tuple[str, ...]  # folders of runs, in order
 
-def split_commands(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The two commands of ``A… --vs B…``."""
-    where = [place for place, word in enumerate(words) if word == "--vs"]
-    if len(where) != 1 or where[0] in (0, len(words) - 1):
-        remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
-        raise UserError("needs two commands", where="--abba", remedy=remedy)
-    return tuple(words[: where[0]]), tuple(words[where[0] + 1 :])
+    def __post_init__(self) -> None:
+        letters = "".join(match[1] if (match := RUN.fullmatch(name)) else "?" for name in self.finished)
+        whole = all(set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2))
+        if "?" in letters or not whole or self.inside not in (OWN, COMPARED):
+            raise ValueError("no plan of pgle")
 
 
 def run_abba(
@@ -182,7 +189,6 @@ def run_abba(
             that cannot be compared.
 
     Raises:
-        UserError: the folder holds another plan, or another pgle is at work in it.
         WorkloadError: a command failed; its exit code is passed on, finished runs are kept.
     """
     with RunDirectory(plan.folder).held():
@@ -196,14 +202,18 @@ def run_abba(
             _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
             look(str(folder / plan.inside[letter == "B"]))
             finished.append(folder.name)
-            _keep(plan, finished, inputs)
+            kept = _Kept(
+                base=kept_argv(plan.base), new=kept_argv(plan.new), inside=plan.inside, inputs=inputs,
+                finished=tuple(finished),
+            )  # fmt: skip
+            write_files({plan.folder / PLAN: json.dumps(msgspec.to_builtins(kept), indent=2) + "\n"}, force=True)
         return sides(plan.folder)
 
 
 def sides(folder: Path) -> tuple[list[str], list[str]]:
     """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only."""
-    document = _load(folder)
-    names, inside = document["finished"], document["inside"]
+    kept = _load(folder)
+    names, inside = kept.finished, kept.inside
     pairs = [sorted(names[i : i + 2], key=lambda name: name.split("-")[1]) for i in range(0, len(names) - 1, 2)]
     found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
     if not found[0]:
@@ -211,43 +221,25 @@ def sides(folder: Path) -> tuple[list[str], list[str]]:
     return found[0], found[1]
 
 
-def _load(folder: Path) -> dict[str, Any]:
-    """The plan that is kept in a folder, checked: `sides` and `_finished` stand on it."""
+def _load(folder: Path) -> _Kept:
     try:
-        document = json.loads(read_bytes(folder / PLAN))
-        names, inside = document["finished"], document["inside"]
-        letters = [RUN.fullmatch(name)[1] for name in names]  # type: ignore[index]
-        whole = all(set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2))
-        if document["schema"] == SCHEMA and isinstance(names, list) and whole and tuple(inside) in (OWN, STAGES):
-            return dict(document)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy="choose another --run-dir")
+        return msgspec.convert(json.loads(read_bytes(folder / PLAN)), _Kept)
+    except (ValueError, RecursionError):
+        remedy = "choose another --run-dir"
+        raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy) from None
 
 
 def _finished(plan: Plan) -> list[str]:
     if not (plan.folder / PLAN).exists():
         return []
-    document = _load(plan.folder)
-    if [document.get("base"), document.get("new")] != [list(kept_argv(plan.base)), list(kept_argv(plan.new))]:
-        raise UserError("holds runs of other commands", where=plan.folder, remedy="choose another --run-dir")
-    before, now = document.get("inputs", {}), plan.inputs()
-    for name in [name for name in {**now, **before} if before and before.get(name) != now.get(name)]:
+    kept, remedy = _load(plan.folder), "choose another --run-dir"
+    if (kept.base, kept.new) != (kept_argv(plan.base), kept_argv(plan.new)):
+        raise UserError("holds runs of other commands", where=plan.folder, remedy=remedy)
+    now = plan.inputs()
+    for name in [name for name in {**now, **kept.inputs} if kept.inputs and kept.inputs.get(name) != now.get(name)]:
         what = f"holds runs of another state of the program: {name} has changed since"
-        raise UserError(what, where=plan.folder, remedy="choose another --run-dir")
-    return list(document["finished"])[: 4 * plan.rounds]
-
-
-def _keep(plan: Plan, finished: Sequence[str], inputs: Mapping[str, str]) -> None:
-    document = {
-        "schema": SCHEMA,
-        "base": kept_argv(plan.base),
-        "new": kept_argv(plan.new),
-        "inside": plan.inside,
-        "inputs": inputs,
-        "finished": list(finished),
-    }
-    write_files({plan.folder / PLAN: json.dumps(document, indent=2) + "\n"}, force=True)
+        raise UserError(what, where=plan.folder, remedy=remedy)
+    return list(kept.finished)[: 4 * plan.rounds]
 
 
 def _run(command: Sequence[str], folder: Path, name: str) -> None:
@@ -256,9 +248,6 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     log = folder / "output.log"
     code = launch(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False)
     if code:
-        last = last_line(log)
-        reason = f": {last[:200]}" if last else ""
-        what = (
-            f"{name} ended with code {code}{reason}; see {log}; mend it, then the same command continues with this run"
-        )
-        raise WorkloadError(code, what)
+        reason = f": {last[:200]}" if (last := last_line(log)) else ""
+        what = f"{name} ended with code {code}{reason}; see {log}"
+        raise WorkloadError(code, f"{what}; mend it, then the same command continues with this run")

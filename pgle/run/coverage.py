@@ -25,42 +25,23 @@ from pgle.xla.log.verdict import BOUNDS
 from pgle.xla.targets import Hardware, find_hardware, load_target
 
 
-def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, schedule: AnyPath | None = None, module: str = "") -> Coverage:
-    """Hold a profile against HLO modules.
+def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Coverage:
+    """Hold a profile against the HLO modules in dumps, files or directories; schedule dumps in them are used.
 
-    Args:
-        profile: the profile.
-        hlo: dump files or directories; schedule dumps in them are used.
-        schedule: a schedule dump, or a directory of them; of the compilation that the profile is meant for.
-        module: regular expression for module names; empty: all.
+    `module` is a regular expression for module names; empty: all.
     """
-    return cover(read_profile(profile), *_modules_and_schedules(hlo, schedule, module))
-
-
-def _modules_and_schedules(
-    hlo: Sequence[AnyPath], schedule: AnyPath | None, pattern: str
-) -> tuple[list[Module], dict[str, LhsSchedule]]:
-    """The modules that `pattern` matches, and schedule dumps by module name."""
-    if not hlo and schedule is None:
+    given = read_profile(profile)
+    if not hlo:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
-    if schedule is not None and not schedule.exists():
-        raise UserError("no such file or directory", where=schedule, remedy="check the path")
-    places = [schedule] if schedule is not None else [path for path in hlo if path.exists()]
     dumps: dict[str, AnyPath] = {}
-    for place in places:
-        dumps = {**find_schedule_dumps(place), **dumps}
-    if schedule is not None and not dumps:
-        remedy = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
-        raise UserError("no schedule dump (MODULE.schedule.txt or .pb)", where=schedule, remedy=remedy)
-    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(pattern, name)}
+    for path in hlo:
+        dumps = {**find_schedule_dumps(path), **dumps} if path.exists() else dumps
+    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(module, name)}
     modules = _modules(hlo, schedules)
-    chosen = [module for module in modules if re.search(pattern, module.name)]
+    chosen = [item for item in modules if re.search(module, item.name)]
     if not chosen:
-        raise no_match(pattern, modules)
-    if schedule is not None and not schedules.keys() & {module.name for module in chosen}:
-        what = f"schedule of {', '.join(dumps)}, not of {chosen[0].name}"
-        raise UserError(what, where=schedule, remedy="give the dump of the same program, or leave --schedule out")
-    return chosen, schedules
+        raise no_match(module, modules)
+    return cover(given, chosen, schedules)
 
 
 def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> list[Module]:

@@ -143,7 +143,6 @@ def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "jit_step.schedule.txt").write_bytes(lzma.decompress(packed.read_bytes()))
     (tmp_path / "few.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 7 }\n')
     for where in (
-        ["--schedule", str(tmp_path)],
         ["--hlo", str(tmp_path / "jit_step.schedule.txt")],
         ["--hlo", str(tmp_path)],
     ):
@@ -161,9 +160,6 @@ def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFix
         ([str(MAXTEXT), "--hlo", str(MAXTEXT.parent)], "no HLO dump"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "nope"], "no module of the dump matches"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "("], "not a regular expression"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", str(DUMP)], "no schedule dump"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", "nowhere"], "nowhere: no such file or directory"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", str(TWELVE / "async")], "schedule of jit_step, not of"),
         (["no-such-profile", "--hlo", str(DUMP)], "no such file"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--min-time-coverage", "95"], "not in the range"),
     ],

@@ -1,4 +1,4 @@
-"""What to type next: by the files in a run directory, and by what else lies in a folder.
+"""What to type next: by the files in a run directory, and by what else is in a folder.
 
 Each command can be typed unchanged: it has the program's own words and the options of the earlier stages.
 """
@@ -6,36 +6,32 @@ Each command can be typed unchanged: it has the program's own words and the opti
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import quoted, typed
-from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
+from pgle.run.directory.manifest import Manifest, StageRecord, extend_manifest, now, read_manifest
+from pgle.trace.nsys import SQLITE_MAGIC
+from pgle.xla.flags.text import Flag, format_flags, parse_flags
+from pgle.xla.hlo.dumps import fingerprint_of
 
 if TYPE_CHECKING:
-    from pgle.run.directory.manifest import Manifest
     from pgle.steps.compare import Comparison
-    from pgle.xla.flags.text import Flag
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import islice
-from typing import TypeAlias
-
-from pgle.run.directory.directory import MANIFEST
-from pgle.trace.nsys import SQLITE_MAGIC
-from pgle.xla.hlo.dumps import fingerprint_of
 
 COMPARE = "compare"  # stage of the manifest: the step times were compared
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
-_OPTIONS = ("target", "devices", "topology", "choose")
+_OPTIONS: Mapping[str, str | None] = dict.fromkeys(("target", "devices", "topology", "choose"))
 _OF_PROFILING = {"mode": "sync", "window": "auto"}
-"""Options of stages that profile, with the default, which is not repeated."""
+"""Options of all stages and of stages that profile, with the default, which is not repeated."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +67,18 @@ def launch_of(run: RunDirectory) -> Launch:
     asked = _asked(run)
     if not asked:
         return Launch(run=run)
-    options = [word for name in _OPTIONS if asked.get(name) is not None for word in (f"--{name}", str(asked[name]))]
+    options = _words(asked, _OPTIONS)
     judged = run.judged_flags.read_text().splitlines() if run.judged_flags.is_file() else []
     options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
-    profiling = [
-        word
-        for name, default in _OF_PROFILING.items()
-        if asked.get(name, default) != default
-        for word in (f"--{name}", str(asked[name]))
-    ]
-    return Launch(tuple(asked["command"]), tuple(options), tuple(profiling), asked.get("capture") or "", run)
+    profiling = tuple(_words(asked, _OF_PROFILING))
+    return Launch(tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run)
+
+
+def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list[str]:
+    """The options that do not have their default."""
+    named = [name for name, default in defaults.items() if asked.get(name, default) != default]
+    return [word for name in named for word in (f"--{name}", str(asked[name]))]
 
 
 def following(run: RunDirectory) -> str:
@@ -117,8 +114,6 @@ def tune(run: RunDirectory) -> str:
 
 def more_runs(run: RunDirectory) -> str:
     """Pairs of runs of a program, without and with the profile of its run directory."""
-    from pgle.xla.flags.text import format_flags
-
     flags = format_flags(_flags(_asked(run)))
     before = f'XLA_FLAGS="$XLA_FLAGS "{quoted(flags)} ' if flags else ""
     profile, folder = run.found_profile or run.profile, free(run.path / "abba")
@@ -137,8 +132,6 @@ def by_every_rank(run: RunDirectory) -> bool:
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
     """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
-    from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
-
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):
         if not _is_compared(read_manifest(run.path)):
@@ -170,8 +163,7 @@ def _flags(asked: dict[str, Any]) -> list[Flag]:
     """The flags that are not in the environment, where the next command has them too."""
     if not asked.get("XLA_FLAGS"):
         return []
-    from pgle.run.process.environment import user_flags
-    from pgle.xla.flags.text import parse_flags
+    from pgle.run.process.environment import user_flags  # asks the installed jaxlib, which most commands leave alone
 
     here: tuple[Flag, ...] = ()
     with suppress(UserError):
@@ -181,8 +173,6 @@ def _flags(asked: dict[str, Any]) -> list[Flag]:
 
 def _manifest(run: RunDirectory) -> Manifest:
     """The records; none where they cannot be read, which the next command says."""
-    from pgle.run.directory.manifest import Manifest, read_manifest
-
     try:
         return read_manifest(run.path)
     except UserError:
@@ -236,24 +226,16 @@ def look(folder: Path) -> Found:
     by_kind[UNSCHEDULED] = [path for path in by_kind.get(UNSCHEDULED, []) if path not in scheduled]
     for kind, paths in by_kind.items():
         paths.sort(key=lambda path: (kind == PROGRAM and not _head(path, b"__main__"), -_time(path), path))
-    sights = [
-        Sight(kind, tuple(by_kind[kind]), command(by_kind[kind][0], by_kind))
-        for kind, command in _NEXT.items()
-        if by_kind.get(kind)
-    ]
+    found = [(kind, by_kind[kind], command) for kind, command in _NEXT.items() if by_kind.get(kind)]
+    sights = (Sight(kind, tuple(paths), command(paths[0], by_kind)) for kind, paths, command in found)
     return Found(folder, tuple(sights), seen < MOST)
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
-    """The folder below this one with the HLO dump of one of these modules.
+    """The folder below this one with the HLO dump of one of these modules, given by name with known fingerprints.
 
-    Args:
-        folder: where to look.
-        modules: their fingerprints by name, none where they are not known. Of several folders with a module of that
-            name the first with its fingerprint; where all have the same that is not asked, since other modes change it.
-
-    Returns:
-        None if absent, or of several different ones none is known to be the right one.
+    Of several folders with a module of that name it is the first with its fingerprint. If all have the same, it is not
+    asked, since other modes change it. None if absent, or if no folder is known to be the right one.
     """
     found: dict[Path, list[Path]] = {}
     for path, kind in islice(_entries(folder), MOST):
@@ -282,11 +264,11 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
 
     Links to folders are followed, after the other folders; none is entered twice, so that no loop is endless.
     """
-    entered: set[tuple[int, int]] = set()
+    entered: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         place = Path(here)
         names = set(files)
-        known = _identity(place)
+        known = os.path.realpath(place)
         if known in entered:
             folders.clear()
             continue
@@ -302,21 +284,10 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
         depth = len(place.relative_to(folder).parts)
         deeper = depth < DEPTH and "pyvenv.cfg" not in names
-        inside = sorted(
-            (name for name in folders if name[0] != "."), key=lambda name: ((place / name).is_symlink(), name)
-        )
-        folders[:] = inside if deeper else []
+        folders[:] = [name for name in folders if deeper and name[0] != "."]
+        folders.sort(key=lambda name: ((place / name).is_symlink(), name))
         for name in sorted(files):
             yield _kind(place, name, depth == 0)
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    """The same for all names of one folder; of a folder that no longer exists, for no name."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return -1, -1
-    return found.st_dev, found.st_ino
 
 
 def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:

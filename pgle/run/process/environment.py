@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
@@ -29,9 +28,6 @@ EFFORTS: Mapping[str, str] = {
 """Settings of jax that go to XLA as options of each compilation and change schedules (level ``O1``: the latency-hiding
 scheduler, pipelined collectives, two copies of loop bodies), with the form of their values. They are written like flags
 here, ``--jax_optimization_level=O1``, and go with them; to a program they are given as environment variables."""
-
-Cache: TypeAlias = Literal["off", "keep"] | Path
-"""JAX's persistent compilation cache: off, as the user has it, or in a directory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ def build_environment(
     dump_to: str = "",
     stablehlo_to: str = "",
     profile: str = "",
-    cache: Cache = "off",
+    cache: Path | None = None,
     more_flags: Sequence[str] = (),
     own_dumps: bool = False,
 ) -> ChildEnvironment:
@@ -147,8 +143,8 @@ def build_environment(
         dump_to: absolute directory for XLA's dumps; none where empty.
         stablehlo_to: the same for the StableHLO of every compiled function.
         profile: absolute path of the cost profile, for mode ``perf``.
-        cache: off (default): everything is compiled, so that log lines and dumps exist. A cached executable gives
-            neither, and the cache does not notice a changed profile under an old name.
+        cache: folder of JAX's compilation cache. None: off, so that everything is compiled: a cached executable gives
+            neither log lines nor dumps, and the cache does not notice a changed profile under an old name.
         more_flags: of the command line; they win over XLA_FLAGS of `environ`.
         own_dumps: as of `given_flags`.
     """
@@ -161,10 +157,8 @@ def build_environment(
         wanted["JAX_DUMP_IR_TO"] = stablehlo_to  # the program as it was before XLA, for rehearsals
     asked = {flag.name.upper(): flag.value or "" for flag in efforts(base, more_flags)}
     values = {**wanted, **base, "XLA_FLAGS": plan.xla_flags, **asked}
-    if cache == "off":
-        values["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    elif cache != "keep":
-        values["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+    off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    values |= off if cache is None else {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     return ChildEnvironment(values, plan, (*plan.warnings, *unknown, *_conflicts(values, mode)))
 
 

@@ -31,7 +31,7 @@ from pgle.run.directory.manifest import (
 )
 from pgle.run.inputs.next_command import record_comparison
 from pgle.run.process.environment import find_rank
-from pgle.run.stages.real import RealBackEnd, checked_window
+from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
 from pgle.steps.compare import Check, Comparison, Limits
@@ -230,7 +230,7 @@ class _Experiment:
             comparison=comparison,
             checks=checks,
             warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *warnings),
-            facts={} if perf is None else perf.facts,
+            facts={} if perf is None else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
             exposed_us=_exposed(before, perf),
         )
 

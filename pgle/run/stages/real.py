@@ -28,7 +28,6 @@ from pgle.run.hook import hook_config, read_facts, with_hook
 from pgle.run.inputs.step_times import STEP_WORDS, StepLines, console_records, read_runs, write_steps
 from pgle.run.process.environment import (
     EFFORTS,
-    Cache,
     ChildEnvironment,
     build_environment,
     find_rank,
@@ -83,11 +82,9 @@ def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[s
             return code, (*warnings, again) if failures else warnings
         if failures + 1 < NSYS_STARTS:
             os.truncate(files.log, before)  # else its words would mix with the log of the start that ran the program
-    raise UserError(
-        f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})",
-        where="--capture nsys",
-        remedy="start it again when this machine has less to do, install a newer nsys, or use --capture jax",
-    )
+    what = f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
+    remedy = "start it again when this machine has less to do, install a newer nsys, or use --capture jax"
+    raise UserError(what, where="--capture nsys", remedy=remedy)
 
 
 def _is_not_ready(log: Path, start: int) -> bool:
@@ -134,7 +131,7 @@ class RealBackEnd:
     window: str = "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
     # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
-    cache: Cache = "off"  # JAX's persistent compilation cache
+    cache: Path | None = None  # folder of JAX's persistent compilation cache; None: off
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met; nothing has been written by then."""
@@ -156,11 +153,10 @@ class RealBackEnd:
         child = self._child(request, files, python)
         older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
         record = begin_record(request, child, self.basis(request), python=python, rank=rank, before=older)
-        config = hook_config(
-            request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
-            flags=tuple(flag.text for flag in (*child.plan.flags, *_typed(request))),
-            auto_pgle=request.stage in ("auto", "auto-nsys"),
-        )  # fmt: skip
+        flags = tuple(flag.text for flag in (*child.plan.flags, *_typed(request)))
+        window = "none" if capture == "none" else self.window
+        watched = request.stage in ("auto", "auto-nsys")
+        config = hook_config(request.folder, rank, capture=capture, window=window, flags=flags, auto_pgle=watched)
         if capture != "none":
             files.trace.parent.mkdir(exist_ok=True)
         lines = StepLines(files.control)
@@ -201,8 +197,7 @@ class RealBackEnd:
             found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
             record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
-        seen = ("platform", "devices", "process_count")
-        topology: dict[str, Any] = {name: facts[name] for name in seen if name in facts}
+        topology: dict[str, Any] = {name: facts[name] for name in _SEEN if name in facts}
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
             request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
@@ -221,25 +216,22 @@ class RealBackEnd:
         )  # fmt: skip
 
     def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
-
-        def build(interpreter: str | None) -> ChildEnvironment:
-            return build_environment(
-                request.mode,
-                python=interpreter,
-                more_flags=request.flags,
-                dump_to=str(files.hlo.resolve()),
-                stablehlo_to=str(files.ir.resolve()) if request.stage == "profile" and not files.suffix else "",
-                profile="" if request.profile is None else str(request.profile),
-                cache=self.cache,
-            )
-
+        keeps_ir = request.stage == "profile" and not files.suffix
+        build = partial(
+            build_environment, request.mode, more_flags=request.flags, dump_to=str(files.hlo.resolve()),
+            stablehlo_to=str(files.ir.resolve()) if keeps_ir else "", profile=str(request.profile or ""),
+            cache=self.cache,
+        )  # fmt: skip
         try:
-            child = build(python)
+            child = build(python=python)
         except UserError:
             if python is None:
                 raise
-            child = build(None)  # a starter without jaxlib; the program itself may have it
+            child = build(python=None)  # a starter without jaxlib; the program itself may have it
         return replace(child, values={**child.values, **self.environment})
+
+
+_SEEN = ("platform", "devices", "process_count")  # facts of the hook about the devices
 
 
 def _typed(request: StageRequest) -> tuple[Flag, ...]:
@@ -267,11 +259,9 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
     if rank.is_alone:
         older = request.folder.make(again=again)
     elif files.log.exists():
-        raise UserError(
-            f"rank {rank.rank} has run {request.stage} into it already",
-            where=request.run.path,
-            remedy="choose another --run-dir (--force is for single processes)",
-        )
+        what = f"rank {rank.rank} has run {request.stage} into it already"
+        remedy = "choose another --run-dir (--force is for single processes)"
+        raise UserError(what, where=request.run.path, remedy=remedy)
     files.folder.mkdir(parents=True, exist_ok=True)
     if request.profile is not None:
         _check_same_profile(Path(request.profile), files.folder)
@@ -287,11 +277,9 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
     others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))
     if others != [mine]:
         other = next(item for item in others if item != mine)
-        raise UserError(
-            f"another rank was given another profile (sha256 {other}…, this one has {mine}…)",
-            where=profile,
-            remedy="give every rank the same file and start again in a new --run-dir; else collectives deadlock",
-        )
+        what = f"another rank was given another profile (sha256 {other}…, this one has {mine}…)"
+        remedy = "give every rank the same file and start again in a new --run-dir; else collectives deadlock"
+        raise UserError(what, where=profile, remedy=remedy)
 
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"

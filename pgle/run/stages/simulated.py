@@ -32,15 +32,7 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
-from pgle.run.directory.manifest import (
-    Basis,
-    StageRecord,
-    extend_manifest,
-    now,
-    read_manifest,
-    record_file,
-    waiting,
-)
+from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, read_manifest, record_file, waiting
 from pgle.run.inputs.step_times import write_steps
 from pgle.run.process.environment import (
     ChildEnvironment,
@@ -156,10 +148,12 @@ class SimulatedBackEnd:
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
         where = {"simulated": True, "target": target.name, "devices": compiled.num_devices}
+        devices = self._devices
+        assumed = [f"{devices.count} devices (assumed): --devices N simulates others"] if devices.assumed else []
         record = end_record(
             request, replace(record, topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
-            warnings=(*_assumed(self._devices), *remarks, *capture_warnings(module_path), *notes),
+            warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
         return StageResult(request, True, 0, judged, times, facts, record.warnings)
 
@@ -231,10 +225,6 @@ def _versions(command: Sequence[str]) -> dict[str, str]:
     program, compiler = (installed(python).versions for python in (interpreter(command), compiler_of(command)[0]))
     found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
     return {name: version for name, version in found.items() if name.startswith("jax")}
-
-
-def _assumed(devices: Devices) -> tuple[str, ...]:
-    return (f"{devices.count} devices (assumed): --devices N simulates others",) if devices.assumed else ()
 
 
 def _is_module(command: Sequence[str]) -> bool:

@@ -47,9 +47,8 @@ def test_the_compilation_cache_is_off_by_default():
     assert build().values["JAX_ENABLE_COMPILATION_CACHE"] == "false"
 
 
-def test_the_compilation_cache_can_be_kept_or_moved(tmp_path):
+def test_the_compilation_cache_can_be_moved(tmp_path):
     environ = {"JAX_COMPILATION_CACHE_DIR": "/shared"}
-    assert build(environ=environ, cache="keep").values["JAX_COMPILATION_CACHE_DIR"] == "/shared"
     moved = build(environ=environ, cache=tmp_path)
     assert moved.values["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
 
