@@ -133,6 +133,20 @@ def lhs_warnings(flags: Iterable[str], *, runs: bool) -> list[str]:
     ]
 
 
+def belief_warnings(believed_us: float | None, step_us: float) -> list[str]:
+    """Whether LHS without a profile takes more time to be exposed than the whole step has.
+
+    jaxlib 0.11 takes asynchronous fusions of slices for milliseconds.
+    """
+    if believed_us is None or believed_us <= step_us:
+        return []
+    return [
+        f"without a profile LHS expects {believed_us / 1e3:,.1f} ms of exposed time, more than the predicted step of "
+        f"{step_us / 1e3:,.1f} ms: its guesses are far off, and so may be its order; use a profile, or compare with "
+        "another jaxlib"
+    ]
+
+
 LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
 LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.8 and later)
@@ -270,6 +284,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
         placements(profiled.module, profiled.prediction.timeline, request.setting.flags),
     )
+    is_modelled = request.target.compute_capability >= LHS_BY_DEFAULT  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     return Rehearsal(
         setting=request.setting,
@@ -289,6 +304,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             *memory_warnings(first, base.allocator_bytes, request.target),
             *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
             *lhs_warnings(request.setting.flags, runs=first.lhs is not None),
+            *(belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else ()),
             *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
             *_of_both(baseline, profiled),
         ),

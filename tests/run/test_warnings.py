@@ -9,7 +9,7 @@ import pytest
 
 from pgle.run.compiler.compile import RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.rehearse import custom_call_warnings, lhs_warnings, memory_warnings
+from pgle.run.rehearse import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
@@ -82,3 +82,9 @@ def test_lhs_that_runs_though_it_is_off() -> None:
 @pytest.mark.parametrize(("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)])
 def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
     assert lhs_warnings(flags, runs=runs) == []
+
+
+def test_lhs_that_expects_more_than_the_step() -> None:
+    (line,) = belief_warnings(57_000.0, 451.0)
+    assert "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms" in line
+    assert belief_warnings(400.0, 451.0) == belief_warnings(None, 451.0) == []
