@@ -60,7 +60,7 @@ IMPORTS = """
 import pgle.cli.main
 from pgle.cli.help import one_blas_thread
 with one_blas_thread():
-    import pgle.report.costs.convert, pgle.report.text, pgle.cli.profiles
+    import pgle.report.profiles, pgle.report.text, pgle.cli.profiles
 import pgle.trace.nsys.read
 """
 

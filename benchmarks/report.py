@@ -25,11 +25,10 @@ from chromium import browser
 
 from pgle.report.page.html import render
 from pgle.report.page.value import Page, Section
+from pgle.report.predict import Schedule, sections
 from pgle.report.report import run_page
-from pgle.report.schedules.schedule import Schedule, sections
-from pgle.report.timeline.measured import MOST_OPEN
-from pgle.report.timeline.picture import timeline as part
-from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
+from pgle.report.timeline import MOST_OPEN, Lane, Named, Panel, Span, Style
+from pgle.report.timeline import timeline as part
 from pgle.run.analyze import Side, gather
 from pgle.schedule.predict import predict
 from pgle.schedule.program import Breakdown
@@ -148,7 +147,7 @@ def main() -> None:
     given = tuple(Path(word) for word in words[:split]), tuple(Path(word) for word in words[split + 1 :])
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
-        makers["given traces"] = lambda: run_page(gather(Side(*given)))[0]
+        makers["given traces"] = lambda: run_page(gather(Side(*given)))
     heads = ("page", "bars", "written in (CPU)", "file", "first paint", "timeline drawn", "the same, CPU")
     heads += ("zoom frame, CPU", "its script, median / p95", "frames, median / p95")
     print(f"| {' | '.join(heads)} |")

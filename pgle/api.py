@@ -142,9 +142,9 @@ def convert(
     """
     from pgle.costs.measure.measured import AggregateOptions
     from pgle.costs.statistic import parse_statistic
-    from pgle.report.costs import convert as report
+    from pgle.report import profiles as report
     from pgle.report.next_steps import after_conversion
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _paths(inputs, 1)
@@ -162,7 +162,7 @@ def convert(
     with progress("reading traces") as advance:
         found = convert(request, progress=advance)
     following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
-    return answer("convert", found, report.convert_page(found, following), report.document(found))
+    return answer("convert", found, report.convert_page(found, following), report.convert_document(found))
 
 
 @_answers
@@ -179,7 +179,7 @@ def verify(
         min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
         min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
     """
-    from pgle.report.costs import verify as report
+    from pgle.report import verify as report
     from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
@@ -208,9 +208,9 @@ def confirm(
         min_time_coverage: as of `verify`; below it a profile counts as partly used.
         min_collectives: the same.
     """
-    from pgle.report.experiment import confirm as report
+    from pgle.report import verify as report
     from pgle.report.next_steps import after_confirmation
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
@@ -224,7 +224,7 @@ def confirm(
     with progress("reading log") as advance:
         found = confirm(request, progress=advance)
     page = report.confirm_page(str(path), found, after_confirmation(path, found))
-    return answer("confirm", found, page, report.document(found), found.main.verdict is ProfileUse.USED)
+    return answer("confirm", found, page, report.confirm_document(found), found.main.verdict is ProfileUse.USED)
 
 
 @_answers
@@ -246,9 +246,8 @@ def compare(
         same_within: what counts as the same, as a share.
         warmup: steps to leave out at the start; None: found.
     """
+    from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
-    from pgle.report.steps import compare as report
-    from pgle.report.steps.compare_page import charts
     from pgle.run.compare import CompareRequest, run_compare
     from pgle.steps.compare import Limits, compare, gate
     from pgle.steps.estimate import Assumptions
@@ -268,7 +267,7 @@ def compare(
         found = compare(one, two, assumptions)
         checks = gate(found, limits)
     ok = not any(check.failed for check in checks)
-    page = report.comparison_page(found, checks, following, charts(found))
+    page = report.comparison_page(found, checks, following, report.charts(found))
     return answer("compare", found, page, report.document(found, checks), ok)
 
 
@@ -287,7 +286,7 @@ def predict(
         devices_per_host: GPUs that share NVLink; None: as the target has.
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
     """
-    from pgle.report.schedules import predict as report
+    from pgle.report import predict as report
     from pgle.run.predict import PredictRequest, predict_file
 
     request = PredictRequest(_file(hlo), _path(profile), target, module, devices_per_host, network_gb_s)
@@ -315,7 +314,7 @@ def analyze(
     from pgle.run.analyze import Gathered
 
     found = analysed(inputs, hlo, target, profile, against, against_hlo)
-    page, _ = run_page(Gathered(_paths(inputs), analysis=found))
+    page = run_page(Gathered(_paths(inputs), analysis=found))
     return answer("analyze", found, page, report.document(found))
 
 
@@ -323,7 +322,7 @@ def analysed(
     inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.analyze import Side, analyze
 
     side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
@@ -358,15 +357,15 @@ def rehearse(
     from importlib import import_module
     from threading import Thread
 
-    from pgle.report.progress import phases
+    from pgle.report.text import phases
     from pgle.run.rehearse_program import run
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
-        Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
+        Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
         found = run(asked, on_phase)
-    from pgle.report.schedules import rehearse as report
+    from pgle.report import rehearse as report
 
     picture = report.write_pictures(found)
     document = {**report.document(found), "picture": picture}
@@ -394,7 +393,7 @@ def tune(
     """
     from dataclasses import replace
 
-    from pgle.report.schedules import tune as report
+    from pgle.report import tune as report
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import TuneRequest, begun, tune
 
@@ -439,7 +438,7 @@ def scale(
     """
     from tempfile import TemporaryDirectory
 
-    from pgle.report.schedules import scale as report
+    from pgle.report import scale as report
     from pgle.run.capture.lowered_step import lowered_steps
     from pgle.run.directory.out import opened
     from pgle.run.scale.record import begun
@@ -472,7 +471,7 @@ def folder(path: StrPath = ".") -> Answer[Any]:
     Args:
         path: the folder.
     """
-    from pgle.report.experiment.begin import folder_page
+    from pgle.report.begin import folder_page
     from pgle.run.inputs.next_command import look
 
     found = look(Path(path))

@@ -162,7 +162,7 @@ async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[f
 
 def work() -> None:
     """One call: tool and arguments come as words, the answer goes into the file that the environment names."""
-    from pgle.report import progress
+    from pgle.report import text as progress
 
     progress.is_shown, progress.LOG_S = True, SAY_S
     os.dup2(2, 1)  # what a library prints is no message of the protocol

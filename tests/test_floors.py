@@ -45,11 +45,12 @@ ROOMS = {
     "report": (
         "text",
         "page",
-        "parts progress next_steps",
-        "timeline",
-        "costs steps flags measured",
-        "experiment analyze",
-        "schedules report",
+        "next_steps timeline",
+        "step compare flags begin show",
+        "profiles verify analyze predict",
+        "rehearse",
+        "tune scale",
+        "stages report",
     ),
 }
 """Rooms and files of a floor from the ground up; what is not in the list stands on top."""

@@ -31,7 +31,7 @@ SECTIONS: dict[str, str] = {
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
     "Search": "budget time-limit memory-limit worlds seed",
-    "Output": "all section kind sort label html svg junit github shell force json quiet -h help",
+    "Output": "all section kind sort label html junit github shell force json quiet -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 
@@ -111,7 +111,7 @@ class Command(click.Command):
         """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
         check is not met."""
         from pgle.cli.paths import check_outputs
-        from pgle.report import progress
+        from pgle.report import text as progress
 
         check_outputs(ctx)
         if self.computes:

@@ -66,8 +66,8 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     pgle perf-table runs/a -o cluster.pbtxt
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
-    from pgle.report.costs import perf_table as report
-    from pgle.report.progress import progress
+    from pgle.report import profiles as report
+    from pgle.report.text import progress
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target
@@ -75,7 +75,7 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
     with progress("reading traces") as advance:
         found = perf_table(request, load_target(target), progress=advance)
-    return api.answer("perf-table", found, report.perf_table_page(found), report.document(found))
+    return api.answer("perf-table", found, report.perf_table_page(found), report.perf_table_document(found))
 
 
 @command(
@@ -116,7 +116,7 @@ def complete_command(**options: Any) -> Answer[Any]:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.report.costs import profiles as report
+    from pgle.report import profiles as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import complete_file
 
@@ -145,7 +145,7 @@ def carry_command(**options: Any) -> Answer[Any]:
     \b
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
-    from pgle.report.costs import profiles as report
+    from pgle.report import profiles as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import carry_file
 
@@ -178,7 +178,7 @@ def merge_command(
     """
     from pgle.costs.profile.merge import MergeOptions, Of
     from pgle.costs.statistic import parse_statistic
-    from pgle.report.costs import profiles as report
+    from pgle.report import profiles as report
     from pgle.report.next_steps import after_summary
     from pgle.run.convert import merge_files
 
@@ -201,10 +201,10 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """
     from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
-    from pgle.report.costs import diff as report
+    from pgle.report import show as report
     from pgle.report.next_steps import after_difference
 
     result = diff_profiles(read_profile(old), read_profile(new))
     noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
     page = report.diff_page(str(old), str(new), result, after_difference(old, new, noisy=noisy))
-    return api.answer("diff", result, page, report.document(str(old), str(new), result))
+    return api.answer("diff", result, page, report.diff_document(str(old), str(new), result))

@@ -60,27 +60,27 @@ def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, *, all_rows: bool
     from pgle.costs.profile.diff import summarise
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.value import CostKind, module_records
-    from pgle.report.costs import show as report
+    from pgle.report import show as report
     from pgle.report.next_steps import after_summary
 
     listed = 0 if all_rows else report.ROWS
     found = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
     known = module_records(found.provenance)
     modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
-    page = report.show_page(str(path), found, after_summary(path, modules))
-    return api.answer("show", found, page, report.document(str(path), found))
+    page = report.profile_page(str(path), found, after_summary(path, modules))
+    return api.answer("show", found, page, report.profile_document(str(path), found))
 
 
 def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
-    from pgle.report.costs import trace as report
-    from pgle.report.progress import progress
+    from pgle.report import show as report
+    from pgle.report.text import progress
     from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 
     with progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
     about = str(path), found, listed(found, kinds, sort), convert_command(path)
-    return api.answer("show", found, report.trace_page(*about), report.document(*about))
+    return api.answer("show", found, report.trace_page(*about), report.trace_document(*about))
 
 
 @command(
@@ -109,7 +109,7 @@ def analyze_command(**options: Any) -> Answer[Any]:
 
 @command(
     opt.argument("inputs", "RUN...", nargs=-1, required=True),
-    opt.option("-o --output outputs", "FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is "
+    opt.option("-o --output outputs", "FILE.html, .md or .json; repeatable; - is "
                "Markdown.", "FILE", PAGE_OUT, multiple=True),
     *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON, computes=True,
 )  # fmt: skip
@@ -126,13 +126,13 @@ def report_command(
 
     \b
     pgle report runs/a
-    pgle report rank*.sqlite --hlo dump/ -o report.html -o report.trace.json
+    pgle report rank*.sqlite --hlo dump/ -o report.html -o report.md
     pgle report runs/b/perf --against runs/a/perf -o diff.html
     """
     from pgle.report import report
-    from pgle.report.page import stored
+    from pgle.report.page import value
     from pgle.report.page.terminal import show
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.analyze import Side
 
     as_json = ctx.meta["pgle.as_json"]
@@ -141,9 +141,9 @@ def report_command(
     report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
     other = Side(against, against_hlo, target) if against else None
     with progress("reading") as advance:
-        page, panels = report.page_of(Side(inputs, hlo, target), other, progress=advance)
-    lines = report.write(page, panels, outputs, force=force)
+        page = report.page_of(Side(inputs, hlo, target), other, progress=advance)
+    lines = report.write(page, outputs, force=force)
     if as_json:
-        click.echo(stored.as_json(page), nl=False)
+        click.echo(value.as_json(page), nl=False)
     elif not ctx.meta.get("pgle.stdout"):
         show(report.short(page, lines))

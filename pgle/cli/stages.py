@@ -56,7 +56,7 @@ def run_command(
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
-    from pgle.report.experiment import pipeline as report
+    from pgle.report import stages as report
     from pgle.report.text import say
     from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
     from pgle.run.stages.simulated import SimulatedBackEnd
@@ -74,17 +74,16 @@ def run_command(
             result = run_pipeline(request, stages.announce, stages.show)
         stages.show_end(result)
         warnings = stages.warnings
-    return api.answer("run", result, report.run_page(result, warnings), report.document(result), result.good)
+    return api.answer("run", result, report.run_page(result, warnings), report.run_document(result), result.good)
 
 
 def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`--tune`: the experiment, the search, the experiment under what it found; the exit code."""
     from functools import partial
 
-    from pgle.report import tuned_run as report
-    from pgle.report.experiment.pipeline import Stages
-    from pgle.report.schedules.tune import searching
+    from pgle.report import stages as report
     from pgle.report.text import say
+    from pgle.report.tune import searching
     from pgle.run.stages.simulated import SimulatedBackEnd
     from pgle.run.tune import TuneRequest
     from pgle.run.tuned_run import run_and_tune
@@ -93,7 +92,7 @@ def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
     if as_json:
         report.show_tuned_run_json(found := run_and_tune(request, say, search), run)
         return 0 if found.good else 1
-    with Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
+    with report.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
         found = run_and_tune(request, stages.announce, search, lambda part: report.show_part(part, run, stages))
     report.show_tuned_run(found, run)
     return 0 if found.good else 1
@@ -130,7 +129,7 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
 
 def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
     """Run a stage; its page goes to stderr if stdout is the program's own, and of several ranks the first prints it."""
-    from pgle.report.experiment import stage as report
+    from pgle.report import stages as report
     from pgle.report.text import warn
     from pgle.run.stages.pipeline import choose_back_end, run_stage
 
@@ -142,7 +141,7 @@ def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, 
         ctx.exit(not result.good)
     elif not result.simulated:
         leave_stdout(ctx)
-    return api.answer(request.stage, result, report.stage_page(result), report.document(result), result.good)
+    return api.answer(request.stage, result, report.stage_page(result), report.stage_document(result), result.good)
 
 
 @command(
@@ -199,7 +198,7 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) 
     pgle auto -- python train.py
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
-    from pgle.report.experiment import stage as report
+    from pgle.report import stages as report
     from pgle.report.text import warn
     from pgle.run.stages.auto import AutoRequest, run_auto
 

@@ -37,8 +37,8 @@ def doctor_command(
     pgle doctor --prove
     pgle doctor --python /path/to/env/bin/python
     """
+    from pgle.report import begin as report
     from pgle.report import text
-    from pgle.report.experiment import doctor as report
     from pgle.report.text import say
     from pgle.run import doctor
     from pgle.run.ask.machine import this_machine
@@ -54,7 +54,7 @@ def doctor_command(
         return api.answer("fix", mended, report.mended_page(mended), document, mended.ok)
     diagnosis = doctor.diagnose(machine, str(run_dir or "."))
     page = report.doctor_page(diagnosis)
-    return api.answer("doctor", diagnosis, page, report.document(diagnosis), diagnosis.ok)
+    return api.answer("doctor", diagnosis, page, report.doctor_document(diagnosis), diagnosis.ok)
 
 
 @command(
@@ -73,7 +73,7 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     pgle init slurm
     pgle init github -o ~/my-project
     """
-    from pgle.report.experiment import begin as report
+    from pgle.report import begin as report
     from pgle.run.init import STARTERS, init
 
     if not name:

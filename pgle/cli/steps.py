@@ -15,7 +15,7 @@ from pgle.cli.help import Group, command
 from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, piped
 
 if TYPE_CHECKING:
-    from pgle.files import AnyPath
+    pass
 
 
 def _step_range(text: str) -> tuple[int | None, int | None]:
@@ -52,7 +52,6 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.option("--run-dir", "With --abba: where the runs are kept; the same command goes on there.", "DIR", FOLDER,
                default="runs/abba"),
     opt.option("--html", "Write a report of one file.", "FILE", Out(".html", ".html", ".htm")),
-    opt.option("--svg", "Write the picture.", "FILE", Out(".svg", ".svg")),
     opt.option("--junit", "Write the checks as JUnit XML.", "FILE", Out(".xml", ".xml")),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
     opt.FORCE, *opt.PAGE, computes=True,
@@ -77,8 +76,8 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """
     if not options["rounds"]:  # else they are a command
         options["words"] = piped(ctx, options["words"])
+    from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
-    from pgle.report.steps import compare as report
     from pgle.report.text import say
     from pgle.run.compare import run_compare
     from pgle.steps.compare import explanation
@@ -89,18 +88,11 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
-    files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
-    written: tuple[AnyPath, ...] = ()
-    if any(files.values()):
-        from pgle.report.steps.compare_page import write_reports
-
-        written = write_reports(result, checks, following, **files, force=options["force"])
-    if options["github"]:
-        from pgle.report.steps.compare_page import append
-
-        append(result, checks)
-    for path in written:
+    files = {name: options[name] for name in ("html", "junit", "force")}
+    for path in report.write_reports(result, checks, following, **files):
         say(f"wrote {path}")
+    if options["github"]:
+        report.append(result, checks)
     page = report.comparison_page(result, checks, following)
     return api.answer("compare", result, page, report.document(result, checks), not broken)
 
@@ -178,8 +170,8 @@ def add(
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
+    from pgle.report import compare as report
     from pgle.report.next_steps import after_entry
-    from pgle.report.steps import history as report
     from pgle.run import history
     from pgle.run.ask.machine import git_commit
     from pgle.run.inputs.step_times import read_side
@@ -214,12 +206,12 @@ def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     \b
     pgle history show --name llama-7b
     """
+    from pgle.report import compare as report
     from pgle.report.next_steps import after_trends
-    from pgle.report.steps import history as report
     from pgle.run.history import read
     from pgle.steps.history import make_trends
 
     entries, warnings = read(path)
     trends = make_trends(entries, name=name, hardware=hardware)
     page = report.history_page(path, trends, warnings, after_trends(path))
-    return api.answer("history", trends, page, report.document(trends, warnings))
+    return api.answer("history", trends, page, report.history_document(trends, warnings))

@@ -15,10 +15,20 @@ from pgle.analyze.rules import RULES
 from pgle.analyze.window import Group
 from pgle.errors import cut, many, printable
 from pgle.report import text
-from pgle.report.measured import LEAST, ROWS, SCOPE_WIDTH, exposed_groups, group_label, idle_words, step_sections, tones
 from pgle.report.page import figures
 from pgle.report.page.value import Action, Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.report.parts import most_exposed, parts_of
+from pgle.report.step import (
+    LEAST,
+    ROWS,
+    SCOPE_WIDTH,
+    exposed_groups,
+    group_label,
+    idle_words,
+    most_exposed,
+    parts_of,
+    step_sections,
+    tones,
+)
 from pgle.report.text import bar
 from pgle.run.analyze import Analysis, on_host
 
@@ -134,7 +144,7 @@ TITLES = {
 
 
 def nowhere(name: str) -> None:
-    """No place: there is no timeline."""
+    """No place in a timeline: there is none."""
 
 
 def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False) -> Page:
@@ -142,7 +152,7 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
 
     Args:
         found: the step.
-        span_of: where in the timeline an instruction is.
+        span_of: where in the timeline an instruction lies.
         is_page: there are pictures: step times are a chart, and shares of the step need no bars.
     """
     step, changed, todo = found.step, found.against, actions(found, span_of)

@@ -1,4 +1,4 @@
-"""`pgle report`: a page from whatever describes a run, as HTML, Markdown, JSON, a still picture or a trace."""
+"""`pgle report`: a page from whatever describes a run, as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -8,25 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.costs.profile.coverage import Coverage
-from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.next import Next
-from pgle.report import analyze as analyze_report
-from pgle.report.measured import ROWS
-from pgle.report.page import figures, stored
+from pgle.report import compare
+from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
+from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.markdown import markdown
-from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
-from pgle.report.parts import tiles
-from pgle.report.steps import compare as compare_report
-from pgle.report.steps.compare_page import charts
+from pgle.report.page.value import Cell, Page, Part, Prose, Section, table
 from pgle.report.text import near
-from pgle.report.timeline.measured import measured_panels
-from pgle.report.timeline.perfetto import render_trace
-from pgle.report.timeline.picture import render_svg, timeline
-from pgle.report.timeline.scene import Panel, panel_of
+from pgle.report.timeline import Panel, measured_panels, panel_of, timeline
 from pgle.run.analyze import Gathered, Side, gather
 from pgle.run.directory.directory import STORED
 from pgle.run.directory.manifest import Manifest
@@ -35,12 +27,12 @@ from pgle.run.inputs.traces import is_run_dir
 PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
+FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".json": value.as_json}
+"""What is written, by how the file's name ends."""
 
 
-def page_of(
-    side: Side, other: Side | None = None, *, progress: Progress | None = None
-) -> tuple[Page, tuple[Panel, ...]]:
-    """The page of a run directory or of traces, and what its timeline shows; a stored page has no panels.
+def page_of(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Page:
+    """The page of a run directory or of traces, or a stored one.
 
     Raises:
         UserError: the input is bad.
@@ -50,7 +42,7 @@ def page_of(
         places = [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
         for place in places:
             if place.is_file():
-                return stored.read_page(place), ()
+                return value.read_page(place)
     return run_page(gather(side, other, progress=progress))
 
 
@@ -58,28 +50,10 @@ def default_output(inputs: Sequence[AnyPath]) -> Path:
     """``report.html`` in the run directory, else here; the first name that is free."""
     first = inputs[0]
     folder = Path(first) if isinstance(first, Path) and is_run_dir(first) else Path()
-    path = folder / DEFAULT
-    number = 2
+    path, number = folder / DEFAULT, 2
     while path.exists():
         path, number = folder / f"report-{number}.html", number + 1
     return path
-
-
-def _drawn(panels: Sequence[Panel], path: AnyPath) -> Sequence[Panel]:
-    if not panels:
-        remedy = "use timeline.svg and timeline.trace.json of that folder, or report on the traces"
-        raise UserError("cannot be made of a stored report", where=path, remedy=remedy)
-    return panels
-
-
-FORMS: dict[str, Callable[[Page, Sequence[Panel], AnyPath], str]] = {
-    ".trace.json": lambda page, panels, path: render_trace(_drawn(panels, path)),
-    ".html": lambda page, panels, path: render(page),
-    ".md": lambda page, panels, path: markdown(page),
-    ".svg": lambda page, panels, path: render_svg(_drawn(panels, path)),
-    ".json": lambda page, panels, path: stored.as_json(page),
-}
-"""The form to write, by the ending of the file's name."""
 
 
 def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]) -> None:
@@ -90,17 +64,16 @@ def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[Any
     """
     given = tuple(inputs)
     for path in paths:
-        if not path.name.endswith(tuple(FORMS)):
+        if path.suffix not in FORMS:
             raise UserError("is of no known form", where=path, remedy=f"choose a name that ends in {', '.join(FORMS)}")
         check_absent(path, force=force, inputs=given)
 
 
-def write(page: Page, panels: Sequence[Panel], paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
+def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
     """Write each file in its form, all or none; a line on each that was written."""
-    makers = {path: next(form for end, form in FORMS.items() if path.name.endswith(end)) for path in paths}
-    files = {path: make(page, panels, path) for path, make in makers.items()}
-    write_files(dict(files), force=force)
-    sizes = ((path, len(text.encode(errors="backslashreplace"))) for path, text in files.items())
+    files: dict[AnyPath, str | bytes] = {path: FORMS[path.suffix](page) for path in paths}
+    write_files(files, force=force)
+    sizes = ((path, len(str(text).encode(errors="backslashreplace"))) for path, text in files.items())
     return tuple(
         f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)" for path, size in sizes
     )
@@ -111,54 +84,45 @@ def short(page: Page, lines: Sequence[str]) -> Page:
     return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())
 
 
-def run_page(found: Gathered) -> tuple[Page, tuple[Panel, ...]]:
-    """The page about a run, and what its timeline shows.
-
-    It is the page of the analysis, with the comparison of step times first, and what the run directory has.
-    """
+def run_page(found: Gathered) -> Page:
+    """The page of the analysis, with the comparison of step times first, and what the run directory knows."""
     analysis, compared = found.analysis, found.comparison
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
         mine = panels[len(found.schedules)] if len(panels) > len(found.schedules) else None
-        page = analyze_report.analyze_page(analysis, analyze_report.nowhere if mine is None else _place(mine), True)
+        page = analyze_page(analysis, nowhere if mine is None else _place(mine), True)
     if compared is not None:
-        tone = compare_report.TONES.get(compared.verdict, "")
-        page = replace(page, verdict=compare_report.headline(compared), tone=tone)
+        page = replace(page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, ""))
     own = f"{Next.of('report', *found.inputs)} "
-    page = replace(
+    return replace(
         page,
         title=f"pgle report: {_name(found)}",
         identity=(*page.identity, *_recorded(found.manifest)),
         actions=() if analysis is not None and analysis.step.measures_alone else page.actions,
-        sections=(*_above(found, panels), *page.sections, *_below(found)),
+        sections=(*_above(found, panels), *page.sections, _stages(found.manifest)),
         next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
         about=tuple(_about(found)),
         warnings=tuple(dict.fromkeys((*found.missing, *lost, *_far_off(found), *page.warnings))),
-        tiles=_tiles(found),
     )
-    return page, panels
 
 
 def _above(found: Gathered, panels: tuple[Panel, ...]) -> Iterator[Section]:
     """The timeline, and the comparison of step times."""
     if panels:
         both = found.analysis is not None and found.analysis.before
-        yield Section("timeline", "Timeline of both steps" if both else "Timeline", _timeline(found, panels))
+        drawn = timeline(panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0)
+        note = ""
+        if found.schedules:
+            note = "The schedules of both runs are predicted with the costs of the profile."
+        if found.schedules and found.analysis is not None:
+            note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
+        heading = "Timeline of both steps" if both else "Timeline"
+        yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
     if found.comparison is not None:
-        limits = (Prose(str(line.value), tone=line.tone) for line in compare_report.check_lines(found.checks))
-        parts: tuple[Part, ...] = (compare_report.sides_table(found.comparison), *limits, *charts(found.comparison))
+        limits = (Prose(str(line.value), tone=line.tone) for line in compare.check_lines(found.checks))
+        parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits, *compare.charts(found.comparison))
         yield Section("comparison", "Before and after: step times", parts, open=True)
-
-
-def _below(found: Gathered) -> Iterator[Section]:
-    """The profile, its coverage, and the stages of the run."""
-    if found.profile is not None:
-        yield _costs(found.profile)
-    if found.coverage is not None:
-        yield _coverage(found.coverage)
-    if found.manifest.stages:
-        yield _stages(found.manifest)
 
 
 def _name(found: Gathered) -> str:
@@ -180,44 +144,23 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
     return *gpus, host, stages[0].started[:10], jax
 
 
-def _place(panel: Panel) -> Callable[[str], tuple[float, float] | None]:
-    """Where an instruction's longest bar is in the first step, or the pause after that step."""
+def _place(panel: Panel) -> SpanOf:
+    """Where an instruction's longest bar lies in the first step, or the pause after that step."""
     codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
     until = panel.spans[0].end_us if panel.spans else panel.length_us
 
     def place(name: str) -> tuple[float, float] | None:
-        if name == analyze_report.BETWEEN:
+        if name == BETWEEN:
             return (until, panel.spans[1].start_us) if len(panel.spans) > 1 else None
-        best: tuple[float, float] | None = None
+        bars: list[tuple[float, float]] = []
         for lane in panel.lanes:
             rows = np.flatnonzero((lane.named == codes.get(name, -1)) & (lane.start_us < until))
             if len(rows):
                 row = rows[np.argmax(lane.duration_us[rows])]
-                span = float(lane.start_us[row]), float(lane.end_us[row])
-                best = span if best is None or span[1] - span[0] > best[1] - best[0] else best
-        return best
+                bars.append((float(lane.start_us[row]), float(lane.end_us[row])))
+        return max(bars, key=lambda bar: bar[1] - bar[0], default=None)
 
     return place
-
-
-def _tiles(found: Gathered) -> tuple[Tile, ...]:
-    """Step, exposed and idle time; of two runs or steps before and after."""
-    analysis, compared = found.analysis, found.comparison
-    shown: tuple[Tile, ...] = ()
-    if compared is not None and len(found.schedules) > 1:
-        sides = zip(("before", "after"), (item.prediction.timeline.breakdown for item in found.schedules), strict=False)
-        shown = tiles(tuple(sides), "predicted from both schedules")
-    elif analysis is not None and analysis.against is not None:
-        shown = tiles((("before", analysis.against.before), ("after", analysis.against.after)))
-    elif analysis is not None:
-        step = analysis.step
-        note = "simulated" if step.trace.simulated else f"of the {step.mode} profile run" if step.mode else ""
-        shown = tiles((("", step.breakdown),), note)
-    if compared is not None:
-        timed = (figures.time(side.median_s * 1e6) for side in (compared.base, compared.new))
-        note = f"{figures.change(compared.change)}, medians of timed steps"
-        shown = (Tile("step", " → ".join(timed), shown[0].bars if shown else (), note), *shown[1:])
-    return shown
 
 
 def _far_off(found: Gathered) -> list[str]:
@@ -238,54 +181,17 @@ def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     analysis = found.analysis
     if analysis is None:
         return (), ()
-    simulated = analysis.step.trace.simulated
     if analysis.before is not None:
-        sides = [
-            measured_panels(side, label) for side, label in ((analysis.before, "before"), (analysis.step, "after"))
-        ]
+        steps = ((analysis.before, "before"), (analysis.step, "after"))
+        sides = [measured_panels(step, label) for step, label in steps]
         return tuple(panels[0] for panels, _ in sides if panels), (*sides[0][1], *sides[1][1])
     panels, notes = measured_panels(analysis.step)
-    before = tuple(
-        panel_of(
-            item.label, item.prediction.timeline, "simulated" if simulated else item.prediction.costs_are, item.module
-        )
+    simulated = "simulated" if analysis.step.trace.simulated else ""
+    before = (
+        panel_of(item.label, item.prediction.timeline, simulated or item.prediction.costs_are, item.module)
         for item in found.schedules
     )
     return (*before, *panels), notes
-
-
-def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:
-    drawn = timeline(panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0)
-    if not found.schedules:
-        return (drawn,)
-    note = "The schedules of both runs are predicted with the costs of the profile."
-    if found.analysis is not None:
-        note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
-    return drawn, Prose(note, tone="soft")
-
-
-def _costs(profile: Profile) -> Section:
-    """What instructions cost, the costliest first."""
-    costs = sorted(profile.costs, key=lambda cost: -cost.cost_us)
-    rows = (
-        (printable(cost.name), cost.kind.value, cost.cost_us, cost.samples or None, cost.origin.value, cost.shape)
-        for cost in costs
-    )
-    collectives = sum(cost.kind is CostKind.COLLECTIVE for cost in costs)
-    counted = f"{many(len(costs), 'instruction')} have a cost, {collectives:,} of them are collectives."
-    heads = "instruction | kind | one execution (time) | samples (count) | cost is | shape"
-    return Section("costs", "Costs in the profile", (Prose(counted), table(heads, rows, finds=True, most=ROWS)))
-
-
-def _coverage(found: Coverage) -> Section:
-    """What of each compilation of the main module the profile covers."""
-    rows = (
-        (item.module, item.fingerprint[:12], item.count.value, item.time.value, item.collectives.value, len(item.gaps))
-        for item in found.main
-    )
-    heads = "module | fingerprint | instructions (share) | time (share) | collectives (share) | without a cost (count)"
-    hints = dict.fromkeys(hint for module in found.main for hint in module.hints)
-    return Section("coverage", "Coverage of the profile", (table(heads, rows), *map(Prose, hints)))
 
 
 def _stages(manifest: Manifest) -> Section:
@@ -299,25 +205,26 @@ def _stages(manifest: Manifest) -> Section:
 
 
 def _about(found: Gathered) -> Iterator[tuple[str, str]]:
-    """Program, hardware, versions, date, simulated parts, and where a trace for other viewers comes from."""
-    record = next((item for item in reversed(found.manifest.stages) if item.argv), None)
+    """Program, hardware, versions, date, profile and what is simulated."""
+    stages = found.manifest.stages
+    record = next((item for item in reversed(stages) if item.argv), None)
     if record is not None:
         yield "program", str(Next(record.argv))
-        versions = next((item.versions for item in reversed(found.manifest.stages) if item.versions), {})
-        if commit := next((item.commit for item in reversed(found.manifest.stages) if item.commit), ""):
+        if commit := next((item.commit for item in reversed(stages) if item.commit), ""):
             yield "commit", commit.replace("+", " with changes that are not committed")
+        versions = next((item.versions for item in reversed(stages) if item.versions), {})
         yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"
-        gpus = [gpu for item in found.manifest.stages for gpu in item.gpus]
-        named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in gpus)
+        named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for item in stages for gpu in item.gpus)
         topology = ", ".join(f"{name} {value}" for name, value in record.topology.items())
         host = record.host and f"host {record.host}"
         yield "hardware", "; ".join(filter(None, (*named, topology, host))) or "not recorded"
-        yield "date", f"{found.manifest.stages[0].started[:19].replace('T', ' ')} UTC"
-        if (performance := found.performance) is not None and "verdict" in performance.facts:
-            yield (
-                "profile",
-                f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}",
-            )
+        yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
+    if found.profile is not None:
+        main = () if found.coverage is None else found.coverage.main
+        covers = [f"covers {figures.share(item.time.value)} of the time of {printable(item.module)}" for item in main]
+        yield "profile", "; ".join((many(len(found.profile.costs), "cost"), *covers))
+    if (performance := found.performance) is not None and "verdict" in performance.facts:
+        yield "use", f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}"
     if found.analysis is not None:
         for name, step in (("trace", found.analysis.step), ("trace before", found.analysis.before)):
             if step is not None:
@@ -328,9 +235,5 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
         on = f"{each:g} steady step{'s' * (each != 1)} on {many(len(step.windows), 'device')}"
         yield "main module", f"{step.costs.program.key.name}, {on}"
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
-        yield (
-            "figures",
-            "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates",
-        )
-    command = Next.of("report", *found.inputs, "-o", "report.trace.json")
-    yield "for Perfetto", f"this command writes a file for ui.perfetto.dev: {command}"
+        simulated = step.trace.simulated
+        yield "figures", "simulated: no GPU ran this" if simulated else "measured; expected times are estimates"

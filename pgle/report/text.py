@@ -1,4 +1,4 @@
-"""Text for people and JSON for programs: a console that never breaks a word, lines on stderr, one object on stdout."""
+"""Text for people and programs: a console that never breaks a word, a live line, and JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields, is_dataclass
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path
@@ -22,7 +25,9 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
+from pgle.errors import LONGEST_LINE, cut, named, one_line, printable, shown
+from pgle.files import Progress
+from pgle.run.compiler.compile import OnPhase, Phase
 
 GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
@@ -90,7 +95,7 @@ class Screen(Console):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # quoted words stay whole
+            if follow_on:  # what is quoted stays whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
             parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
@@ -242,7 +247,7 @@ def bar(fraction: float) -> str:
 
 
 def near(path: Path) -> Path:
-    """A path as short as it can be typed here: relative if it is below the working directory."""
+    """A path as short as it can be typed here: relative if it lies below the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -321,3 +326,110 @@ def show(schema: str, value: Mapping[str, Any]) -> None:
         found = _escaped(found, str.isascii)
     sys.stdout.write(found)
     sys.stdout.flush()
+
+
+FIRST_S, TURN_S, LOG_S = 0.3, 0.1, 10.0
+is_shown = False
+"""Whether it is said at all: commands do, and the library does not."""
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+SCHEDULES = {
+    "default": "XLA's default schedule", "baseline": "the schedule without a profile",
+    "profiled": "the schedule with the profile", "proof": "the proof",
+}  # fmt: skip
+"""What a compilation is for, by the name of its folder."""
+
+
+@dataclass
+class Line:
+    """The state of the work; any thread may change it."""
+
+    what: str  # ``reading traces``
+    done: int = 0  # of `total`
+    total: int = 0  # 0: not known
+    noun: str = ""  # what is counted: ``trial``; empty: a share is shown
+    best: str = ""  # the best so far, in words
+    since: float = field(default_factory=time.monotonic)
+
+    def text(self, now: float) -> str:
+        """``trial 5 of 20 · best −4.4 % · compiling · 18 s, about 50 s left``."""
+        parts, elapsed = [], now - self.since
+        if self.total:
+            share = f"{self.done / self.total:.0%}".replace("%", " %")
+            parts.append(f"{self.noun} {self.done} of {self.total}" if self.noun else share)
+        parts += [f"best {self.best}"] if self.best else []
+        rest = elapsed / self.done * (self.total - self.done) if self.total and 0 < self.done < self.total else 0.0
+        left = f", about {rest:.0f} s left" if rest >= 1 else ""
+        return printable(" · ".join([*parts, self.what, f"{elapsed:.0f} s{left}"]))
+
+
+@contextmanager
+def live(what: str) -> Iterator[Line]:
+    """A line that is shown while the context lasts, if `is_shown`; the work changes what it says."""
+    line, ended = Line(what), threading.Event()
+    if not is_shown:
+        yield line
+        return
+    thread = threading.Thread(target=_drawn_line if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True)
+    thread.start()
+    try:
+        yield line
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Progress]:
+    """A line on work that says how much of it is done: the yielded function takes (done, total)."""
+    with live(what) as line:
+
+        def advance(done: int, total: int) -> None:
+            # What was read is not yet understood: a full bar that goes on waiting would lie.
+            line.done, line.total = (done, total) if done < total else (0, 0)
+            line.what = what if done < total else f"{what}: all read, working on it"
+
+        yield advance
+
+
+@contextmanager
+def phases(line: Line | None = None) -> Iterator[OnPhase]:
+    """A function that takes the phases of compilations, and has a line show them."""
+    running: dict[str, Phase] = {}
+    with live("starting XLA's compiler") if line is None else nullcontext(line) as shown:
+
+        def note(phase: Phase) -> None:
+            name = phase.request.dump_dir.name
+            if phase.name == "done":
+                running.pop(name, None)
+            else:
+                running[name] = phase
+            if running:
+                shown.what = _phase_words(*list(running.items())[-1], others=len(running) - 1)
+
+        yield note
+
+
+def _phase_words(folder: str, phase: Phase, others: int) -> str:
+    what = SCHEDULES.get(folder, "")
+    module = f" {phase.module}" if phase.module else ""
+    more = f" and {others} more" if others else ""
+    return f"compiling{module}{f', {what}' if what else ''} ({phase.name}){more}"
+
+
+def _drawn_line(line: Line, ended: threading.Event) -> None:
+    out, turn, shown = sys.stderr, 0, False
+    wait = FIRST_S
+    while not ended.wait(wait):
+        wait, shown = TURN_S, True
+        width = shutil.get_terminal_size().columns
+        out.write(f"\r\x1b[2K{cut(f'{SPINNER[turn % len(SPINNER)]} {line.text(time.monotonic())}', width - 1)}")
+        out.flush()
+        turn += 1
+    if shown:
+        out.write("\r\x1b[2K")
+        out.flush()
+
+
+def _logged(line: Line, ended: threading.Event) -> None:
+    while not ended.wait(LOG_S):
+        print(f"pgle: {line.text(time.monotonic())}", file=sys.stderr, flush=True)

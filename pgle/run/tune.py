@@ -3,7 +3,7 @@
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`pgle/tune/search.py`) asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting
 and simulates it in all worlds (`pgle/tune/worlds.py`). `holds_up` (`search.py`) accepts it. `_Search.prove` compiles
-the best once more, whole. `pgle/report/schedules/tune.py` words the result.
+the best once more, whole. `pgle/report/tune.py` words the result.
 
 A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
 """

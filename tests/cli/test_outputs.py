@@ -41,7 +41,7 @@ def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytes
         (["report", "x.sqlite", "-o", "-", "-o", "-"], "stdout holds one file"),
         (["perf-table", "x.sqlite", "-o", "-"], "more than one file is written"),
         (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
-        (["compare", "a", "b", "--svg", "x.png"], "choose a name that ends in .svg"),
+        (["compare", "a", "b", "--junit", "x.png"], "choose a name that ends in .xml"),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
         (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
@@ -70,12 +70,12 @@ def test_nothing_is_said_to_be_good_before_stdout_has_taken_it(testdata: Path) -
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_picture_goes_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_page_goes_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     for name, seconds in (("a", 0.2), ("b", 0.1)):
         rows = (json.dumps({"step": step, "step_time_s": seconds + step % 7 / 1000}) for step in range(40))
         (tmp_path / name).with_suffix(".jsonl").write_text("\n".join(rows) + "\n")
-    assert run(["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--svg", "-"]) == 0
-    assert capsysbinary.readouterr().out.startswith(b"<svg")
+    assert run(["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--html", "-"]) == 0
+    assert capsysbinary.readouterr().out.startswith(b"<!doctype html>")
 
 
 def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(

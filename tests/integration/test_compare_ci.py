@@ -90,7 +90,7 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
         for item in action["outputs"].values()
     }  # type: ignore[index]
     assert names == set(action["outputs"])
-    from pgle.report.steps.compare_page import outputs
+    from pgle.report.compare import outputs
     from pgle.steps.compare import compare
     from pgle.steps.series import Side, Step, make_series, steady
 

@@ -170,7 +170,7 @@ def test_several_runs_per_side(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
     new = write_run(tmp_path / "perf", 0.21, 2)
     words = ["compare", base, new, "--fail-slower", "1%"]
-    for option, name in (("--html", "r.html"), ("--svg", "r.svg"), ("--junit", "r.xml")):
+    for option, name in (("--html", "r.html"), ("--junit", "r.xml")):
         words += [option, str(tmp_path / name)]
     assert run(words) == 1
     page = (tmp_path / "r.html").read_text()
@@ -179,11 +179,11 @@ def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, caps
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()
     assert suite.attrib["failures"] == "1"
     assert "slower" in suite.find("testcase/failure").attrib["message"]  # type: ignore[union-attr]
-    picture = (tmp_path / "r.svg").read_bytes()
+    written = (tmp_path / "r.xml").read_bytes()
     assert run(words) == 2
     assert "already exists" in capsys.readouterr().err
     assert run([*words, "--force"]) == 1
-    assert (tmp_path / "r.svg").read_bytes() == picture
+    assert (tmp_path / "r.xml").read_bytes() == written
 
 
 def test_github_summary_and_outputs(
@@ -198,7 +198,7 @@ def test_github_summary_and_outputs(
     assert outputs["ok"] == "false"
     assert float(outputs["ci-low"]) < float(outputs["ratio"]) < float(outputs["ci-high"])
     summary = (tmp_path / "summary.md").read_text()
-    assert re.match(r"### 🔴 pgle compare: [\d.]+ % slower", summary)
+    assert re.match(r"# 🔴 pgle compare: [\d.]+ % slower", summary)
     assert "| step \\(ms\\) |" in summary or "| step (ms) |" in summary
 
 

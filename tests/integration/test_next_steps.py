@@ -18,9 +18,9 @@ import pgle.next
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
 from pgle.report import next_steps as report
-from pgle.report.experiment.stage import after_auto
-from pgle.report.schedules import rehearse as rehearsal
-from pgle.report.schedules import tune as tuning
+from pgle.report import rehearse as rehearsal
+from pgle.report import tune as tuning
+from pgle.report.stages import after_auto
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command

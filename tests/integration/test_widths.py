@@ -22,8 +22,7 @@ from rich.cells import cell_len
 from pgle.cli.main import run
 from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.kernels import Matmul
-from pgle.report.costs import perf_table
-from pgle.report.experiment import stage
+from pgle.report import profiles, stages
 from pgle.report.page import terminal
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
@@ -112,7 +111,7 @@ def answers(folder: Path) -> dict[str, Answer]:
             shown.clear()
             run(words)
             found[name] = list(shown)
-    made = {"perf-table": perf_table.perf_table_page(TABLES), "auto": stage.auto_page(AUTO)}
+    made = {"perf-table": profiles.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
     return found | {name: [partial(terminal.show, page)] for name, page in made.items()}
 
 

@@ -6,9 +6,19 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pgle.report.compare import (
+    charts,
+    comparison_page,
+    document,
+    headline,
+    left_out_text,
+    outputs,
+    picture,
+    sides_table,
+    summary,
+    xml,
+)
 from pgle.report.page.html import render
-from pgle.report.steps.compare import comparison_page, document, headline, left_out_text, picture, sides_table
-from pgle.report.steps.compare_page import charts, outputs, summary, xml
 from pgle.steps.compare import Check, Comparison, Limits, Outcome, compare, gate
 from pgle.steps.estimate import Assumptions
 from pgle.steps.history import LaunchSpread
@@ -90,7 +100,7 @@ def test_equal_steps_need_no_picture() -> None:
 
 def test_the_job_summary_draws_both_sides() -> None:
     found = slower("new")
-    assert "\n".join(["```text", *picture(found), "```"]) in summary(found, ()).split("<details>")[0]
+    assert "\n".join(["```text", *picture(found), "```"]) in summary(found, ())
 
 
 def test_names_cannot_break_markdown_html_or_xml() -> None:
@@ -119,8 +129,7 @@ def test_what_cannot_be_told_is_ok_in_no_form() -> None:
     suite = ElementTree.fromstring(xml(found, checks))
     assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("0", "1")
     assert suite.find("testcase/skipped") is not None
-    assert "❔ cannot tell: **step time**" in summary(found, checks)
-    assert "✅" not in summary(found, checks)
+    assert "cannot tell step time: a slowdown of 3 % is neither shown" in summary(found, checks)
     page = render(comparison_page(found, checks, (), charts(found)))
     assert "cannot tell step time: a slowdown of 3 % is neither shown nor ruled out" in page
 
@@ -128,7 +137,7 @@ def test_what_cannot_be_told_is_ok_in_no_form() -> None:
 def test_p_is_shown_only_for_a_test_of_whole_runs() -> None:
     one, two = (Side("a", tuple(side("a", level + i * 1e-4).runs[0] for i in range(4))) for level in (0.2, 0.21))
     shown = [summary(found, ()) for found in (slower(), compare(one, two))]
-    assert ["| p (Mann" in text for text in shown] == [False, True]
+    assert ["p (Mann" in text for text in shown] == [False, True]
     assert "0.029" in shown[1]
 
 
@@ -144,7 +153,7 @@ def test_the_document_has_the_promised_keys() -> None:
     assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(document(slower(), ()))
 
 
-def test_the_chart_of_the_change_says_which_side_is_faster() -> None:
-    change, *_ = charts(slower())
-    for text in ("◂ faster", "slower ▸", "change of the step time", "+4 %"):
-        assert f">{text}</text>" in change.svg
+def test_the_chart_names_both_sides() -> None:
+    (order,) = charts(slower())
+    for text in ("● base", "○ new", "step number"):
+        assert f">{text}</text>" in order.svg

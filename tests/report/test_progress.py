@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgle.report import progress
+from pgle.report import text as progress
 from pgle.run.compiler.compile import Phase, RehearsalRequest
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pgle.report.schedules import rehearse
-from pgle.report.schedules.rehearse import advice, verdict
+from pgle.report import rehearse
+from pgle.report.rehearse import advice, verdict
 from pgle.schedule.compare import Move, Placement, judge_gain
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.report.page.html import render
 from pgle.report.page.value import Chart
-from pgle.report.schedules.scale import scale_page
+from pgle.report.scale import scale_page
 from pgle.run.scale.row import ScaleRequest
 from pgle.run.scale.scale import Scaling
 from pgle.scale.answer import answer

@@ -3,7 +3,7 @@
 import pytest
 
 from pgle.report import text
-from pgle.report.experiment.pipeline import Stages
+from pgle.report.stages import Stages
 
 
 def test_a_skipped_stage_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:

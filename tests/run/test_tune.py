@@ -11,8 +11,8 @@ import pytest
 from pgle.cli.predictions import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.report.progress import Line
-from pgle.report.schedules.tune import announced, promising, why_next
+from pgle.report.text import Line
+from pgle.report.tune import announced, promising, why_next
 from pgle.run import tune
 from pgle.run.compiler.compile import RehearsalRequest
 from pgle.run.tune import Bench as RealBench

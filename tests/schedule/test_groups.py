@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgle.report.schedules.schedule import group_notes
+from pgle.report.predict import exposed_notes
 from pgle.schedule.compare import NOTHING_INDEPENDENT, Move, Placement, groups, in_one
 
 
@@ -17,8 +17,9 @@ STEP = [*GATHERS, *SCATTERS, *HIDDEN]
 
 
 def test_a_step_of_128_collectives_has_two_lines() -> None:
-    lines = group_notes(in_one(STEP), 55_990.0)
+    lines = exposed_notes(in_one(STEP), 55_990.0)
     assert lines == (
+        "exposed (the GPU waits, nothing computes):",
         "  all-gather ×72: 11.38 ms (20.3 %); nothing is scheduled next to it",
         f"  reduce-scatter ×48: 9.12 ms (16.3 %); {NOTHING_INDEPENDENT}",
     )
@@ -35,7 +36,7 @@ def test_what_the_second_schedule_hides_keeps_the_reason_of_the_first() -> None:
     before, after = placed("a", "all-gather", 190.0), placed("a", "all-gather", 0.0, sync=False)
     (group,) = groups([Move("a", before, after)])
     assert (group.why, group.is_left) == ("nothing is scheduled next to it", False)
-    assert group_notes([group], 1000.0) == (
+    assert exposed_notes([group], 1000.0)[1:] == (
         "  all-gather ×1: 190 µs → – (19.0 %); was: nothing is scheduled next to it",
     )
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from pgle.errors import UserError
-from pgle.report.steps.compare import headline
+from pgle.report.compare import headline
 from pgle.steps.compare import Comparison, Limits, Outcome, Verdict, compare, gate, overall, parse_share
 from pgle.steps.estimate import (
     MOST_RESAMPLED,

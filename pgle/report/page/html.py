@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
-
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from pgle import __version__
 from pgle.errors import printable
 from pgle.report.page import figures
 from pgle.report.page.value import Chart, Page
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LIGHT: Mapping[str, str] = {
     "paper": "#ffffff", "raised": "#f6f7f9", "ink": "#1b1f24", "soft": "#57606a", "line": "#dfe3e8",
@@ -36,6 +36,8 @@ DARK: Mapping[str, str] = {
 @cache
 def templates() -> Environment:
     """The templates of this room. Every value is escaped, and what would turn or hide text is made visible."""
+    from jinja2 import Environment, PackageLoader
+
     environment = Environment(
         loader=PackageLoader("pgle.report.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: printable_lines(value) if type(value) is str else value,
@@ -49,17 +51,17 @@ def printable_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
-def style_sheet(name: str, selector: str = ":root") -> str:
-    """The palettes as custom properties of what `selector` selects, by the reader's system, and ``NAME.css``."""
+def style_sheet() -> str:
+    """The palettes as custom properties, by the reader's system, and the style of a page."""
     light, dark = ("".join(f"--{name}:{colour};" for name, colour in colours.items()) for colours in (LIGHT, DARK))
-    palettes = f"{selector}{{{light}}}\n@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}\n"
-    return palettes + data_file(f"templates/{name}.css")
+    palettes = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    return palettes + data_file("templates/page.css")
 
 
 @cache
-def data_file(name: str, package: str = "pgle.report.page") -> str:
-    """A text file of a room."""
-    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+def data_file(name: str) -> str:
+    """A text file of this room."""
+    return resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 WIDTH = 440  # width of every chart, in units in which its text is 12 high: readable on a phone
@@ -85,11 +87,11 @@ class Panel:
     y: tuple[float, float]  # values at the bottom and top edge
     height: int = 230  # in the units of `WIDTH`
     x_label: str = ""  # below the axis
-    shapes: list[Shape] = field(default_factory=list)  # the shapes to draw
-    top: int = 0  # its place in a picture of several
+    shapes: list[Shape] = field(default_factory=list)  # what is drawn
+    top: int = 0  # where it lies in a picture of several
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a point of the values on the paper."""
+        """Where a point of the values lies on the paper."""
         across, up = ((value - low) / (high - low) for value, (low, high) in ((x, self.x), (y, self.y)))
         floor = self.height - BOTTOM - LABEL * bool(self.x_label)
         return LEFT + across * (WIDTH - LEFT - RIGHT), floor - up * (floor - TOP)
@@ -167,19 +169,13 @@ def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]
     return low - rim, high + rim
 
 
-def svg(panels: Sequence[Panel], alt: str, *, style: bool = True) -> str:
-    """Charts one above the other as one SVG; without `style` for a page, which has it."""
+def svg(panels: Sequence[Panel], alt: str) -> str:
+    """Charts one above the other as one SVG, for a page, which has their style."""
     height = 0
     for panel in panels:
         panel.top, height = height, height + panel.height
-    values = {
-        "width": WIDTH,
-        "height": height,
-        "alt": alt,
-        "panels": panels,
-        "style": style_sheet("chart", ".pgle-chart") if style else "",
-    }
-    return templates().get_template("chart.svg.j2").render(values) + "\n"
+    template = templates().get_template("chart.svg.j2")
+    return template.render(width=WIDTH, height=height, alt=alt, panels=panels) + "\n"
 
 
 def render(page: Page) -> str:
@@ -190,15 +186,15 @@ def render(page: Page) -> str:
     """
     timeline = page.timeline
     script = data_file("templates/page.js")
-    script += data_file("timeline.js", "pgle.report.timeline") if timeline else ""
+    script += data_file("templates/timeline.js") if timeline else ""
     script = script.replace("</", "<\\/")  # nothing but a closing tag ends a script element
     charts = any(isinstance(part, Chart) for section in page.sections for part in section.parts)
-    sheets = style_sheet("page") + data_file("templates/chart.css") * charts
+    sheets = style_sheet() + data_file("templates/chart.css") * charts
     values = {
         "page": page,
         "style": sheets,
         "policy": _policy(script),
-        "script": Markup(script),
+        "script": script,
         "data": timeline.data if timeline else "",
         "share": figures.share,
         "version": __version__,

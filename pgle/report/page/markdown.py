@@ -47,7 +47,7 @@ def _part(part: Part) -> str:
         return fenced(part.text, "text")
     if isinstance(part, Prose):
         return fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + escaped(part.text)
-    return escaped(part.alt)
+    return fenced(part.alt, "text") if "\n" in part.alt else escaped(part.alt)
 
 
 def table(content: Table) -> str:

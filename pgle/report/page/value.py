@@ -1,18 +1,21 @@
 """An answer as values, before it is text, HTML, Markdown or JSON: how every command shows its result.
 
 A command makes a result, one function turns the result into a `Page`, and a renderer draws it. The order is always the
-same: what was looked at, the verdict, one table, at most three actions, and the next command.
+same: what was looked at, the verdict, one table, at most three actions, and the next command. ``pgle.report/2`` is the
+JSON of a page: what `pgle report --json` prints and `rehearse` and `tune` leave.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from pgle.errors import UserError
+from pgle.files import AnyPath, read_bytes
 from pgle.next import to_type
 from pgle.report.page.figures import Unit, column
 
@@ -97,8 +100,7 @@ class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
     """The timeline that moves; a page has one at most."""
 
     data: str  # what its script draws, as `pgle.report.timeline.perfetto` writes it
-    text: str  # the same for a terminal
-    still: str = ""  # the same as SVG, seen without JavaScript and in print
+    text: str  # the same for a terminal, Markdown and readers without JavaScript
 
 
 class Chart(msgspec.Struct, frozen=True, tag_field="kind", tag="chart"):
@@ -117,8 +119,11 @@ class Section:
 
     key: str  # one word: ``collectives``
     heading: str
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # tables without rows and empty paragraphs are left out
     open: bool = False  # whether a page shows it unfolded
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(filter(_says_something, self.parts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +142,8 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of a tile: a name, its figure in words, and shares of 1 by tone."""
-
-    label: str
-    text: str
-    parts: tuple[tuple[Tone | Literal["compute", "copy", "idle"], float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One of the large figures of a page: ``step  6.42 → 5.88 ms``."""
-
-    label: str
-    figure: str
-    bars: tuple[Bar, ...] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that an answer says."""
+    """Everything that an answer says. What is empty is left out: words, sections, a table without rows."""
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
     identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
@@ -169,12 +155,20 @@ class Page:
     sections: tuple[Section, ...] = ()  # the rest
     next: tuple[str, ...] = ()  # commands, as `to_type` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
-    tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
     paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "next", tuple(map(to_type, self.next)))
+        table = self.table if self.table is not None and self.table.rows else None
+        left = {
+            "identity": tuple(filter(None, self.identity)),
+            "table": table,
+            "notes": tuple(filter(None, self.notes)),
+            "sections": tuple(section for section in self.sections if section.parts),
+            "next": tuple(map(to_type, filter(None, self.next))),
+        }
+        for name, value in left.items():
+            object.__setattr__(self, name, value)
 
     @property
     def timeline(self) -> Timeline | None:
@@ -209,5 +203,50 @@ def table(
     return Table(tuple(columns), kept, tuple(find), shown, len(every) - len(kept))
 
 
+def _says_something(part: Part) -> bool:
+    return bool(part.rows if isinstance(part, Table) else part.text if isinstance(part, Prose) else True)
+
+
 def _text(value: str | float | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:g}"
+
+
+SCHEMA = "pgle.report/2"
+MAX_BYTES = 256 << 20
+_BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
+
+
+def as_json(page: Page) -> str:
+    """The page with its sections, each part with its ``kind``, and the timeline in the form that its script draws."""
+    text = msgspec.json.encode({"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)})
+    return msgspec.json.format(text, indent=2).decode() + "\n"
+
+
+def read_page(path: AnyPath) -> Page:
+    """A page that was written as JSON. Pictures in it are not trusted: their words take their place.
+
+    Raises:
+        UserError: it is none, or of another release.
+    """
+    remedy = "write it again: pgle report RUN -o report.json"
+    content = read_bytes(path, max_bytes=MAX_BYTES)
+    try:
+        found = msgspec.json.decode(content)
+        if (schema := found["schema"]) == SCHEMA:
+            page = msgspec.convert(found["page"], Page)
+            sections = (replace(item, parts=tuple(map(_trusted, item.parts))) for item in page.sections)
+            return replace(page, sections=tuple(sections))
+    except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError):
+        raise UserError("is not a report of this pgle", where=path, remedy=remedy) from None
+    raise UserError(f"has schema {schema}, not {SCHEMA}", where=path, remedy=remedy)
+
+
+def _plain_number(value: Any) -> Any:
+    """A numpy scalar as a number."""
+    return value.item()
+
+
+def _trusted(part: Part) -> Part:
+    if isinstance(part, Timeline) and set(part.data.encode()) - _BASE64:
+        raise ValueError("a damaged timeline")
+    return Chart("", part.alt) if isinstance(part, Chart) else part

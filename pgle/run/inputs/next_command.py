@@ -183,8 +183,7 @@ DEPTH = 4  # folders below the first; a profiler's log directory nests its xplan
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
 PROGRAM = "JAX program"
-TRACE = "timeline.trace.json"
-PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # its files in a folder
+PAGE_FILES = ("timeline.html", STORED)  # its files in a folder
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module

@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgle.errors import cut, printable, some
+from pgle.errors import cut, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
-from pgle.report.parts import tiles
-from pgle.report.progress import Line, live, phases
-from pgle.report.schedules.rehearse import setting_notes
-from pgle.report.schedules.schedule import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us
-from pgle.report.text import near, say
+from pgle.report.predict import Schedule, exposed_notes, page_files, sections, span_us
+from pgle.report.rehearse import setting_notes
+from pgle.report.text import Line, live, near, phases, say
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
@@ -39,7 +37,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     Args:
         found: the search.
         out: its folder.
-        picture: where the page is; None: this makes the page itself.
+        picture: where the page is; None: the page is what is made.
     """
     schedules = _schedules(found)
     words, tone = verdict(found)
@@ -49,6 +47,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     if picture is None:
         following = tuple(line for line in following if not line.startswith("pgle report "))  # that is this page
     done = figures.count(sum(not trial.same_as for trial in found.trials))
+    exposed = exposed_notes(in_one(found.collectives), found.pgle.prediction.step_us, ", with the profile")[:3]
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
         identity=(
@@ -63,35 +62,29 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         notes=(
             f"{VARIATIONS}.",
             *setting_notes(found.request.setting),
-            *(_record(found) if found.proof is not None else [why_next(found), *_exposed(found)]),
-            *([f"Page: {near(picture)}"] if picture is not None else []),
+            *(_record(found) if found.proof is not None else (why_next(found), *exposed)),
+            f"Page: {near(picture)}" if picture is not None else "",
         ),
         # On a terminal the flags are above and their command is the next one.
         actions=actions if picture is None or found.proof is None else (),
         sections=(
             *sections(schedules, grouped, (schedules[-1].label,) * 2),
-            *([Section("flags", "Each flag", (_flags(found),))] if found.proof is not None else []),
             Section("trials", "Every trial", _trials(found)),
-            Section("reasons", "Why communication is exposed", tuple(map(_reason, reasons_of(found)))),
-            *([Section("proof", "Proof", _proof(found))] if found.proof is not None else []),
+            Section("proof", "Proof", tuple(map(Prose, _proof(found)))),
         ),
         next=following,
         warnings=(*found.refused, *found.warnings),
-        tiles=tiles([(item.label, item.parts) for item in (schedules[-2], schedules[-1])], "predicted"),
         about=(
-            ("module", f"{found.request.setting.module}"),
-            ("GPUs", f"{found.pgle.module.num_devices} × {found.request.target.name}; no GPU was used"),
-            ("compiler", f"jaxlib {found.jaxlib}"),
+            ("module", str(found.request.setting.module)),
             ("your flags", " ".join(found.request.setting.flags) or "none"),
-            ("figures", f"predicted from {found.costs_are} costs; {modelled(found.tuned.trial)}"),
-            ("trace", OPEN),
+            ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled(found.tuned.trial)}"),
         ),
     )  # fmt: skip
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
     """Write the page and its other forms next to the flags; the page's path is returned."""
-    write_files(page_files(out, tune_page(found, out), _schedules(found)), force=True)
+    write_files(page_files(out, tune_page(found, out)), force=True)
     return out / "timeline.html"
 
 
@@ -174,23 +167,18 @@ def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
 
 
 def _record(found: Tuning) -> Iterator[str]:
-    """What others measured for each flag, a line each; what less memory changes."""
+    """What the step loses without each flag, and what others measured for it; what less memory changes."""
+    tuned = found.tuned.trial
     less = found.proof.in_less if found.proof is not None else None
     if less is not None:
         yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
     yield "measured by others (step time, minus is shorter):"
-    for name, value in found.tuned.trial.flags.items():
-        yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}"
-
-
-def _flags(found: Tuning) -> Table:
-    """Each flag of the accepted setting: what the step changes by without it, and what others measured."""
-    tuned, rows = found.tuned.trial, []
-    for (name, value), word in zip(tuned.flags.items(), _words(tuned), strict=True):
+    for name, value in tuned.flags.items():
         trial = found.without.get(name)
-        alone = None if trial is None or trial.step_us is None else judge(trial.worlds_us, tuned.worlds_us).mean
-        rows.append((word, "" if alone is None else alone, summary(effects_of(name, value))))
-    return Table((Column("flag"), Column("step without it", Unit.CHANGE), Column("public record")), tuple(rows))
+        alone = ""
+        if trial is not None and trial.step_us is not None:
+            alone = f"; without it the step takes {figures.change(judge(trial.worlds_us, tuned.worlds_us).mean)}"
+        yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}{alone}"
 
 
 def modelled(trial: Trial) -> str:
@@ -201,16 +189,15 @@ def modelled(trial: Trial) -> str:
     return f"{count} of its collectives {'are' if count != 1 else 'is'} new, with modelled times"
 
 
-def _proof(found: Tuning) -> tuple[Prose, ...]:
+def _proof(found: Tuning) -> Iterator[str]:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
-    proof = found.proof
-    assert proof is not None
+    if (proof := found.proof) is None:
+        return
     head = "Compiled whole: XLA used the profile" if proof.used else "Not proven: XLA did not use enough of the profile"
     moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
     same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
-    covered = f"The new profile covers {figures.share(proof.coverage)} of the step."
-    files = [Prose(f"wrote {path}") for path in proof.written]
-    return Prose(f"{head}: {proof.why}. {same} {covered}"), *files
+    yield f"{head}: {proof.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
+    yield from (f"wrote {path}" for path in proof.written)
 
 
 def _schedules(found: Tuning) -> list[Schedule]:
@@ -231,27 +218,8 @@ def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
     return list(placements(side.module, side.prediction.timeline, found.request.setting.flags).values())
 
 
-def _exposed(found: Tuning) -> list[str]:
-    lines = group_notes(in_one(found.collectives), found.pgle.prediction.step_us)
-    return [f"{EXPOSED}, with the profile:", *lines[:2]] if lines else []
-
-
-def reasons_of(found: Tuning) -> tuple[Reason, ...]:
-    """The collectives that are exposed most with the profile alone."""
-    return reasons(found.pgle.module, found.collectives)
-
-
-def _reason(item: Reason) -> Prose:
-    words = [f"made by {item.made_by}"] if item.made_by else []
-    words += [f"needed by {item.needed_by}"] if item.needed_by else []
-    words += [f"in {item.loop}"] if item.loop else []
-    about = f" ({'; '.join(words)})" if words else ""
-    exposed = figures.time(item.exposed_us)
-    return Prose(printable(f"{item.name}, {exposed} exposed: {item.why}{about}. Would help: {item.help}."))
-
-
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
-    """The flags, and the changes of the program that hide the rest; the largest saving first."""
+    """The flags, and the changes of the program that hide what is left; what saves most first."""
     step, actions = max(found.tuned.prediction.step_us, 1e-9), []
     if found.proof is not None:
         judged = found.proof.judged
@@ -323,7 +291,7 @@ def _measuring(found: Tuning, *flags: object) -> tuple[str, ...]:
 
 
 def promising(found: Tuning) -> Trial | None:
-    """The best that is shorter by half a per cent on average, but not in enough worlds; None if absent."""
+    """The best that is shorter by half a per cent on average, but not in enough worlds; None if there is none."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
     refused = tuple(line.partition(": ")[0] for line in found.refused)
     left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
@@ -334,7 +302,7 @@ def promising(found: Tuning) -> Trial | None:
 
 
 def _over_limit(found: Tuning) -> Trial | None:
-    """The shortest that is accepted except for its memory; None if absent."""
+    """The shortest that is accepted except for its memory; None if there is none."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
     return min(
         (trial for trial in found.trials if holds_up(trial, pgle) and not fits(trial, limit)),
@@ -354,7 +322,7 @@ def searching(budget: int, memory_limit: int | None = None) -> Iterator[tuple[On
 def announced(line: Line, budget: int, memory_limit: int | None) -> Iterator[OnTrial]:
     """Counts trials on a line, and has it name the best; what compiles to a known program is no trial.
 
-    If a signal ends the search, it names the best setting so far and how to continue.
+    If a signal ends the search, it says what is best so far and how to continue.
     """
     seen: list[Trial] = []  # the first is the profile alone
 
@@ -409,7 +377,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "coverage": proof and proof.coverage,
         "less_memory": proof and proof.in_less,
         "whole_against_trial": proof and proof.change,
-        "reasons": reasons_of(found),
+        "reasons": reasons(found.pgle.module, found.collectives),
         "written": proof.written if proof else (),
         "page": page,
         "jaxlib": found.jaxlib,

@@ -1,8 +1,9 @@
-"""The sections of a measured step: findings, parts, step times, layers, instructions, collectives, schedule, memory."""
+"""A step in parts: names, colours and tiles; and the sections of a measured one, from findings to memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from pgle.analyze.analysis import Finding, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective, Overlap
@@ -12,10 +13,46 @@ from pgle.analyze.window import Group, mean_breakdown
 from pgle.errors import cut, many, printable
 from pgle.report.page import figures, html
 from pgle.report.page.value import Cell, Chart, Part, Prose, Section, Table, Tone, Value, table
-from pgle.report.parts import PARTS, Color, times_of
-from pgle.report.timeline.measured import rank_label
+from pgle.report.timeline import rank_label
 from pgle.run.analyze import Analysis
 from pgle.schedule.compare import ExposedGroup
+from pgle.schedule.program import Breakdown
+
+Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]
+PARTS: Mapping[Color, str] = {
+    "compute": "compute", "exposed": "exposed communication", "copy": "exposed copies", "idle": "idle",
+}  # fmt: skip
+"""The parts of a step that add up to it, by the name of their colour."""
+EXPLAINED = 0.95  # of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
+GROUPS = 3
+
+
+def times_of(found: Breakdown) -> tuple[float, ...]:
+    """The `PARTS` of a step, in microseconds."""
+    return found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us
+
+
+def parts_of(found: Breakdown) -> list[tuple[str, float]]:
+    """The `PARTS` of a step by name, in microseconds."""
+    return list(zip(PARTS.values(), times_of(found), strict=True))
+
+
+def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
+    """The groups that explain most of the exposed time, three at most.
+
+    Args:
+        found: collectives in groups.
+        least_us: exposed time that need not be explained.
+    """
+    total_us = left_us = sum(group.most_us for group in found)
+    chosen: list[ExposedGroup] = []
+    for group in sorted(found, key=lambda group: -group.most_us)[:GROUPS]:
+        if left_us <= max((1 - EXPLAINED) * total_us, least_us) or group.most_us <= 0:
+            break
+        left_us -= group.most_us
+        chosen.append(group)
+    return chosen
+
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
@@ -114,7 +151,7 @@ def _step_chart(stacks: Mapping[Color, Sequence[float]]) -> Chart:
         f"{many(count, 'step')}, from {figures.time(min(totals))} to {figures.time(max(totals))}; from below: compute, "
         "exposed communication, exposed copies, idle"
     )
-    return Chart(html.svg([drawn], words, style=False), words)
+    return Chart(html.svg([drawn], words), words)
 
 
 _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)

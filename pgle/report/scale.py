@@ -15,11 +15,11 @@ from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page import figures, html, stored
+from pgle.report.page import figures, html, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import render
 from pgle.report.page.value import Action, Cell, Chart, Page, Prose, Section, Table, Value, table
-from pgle.report.progress import live
+from pgle.report.text import live
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale.scale import OnRow, Scaling
 from pgle.scale.advice import Advice, Kind, advice
@@ -57,7 +57,7 @@ def write_page(found: Scaling) -> Path:
     """Write the page, and the same as JSON for `pgle report`; the page's path is returned."""
     page = scale_page(found)
     out = found.request.out
-    write_files({out / PAGE: render(page), out / STORED: stored.as_json(page)}, force=True)
+    write_files({out / PAGE: render(page), out / STORED: value.as_json(page)}, force=True)
     return out / PAGE
 
 
@@ -419,7 +419,7 @@ def _charts(rows: Sequence[Judged]) -> Chart:
         f"({figures.shares(item.efficiency_range)})"
         for item in rows
     )
-    return Chart(html.svg([steps, share], words, style=False), words)
+    return Chart(html.svg([steps, share], words), words)
 
 
 def _next(found: Scaling) -> tuple[str, ...]:

@@ -1,22 +1,22 @@
-"""What `pgle verify` found, as a page and as JSON."""
+"""Whether a profile fits a module, and whether XLA used it, as pages and as JSON."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.profile.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
+from pgle.costs.profile.coverage import MOST_OFF, Coverage, ModuleCoverage, Share
 from pgle.costs.profile.value import CostKind, Fault, Origin, join_name, split_name
-from pgle.errors import many, shown, some
+from pgle.errors import cut, many, shown, some
 from pgle.next import quoted, word_of
 from pgle.report import text
-from pgle.report.costs.show import conversion_section, ranks_given
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Part, Prose, Section, Table, table
-from pgle.xla.log.evidence import LIGHT_SPEED, CheckerCounts
-from pgle.xla.log.verdict import Bounds
+from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
+from pgle.report.show import conversion_section, ranks_given
+from pgle.xla.log.evidence import LIGHT_SPEED
+from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 GAPS_SHOWN = 3  # on the first screen
 INVALID_SHOWN = 8
@@ -35,27 +35,25 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
     worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
     failures, hints = list(_failures(coverage, bounds)), list(_hints(profile, coverage))
     commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
-    notes = [f"FAILED: {line}" for line in failures[1:]]
-    if failures and hints:
-        notes.append(f"To do: {hints[0]}")
-    if failures and coverage.unused:
-        total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
-        notes.append(f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)")
+    total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
+    unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
+    to_do = f"To do: {hints[0]}" if hints else ""
     return Page(
         title=f"pgle verify {profile}",
-        identity=(f"{profile} → {shown(worst.module)}{_known(worst)}", ranks_given(coverage.inherited)),
+        identity=(
+            f"{profile} → {shown(worst.module)}{f' ({worst.fingerprint[:12]}…)' if worst.fingerprint else ''}",
+            ranks_given(coverage.inherited),
+        ),
         verdict=f"FAILED: {failures[0]}" if failures else _has_costs(main, bounds),
         tone="bad" if failures else "warn" if worst.implausible else "good",
-        table=_gaps(worst, GAPS_SHOWN) if failures and worst.gaps else None,
-        notes=tuple(notes),
+        table=_gaps(worst, GAPS_SHOWN) if failures else None,
+        notes=(*(f"FAILED: {line}" for line in failures[1:]), to_do, unused if coverage.unused else "")
+        if failures
+        else (),
         sections=tuple(_sections(worst, coverage, hints)),
         next=tuple(commands if failures else following),
         warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
     )
-
-
-def _known(module: ModuleCoverage) -> str:
-    return f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
 
 
 def _hints(profile: str, coverage: Coverage) -> Iterator[str]:
@@ -99,26 +97,26 @@ def _weighed(module: ModuleCoverage) -> str:
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
-    """The coverage of the compilation with the least, in the words of `pgle confirm`."""
+    """What is covered of the compilation of which it is least, in the words of `pgle confirm`."""
     share = min(module.time.value or 0.0 for module in main)
     return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
 
 
 def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) -> Iterator[Section]:
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
+    weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
+    if module.fallback == LIGHT_SPEED:
+        weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
-        yield Section("gaps", "Instructions without a cost", (Prose(_fallback(module)), _gaps(module, 12)))
-    if module.mismatches:
-        rows = ((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
-        heading = "Names of an instruction of another opcode or shape; XLA would take them"
-        yield Section("mismatches", heading, (table("name | cost (time) | in the profile | in the module", rows),))
-    if coverage.unused:
-        unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
-        rows_of = ((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
-        yield Section("unused", "Costs that no module uses", (table("name | cost (time) | why", rows_of),))
-    if hints:
-        yield Section("hints", "What to do", tuple(Prose(hint) for hint in hints))
-    yield from conversion_section(coverage.inherited)
+        yield Section("gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12)))
+    heading = "Names of an instruction of another opcode or shape; XLA would take them"
+    others = ((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
+    yield Section("mismatches", heading, (table("name | cost (time) | in the profile | in the module", others),))
+    unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
+    rows = ((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
+    yield Section("unused", "Costs that no module uses", (table("name | cost (time) | why", rows),))
+    yield Section("hints", "What to do", tuple(map(Prose, hints)))
+    yield conversion_section(coverage.inherited)
 
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
@@ -133,13 +131,10 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     ):
         yield table(heads, ((name, share.covered, share.total, share.value) for name, share in shares.items()))
     yield Prose(f"Names: {_AGAINST[module.against]}.")
-    if basis := _basis(module):
-        yield Prose(basis)
+    yield Prose(_basis(module))
     if module.filled_in:
         how = "simulated, estimated, or those of an instruction of the same shape"
         yield Prose(f"{module.filled_in:,} of these costs are not measured: {how}.")
-    if module.log is not None:
-        yield Prose(f"XLA will log: {_log(module.log)}")
     others = [item for item in coverage.modules if not item.is_main]
     if others:
         shared = sum(bool(item.count.covered or item.mismatches) for item in others)
@@ -153,17 +148,6 @@ _AGAINST = {
 }
 
 
-def _log(counts: CheckerCounts) -> str:
-    """The accuracy checker's numbers; it also misses what needs no cost."""
-    if not counts.missing:
-        return "nothing, since no name is missing"
-    dones = sum("-done" in name for name in counts.idle)
-    starts = sum("-start" in name for name in counts.idle)
-    kinds = {"dones": dones, "starts": starts, "in loop conditions": len(counts.idle) - dones - starts}
-    free = ", ".join(f"{count} {what}" for what, count in kinds.items() if count)
-    return f"Found {counts.found}, Missing {len(counts.missing)}" + (f" ({free}, which need no cost)" if free else "")
-
-
 def _basis(module: ModuleCoverage) -> str:
     parts = []
     if module.basis.get(Origin.SAME_SHAPE):
@@ -173,35 +157,19 @@ def _basis(module: ModuleCoverage) -> str:
     return f"Times of gaps: {', '.join(parts)}." if parts else ""
 
 
-def _fallback(module: ModuleCoverage) -> str:
-    if module.fallback == LIGHT_SPEED:
-        return "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
-    return "Weight: the time that it probably takes or that XLA assumes, whichever is more."
-
-
 def _gaps(module: ModuleCoverage, most: int) -> Table:
     """Collectives first, then the heaviest."""
-    is_model = module.fallback == LIGHT_SPEED
-    rows = (
-        (
-            shown(gap.name),
-            gap.cost_us,
-            "model" if is_model and not gap.is_mismatch else _assumed(gap),
-            gap.weight_us / module.time.total if module.time.total else None,
-            shown(_hint(gap)),
-        )
-        for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
-    )
+    rows = []
+    for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE):
+        valid = isfinite(gap.assumed_us) and gap.assumed_us >= 0
+        assumed = gap.assumed_us if valid else f"{gap.assumed_us:g}"
+        if module.fallback == LIGHT_SPEED and not gap.is_mismatch:
+            assumed = "model"
+        weight = gap.weight_us / module.time.total if module.time.total else None
+        hint = gap.hint or ("name of another instruction" if gap.is_mismatch else "")
+        rows.append((shown(gap.name), gap.cost_us, assumed, weight, shown(hint)))
     heads = "instruction without a cost | takes, estimated (time) | XLA assumes (time) | weight (share) | hint"
     return table(heads, rows, shown=most)
-
-
-def _assumed(gap: Gap) -> float | str:
-    return gap.assumed_us if isfinite(gap.assumed_us) and gap.assumed_us >= 0 else f"{gap.assumed_us:g}"
-
-
-def _hint(gap: Gap) -> str:
-    return "name of another instruction" if gap.is_mismatch and not gap.hint else gap.hint
 
 
 def _short(name: str) -> str:
@@ -225,7 +193,10 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
 def _warnings(coverage: Coverage) -> list[str]:
     counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
     odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
-    return [*coverage.warnings, *([f"the profile has oddities ({odd}): see 'pgle show'"] if odd else [])]
+    return [
+        *coverage.warnings,
+        *([f"XLA takes some names otherwise than they read ({odd}): see 'pgle show'"] if odd else []),
+    ]
 
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
@@ -234,8 +205,7 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
         "ok": coverage.is_ok(bounds),
         "failed": list(_failures(coverage, bounds)),
         "profile": profile,
-        "min_time_coverage": bounds.time,
-        "min_collectives": bounds.collectives,
+        **text.picked(bounds, "min_time_coverage=time min_collectives=collectives"),
         "modules": [_record(profile, module) for module in coverage.modules],
         "unused": [item.name for item in coverage.unused],
         "unused_details": [text.picked(item, "name cost.cost_us reason") for item in coverage.unused],
@@ -263,3 +233,117 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
         "xla_log": log and {"found": log.found, "missing": len(log.missing), "idle": len(log.idle)},
         "hints": [_filled(hint, profile, module) for hint in module.hints],
     }
+
+
+SCHEMA = "pgle.confirm/1"
+MAX_NAMES = 4
+STALE = ", but it was made for another compilation"
+PROOF = 96  # characters of the line that proves it; `--section modules` has all
+
+_DONE = re.compile(r"-done(\.\d+)*$")
+_USE_WORDS = {
+    ProfileUse.USED: "profile used",
+    ProfileUse.PARTLY_USED: "profile partly used",
+    ProfileUse.USED_WITHOUT_MATCHES: "profile read, but no name matches",
+    ProfileUse.NOT_USED: "profile not used",
+    ProfileUse.WRONG_FORMAT: "profile not readable",
+    ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
+}
+USE_TONES: dict[ProfileUse, Tone] = {
+    ProfileUse.USED: "good", ProfileUse.PARTLY_USED: "warn", ProfileUse.USED_WITHOUT_MATCHES: "warn",
+    ProfileUse.CANNOT_TELL: "warn", ProfileUse.NOT_USED: "bad", ProfileUse.WRONG_FORMAT: "bad",
+}  # fmt: skip
+
+
+def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -> Page:
+    """The main module: whether it used the profile, and why; the other modules in a section."""
+    main, others = verdict.main, verdict.modules[1:]
+    uses = {use: [item for item in others if item.verdict is use] for use in ProfileUse}
+    ranks = f"ranks: {_ranks_text(verdict.ranks)}" if len(verdict.ranks) > 1 else ""
+    counts = ", ".join(f"{len(items)} {use.replace('-', ' ')}" for use, items in uses.items() if items)
+    rest = f"{many(len(others), 'other module')}: {counts} (--section modules)" if others else ""
+    lines = (
+        f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
+        if verdict.sub_modules else "",
+        *(f"{path} was read for {many(times, 'module')}." for path, times in verdict.reads.items()),
+    )  # fmt: skip
+    return Page(
+        title=f"pgle confirm {log}",
+        identity=(log,),
+        verdict=shown(f"{use_line(main)}{STALE if is_stale(main) else ''}"),
+        tone="warn" if is_stale(main) else USE_TONES[main.verdict],
+        notes=tuple(map(shown, (ranks, *main_lines(main), rest))),
+        sections=(
+            Section("modules", "Modules", (_module_rows(verdict.modules), *(Prose(shown(line)) for line in lines))),
+        ),
+        next=tuple(following),
+        warnings=tuple(verdict.warnings),
+    )
+
+
+def use_line(main: ModuleVerdict) -> str:
+    """``jit_train_step: profile used (36 of 36 instructions)``."""
+    counted = f" ({main.covered:,} of {main.wanted:,} instructions)" if main.wanted and main.covered is not None else ""
+    return f"{name_of(main)}: {_USE_WORDS[main.verdict]}{counted}"
+
+
+def is_stale(main: ModuleVerdict) -> bool:
+    """Whether XLA used a profile of which it says that it may not fit."""
+    return main.verdict is ProfileUse.USED and bool(main.remedy)
+
+
+def main_lines(main: ModuleVerdict) -> Iterator[str]:
+    """What goes with `use_line`: the reason, the proof, what is missing, what to do."""
+    yield main.why
+    if main.line is not None:
+        yield cut(f"line {main.line}: {main.proof}", PROOF)
+    if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
+        yield f"XLA missed: {some(lacking, MAX_NAMES)}"
+    if note := _uncounted(main):
+        yield note
+    if main.remedy:
+        yield f"{'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}"
+
+
+def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
+    parts = []
+    for use in dict.fromkeys(ranks.values()):
+        names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]
+        parts.append(f"{use} on {some(names, MAX_NAMES)}")
+    return "; ".join(parts)
+
+
+def _uncounted(main: ModuleVerdict) -> str:
+    """Why XLA's own numbers are others; empty if they are not."""
+    if main.wanted is None or main.found is None:
+        return ""
+    counted = main.found + (main.missing or 0)
+    if (main.found, counted) == (main.covered, main.wanted):
+        return ""
+    also = [f"{main.mismatched} of those found are costs of other instructions of that name"] if main.mismatched else []
+    if counted != main.wanted:
+        also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
+    return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', '.join(also)}" if also else ""
+
+
+def name_of(item: ModuleVerdict) -> str:
+    """The module's name, or what to call one that the log never names."""
+    return item.module or "(module not named)"
+
+
+def confirm_document(verdict: LogVerdict) -> dict[str, object]:
+    """``pgle.confirm/1`` without its name; `used` is whether the main module used the profile."""
+    return {
+        "used": verdict.main.verdict is ProfileUse.USED,
+        **text.picked(verdict, "main modules ranks sub_modules reads warnings"),
+    }
+
+
+def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
+    rows = (
+        (shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
+         Cell(str(item.verdict), USE_TONES[item.verdict]), item.found, item.missing,
+         "" if item.line is None else str(item.line), shown(item.proof))
+        for item in items
+    )  # fmt: skip
+    return table("module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows)

@@ -10,13 +10,10 @@ from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Action, Page, Prose, Section, Table, Tone, table
-from pgle.report.parts import tiles
-from pgle.report.schedules.schedule import (
-    EXPOSED,
+from pgle.report.predict import (
     LHS_WORDS,
-    OPEN,
     Schedule,
-    group_notes,
+    exposed_notes,
     page_files,
     sections,
     span_us,
@@ -34,32 +31,37 @@ LABELS = ("LHS, no profile", "LHS with the profile")
 
 
 def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
-    """The largest fact first; the schedules in one table; exposed collectives in groups; what to do.
+    """The largest fact first; the schedules in one table; what is exposed, in groups; what to do.
 
     Args:
         result: the rehearsal.
-        picture: where the page is; None: this makes the page itself.
+        picture: where the page lies; None: the page is what is made.
     """
     schedules = _schedules(result)
-    grouped = groups(result.moves)
     words, tone = verdict(result)
     (why, command), todo = advice(result), _actions(result)
-    exposed = group_notes(grouped, result.profiled.prediction.step_us)
-    notes = [
+    grouped = groups(result.moves)
+    notes = (
         f"{LHS_WORDS}.",
         *setting_notes(result.setting),
-        *([f"{EXPOSED}, without and with the profile:", *exposed] if exposed else []),
-        *([f"no step: {result.setting.no_step}"] if result.setting.no_step else []),
-        *([] if todo else [why]),
-        *([f"Page: {near(picture)}"] if picture is not None else []),
-    ]
+        *exposed_notes(grouped, result.profiled.prediction.step_us, ", without and with the profile"),
+        f"no step: {result.setting.no_step}" if result.setting.no_step else "",
+        "" if todo else why,
+        f"Page: {near(picture)}" if picture is not None else "",
+    )
+    compiled, assumed = result.baseline.compiled, " (assumed: --devices N)" if result.setting.assumed else ""
     return Page(
         title=f"pgle rehearse: {result.baseline.module.name}",
-        identity=_identity(result),
+        identity=(
+            compiled.module_name,
+            f"{compiled.num_devices} × {result.target.name}{assumed}",
+            f"jaxlib {compiled.jaxlib}",
+            f"predicted from {result.costs_are} costs",
+        ),
         verdict=words,
         tone=tone,
         table=steps_table(schedules, ceiling_us(result)),
-        notes=tuple(notes),
+        notes=notes,
         actions=todo,
         sections=(
             *sections(schedules, grouped, LABELS),
@@ -67,7 +69,6 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         ),
         next=(command,),
         warnings=result.warnings,
-        tiles=tiles([(item.label, item.parts) for item in (schedules[0], schedules[-1])], "predicted"),
         about=about(result),
     )
 
@@ -75,7 +76,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
 def write_pictures(result: Rehearsal) -> Path:
     """Write the page and its other forms into the folder of the rehearsal; the page's path is returned."""
     folder = folder_of(result)
-    write_files(page_files(folder, rehearse_page(result), _schedules(result)))
+    write_files(page_files(folder, rehearse_page(result)))
     return folder / "timeline.html"
 
 
@@ -147,7 +148,7 @@ def _look(result: Rehearsal) -> str:
 
 
 def _is_stuck(result: Rehearsal) -> bool:
-    """Whether most of the exposed time has nothing to hide behind."""
+    """Whether most of what is exposed has nothing to hide behind."""
     placed = [move.after for move in result.moves if move.after is not None]
     return stuck_share(result.profiled.prediction, placed) > MOSTLY
 
@@ -199,15 +200,6 @@ def _hideable(result: Rehearsal) -> float:
     return min(_room(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
 
 
-def _identity(result: Rehearsal) -> tuple[str, ...]:
-    compiled, setting = result.baseline.compiled, result.setting
-    assumed = " (assumed: --devices N)" if setting.assumed else ""
-    return (
-        compiled.module_name, f"{compiled.num_devices} × {result.target.name}{assumed}", f"jaxlib {compiled.jaxlib}",
-        f"predicted from {result.costs_are} costs",
-    )  # fmt: skip
-
-
 def setting_notes(setting: Setting) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
     flags = [f"your flags: {some(map(quoted, setting.flags), 1)}"] if setting.flags else []
@@ -222,14 +214,13 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
          "cached" if side.compiled.kept else side.compiled.compile_s * 1e6)
         for label, side in _sides(result)
     )  # fmt: skip
-    missed = [Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled]
     return (
         Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
-        *([Prose(result.verdict.proof, code=True)] if result.verdict.proof else []),
+        Prose(result.verdict.proof, code=True),
         Prose(f"Worth a job? {result.worth}"),
         table("schedule | LHS expects exposed (time) | compile time (time)", rows),
         Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
-        *missed,
+        *(Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled),
     )
 
 
@@ -238,12 +229,9 @@ def about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
     compiled = result.baseline.compiled
     return (
         ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
-        ("GPUs", f"{compiled.num_devices} × {result.target.name}; no GPU was used"),
-        ("compiler", f"jaxlib {compiled.jaxlib}"),
         ("your flags", " ".join(result.setting.flags) or "none"),
         ("profile", f"{result.profile} ({result.costs_are})"),
-        ("figures", f"predicted from {result.costs_are} costs"),
-        ("trace", OPEN),
+        ("figures", f"predicted from {result.costs_are} costs; no GPU was used"),
     )
 
 

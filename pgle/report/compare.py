@@ -1,0 +1,462 @@
+"""Step times: two sides compared, as a page, as JSON and for continuous integration; and a history of them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from pgle.errors import UserError, many, one_line, printable
+from pgle.files import AnyPath, write_files
+from pgle.report import text
+from pgle.report.page import figures
+from pgle.report.page.html import Panel, render, seconds, svg, widened
+from pgle.report.page.markdown import markdown
+from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
+from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
+from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend
+from pgle.steps.series import Floats, LeftOut, Side
+
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BINS = 48
+FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
+TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
+MARKS: dict[Outcome, tuple[str, Tone]] = {
+    Outcome.OK: ("ok", "good"), Outcome.FAIL: ("FAIL", "bad"), Outcome.CANNOT_TELL: ("cannot tell", "warn"),
+}  # fmt: skip
+"""The word of an outcome, and its tone."""
+_UNITS = {"bytes": ("size", 1.0), "s": ("time", 1e6), "": ("rate", 1.0)}  # of a guard: how its column is written
+
+
+def comparison_page(
+    found: Comparison, checks: Sequence[Check], following: Sequence[str] = (), charts: Sequence[Chart] = ()
+) -> Page:
+    """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
+
+    Args:
+        found: the comparison.
+        checks: the limits; of one that was not asked for nothing is shown.
+        following: commands to type next.
+        charts: `charts`, for a page.
+    """
+    base, new = printable(found.base.label), printable(found.new.label)
+    runs = (len(found.base.runs), len(found.new.runs))
+    several = (f"{runs[0]:,} + {runs[1]:,} runs",) if max(runs) > 1 else ()
+    steps = f"{found.base.steps:,} + {found.new.steps:,} steps"
+    broken = any(check.failed for check in checks)
+    on_launches = [line for line in found.warnings if line.startswith("one launch per side")]
+    rows = ((name, *values) for name, values in _about(found))
+    return Page(
+        title=f"pgle compare: {base} and {new}",
+        identity=(f"{base} → {new}", *several, steps, *_place(found)),
+        verdict=headline(found),
+        tone="bad" if broken else "warn" if found.unlike else TONES.get(found.verdict, ""),
+        table=sides_table(found),
+        notes=(*check_lines(checks), *_assumed(found)),
+        sections=(
+            Section("steps", "Step times", (*charts, Chart("", "\n".join(picture(found)))), open=True),
+            Section("runs", "What was compared", (table(["", base, new], rows, shown=99),)),
+            Section("statistics", "How it was decided", tuple(map(Prose, (*_method(found), *on_launches)))),
+        ),
+        next=tuple(following),
+        warnings=tuple(line for line in found.warnings if line not in on_launches),
+    )
+
+
+def headline(found: Comparison) -> str:
+    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; and if the sides were not the same thing."""
+    return printable("; ".join((_change(found), *found.unlike)))
+
+
+def _change(found: Comparison) -> str:
+    digits, simulated = _digits(found), ", simulated" if found.simulated else ""
+    low, high = (edge - 1 for edge in found.ci)
+    level = f"{found.assumptions.confidence * 100:g} % CI"
+    if not math.isfinite(high):
+        return f"Undecided{simulated}: {_signed(found.change, 2)}, with no interval"
+    if found.verdict in TONES:
+        size, *edges = (figures.share(abs(value), digits) for value in (found.change, *sorted((low, high), key=abs)))
+        return f"{size} {found.verdict}{simulated} ({figures.between(*edges)}, {level})"
+    word = "The same" if found.verdict is Verdict.SAME else "Undecided"
+    between = figures.between(_signed(low, digits), _signed(high, digits))
+    return f"{word}{simulated}: {_signed(found.change, digits)} ({between}, {level})"
+
+
+def _digits(found: Comparison) -> int:
+    """Decimals of the per cents: as many as the interval can tell."""
+    return 2 if found.ci[1] - found.ci[0] < FINE else 1
+
+
+def _signed(value: float, digits: int) -> str:
+    text = figures.change(value, digits)
+    return figures.share(0.0, digits) if text == figures.NONE else text
+
+
+def sides_table(found: Comparison) -> Table:
+    """A row for each side, and one for the change; ``~`` marks a change within noise."""
+    shown = [guard for guard in found.guards if not math.isnan(guard.base)]
+    heads = ["", "step (time)", "± (share)", *(f"{guard.name} ({_UNITS[guard.unit][0]})" for guard in shown)]
+    rows: list[tuple[Value, ...]] = [
+        (printable(side.label), side.median_s * 1e6, side.spread,
+         *(_quantity(getattr(guard, name), guard.unit) for guard in shown))
+        for name, side in (("base", found.base), ("new", found.new))
+    ]  # fmt: skip
+    grown = (
+        figures.change(guard.change, 2) if math.isfinite(guard.change) else Cell("not finite", "bad") for guard in shown
+    )
+    change = f"{'' if found.verdict in TONES else '~ '}{_signed(found.change, _digits(found))}"
+    return table(heads, (*rows, ("change", Cell(change, TONES.get(found.verdict, "")), "", *grown)))
+
+
+def _quantity(value: float, unit: str) -> Value:
+    if not math.isfinite(value):
+        return "not finite"
+    return value * _UNITS[unit][1] if unit else f"{value:.5g}"
+
+
+def check_lines(checks: Iterable[Check]) -> Iterator[Cell]:
+    """What was limited: the outcome, and what to do if no command says more."""
+    for check in checks:
+        if check.found:
+            word, tone = MARKS[check.outcome]
+            advice = "" if check.command else f"{'' if check.found.endswith('?') else '.'} {check.advice}"
+            yield Cell(f"{word} {check.name}: {check.found}{advice}".rstrip(" ."), tone)
+
+
+def _assumed(found: Comparison) -> Iterator[Cell]:
+    """That pgle assumed how much launches differ, if it did."""
+    spread = found.estimate.spread
+    if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
+        share = figures.share(spread.share, 2)
+        yield Cell(f"One launch per side: launches are assumed to differ by {share} (--abba measures it)", "soft")
+
+
+def _method(found: Comparison) -> Iterator[str]:
+    """How the figures were made, and what they can see."""
+    design, (base, new), p = found.estimate.design, found.estimate.n, found.estimate.p
+    yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
+    if p is not None:
+        yield f"p ({design.test}): {'<0.001' if p < 0.001 else f'{p:.3f}'}"
+    if not math.isinf(found.minimum_detectable):
+        yield f"These runs detect {figures.share(found.minimum_detectable, 2)} with 80 % probability."
+
+
+def _place(found: Comparison) -> Iterator[str]:
+    """GPUs and versions that all runs have in common, the date of the newest, and whether a GPU was measured."""
+    known = [run.series.about for side in (found.base, found.new) for run in side.runs]
+    for name in ("hardware", "jax", "jaxlib"):
+        values = {item.get(name, "") for item in known}
+        if len(values) == 1 and (value := values.pop()):
+            yield value if name == "hardware" else f"{name} {value}"
+    yield max((item.get("started", "") for item in known), default="")[:10]
+    yield "simulated" if found.simulated else "measured"
+
+
+def _about(found: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """Rows (name, of base, of new) on where the runs come from; what is known of neither side is left out."""
+    sides = (found.base, found.new)
+    yield "runs", [str(len(side.runs)) for side in sides]
+    yield "steady steps", [figures.count(side.steps) for side in sides]
+    yield "left out", [left_out_text(side) for side in sides]
+    yield "read from", [_listed(run.series.source for run in side.runs) for side in sides]
+    for name in dict.fromkeys(name for side in sides for run in side.runs for name in run.series.about):
+        yield name, [_listed(run.series.about.get(name, "not recorded") for run in side.runs) for side in sides]
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def picture(found: Comparison) -> list[str]:
+    """Both distributions of steady step times as bars of one scale, as text."""
+    values = [_pooled(side) for side in (found.base, found.new)]
+    low, high = (float(np.quantile(np.concatenate(values), q)) for q in (0.005, 0.995))
+    if low == high:
+        return [f"every step takes {figures.time(low * 1e6)}"]
+    width = max(len(found.base.label), len(found.new.label))
+    bins = min(MOST_BINS, max(12, min(map(len, values)) // 4))
+    lines = []
+    for side, times in zip((found.base, found.new), values, strict=True):
+        counts = np.histogram(np.clip(times, low, high), bins, (low, high))[0]
+        heights = np.ceil(counts / counts.max() * len(BARS)).astype(int)
+        bars = "".join(" " if height == 0 else BARS[height - 1] for height in heights)
+        lines.append(f"{printable(side.label):<{width}} ┤{bars}├")
+    left, right = figures.time(low * 1e6), figures.time(high * 1e6)
+    lines.append(f"{'':<{width}}  {left}{right.rjust(max(bins - len(left), len(right) + 1))}")
+    return lines
+
+
+def _pooled(side: Side) -> Floats:
+    """Steady step times of all runs of a side, in seconds."""
+    return np.concatenate([run.step_time_s for run in side.runs])
+
+
+def left_out_text(side: Side) -> str:
+    """What was left out of a side, by rule: ``12 warm-up, 3 profiled (5–7)``."""
+    by_rule: dict[str, list[LeftOut]] = {}
+    for run in side.runs:
+        for item in run.left_out:
+            by_rule.setdefault(item.rule, []).append(item)
+    texts = []
+    for rule, items in by_rule.items():
+        steps = sorted(step for item in items for step in item.steps)
+        where = f" ({_ranges(steps)})" if len(side.runs) == 1 else ""
+        texts.append(f"{len(steps)} {rule}{where}")
+    return ", ".join(texts) or "nothing"
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """Step numbers as ranges, ``0–3, 7``."""
+    parts: list[list[int]] = []
+    for step in steps:
+        if parts and step == parts[-1][1] + 1:
+            parts[-1][1] = step
+        else:
+            parts.append([step, step])
+    texts = [str(a) if a == b else f"{a}–{b}" for a, b in parts]
+    return ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
+
+
+def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
+    """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
+    outcome = overall(checks)
+    return {
+        **text.picked(found, "verdict ratio ci estimate.p"),
+        "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
+        **text.picked(found, "minimum_detectable assumptions.confidence"),
+        **text.picked(found.estimate, "design=design.unit method=design.text test=design.test run_noise=spread.share"),
+        **text.picked(found, "launch_spread=estimate.spread simulated"),
+        "base": _side(found.base),
+        "new": _side(found.new),
+        "guards": [text.whole(item, "change") for item in found.guards],
+        "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
+        "outcome": outcome,
+        "checks": [text.picked(check, "name outcome message ok") for check in checks],
+        "footnotes": found.warnings,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    names = "series.source series.format series.malformed median_s left_out"
+    runs = [text.picked(run, names) | {"steps": len(run)} for run in side.runs]
+    return {**text.picked(side, "label median_s spread steps stall_share"), "runs": runs}
+
+
+ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
+
+
+def summary(found: Comparison, checks: Sequence[Check]) -> str:
+    """The page as the summary of a job of GitHub Actions."""
+    page = comparison_page(found, checks)
+    return markdown(replace(page, verdict=f"{ICONS[found.verdict]} pgle compare: {page.verdict}"))
+
+
+def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
+    """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable, message.
+
+    ``ok`` is true, false or cannot-tell.
+    """
+    outcome = overall(checks)
+    short = [check for check in checks if check.ok is not True]
+    message = "; ".join(f"{check.name}: {check.message}" for check in short) or headline(found)
+    return {
+        "verdict": found.verdict.value,
+        "ok": {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value),
+        "ratio": f"{found.ratio:.6f}",
+        "change": f"{found.change:+.2%}",
+        "ci-low": _number(found.ci[0]),
+        "ci-high": _number(found.ci[1]),
+        "p": "" if found.estimate.p is None else f"{found.estimate.p:.6g}",
+        "minimum-detectable": _number(found.minimum_detectable),
+        "message": one_line(message),
+    }
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}" if math.isfinite(value) else ""
+
+
+def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str] = os.environ) -> None:
+    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT.
+
+    Raises:
+        UserError: neither variable is set, or a file cannot be written.
+    """
+    texts = {
+        "GITHUB_STEP_SUMMARY": summary(found, checks),
+        "GITHUB_OUTPUT": "".join(f"{name}={value}\n" for name, value in outputs(found, checks).items()),
+    }
+    if not any(environ.get(name) for name in texts):
+        remedy = "--github is for GitHub Actions; elsewhere use --json or --html"
+        raise UserError("neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set", where="--github", remedy=remedy)
+    for name, content in texts.items():
+        if environ.get(name):
+            try:
+                with Path(environ[name]).open("a", encoding="utf-8") as file:
+                    file.write(content)
+            except OSError as error:
+                remedy = "name a file that can be written, or leave --github out"
+                raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
+
+
+def xml(found: Comparison, checks: Sequence[Check]) -> str:
+    """JUnit's XML: suite ``pgle compare``; a check that failed is a failure, one that cannot tell is skipped."""
+    outcomes = [check.outcome for check in checks]
+    suite = ElementTree.Element(
+        "testsuite", name="pgle compare", tests=str(len(checks)), failures=str(outcomes.count(Outcome.FAIL)),
+        skipped=str(outcomes.count(Outcome.CANNOT_TELL)),
+    )  # fmt: skip
+    for check in checks:
+        case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
+        tag = {Outcome.OK: "system-out", Outcome.FAIL: "failure"}.get(check.outcome, "skipped")
+        found_out = ElementTree.SubElement(case, tag, {} if check.ok else {"message": _for_xml(check.message)})
+        found_out.text = _for_xml("\n".join((check.message, headline(found), *found.warnings)))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _for_xml(text: str) -> str:
+    """Without the control characters that XML 1.0 cannot hold."""
+    return "".join(sign for sign in text if sign in "\t\n" or ord(sign) >= 32)
+
+
+def write_reports(
+    found: Comparison, checks: Sequence[Check], following: Sequence[str] = (), *, html: AnyPath | None = None,
+    junit: AnyPath | None = None, force: bool = False,
+) -> tuple[AnyPath, ...]:  # fmt: skip
+    """Write what was asked for, all or nothing; the paths written.
+
+    Raises:
+        UserError: a file exists (without `force`) or cannot be written.
+    """
+    forms: dict[AnyPath | None, Callable[[], str]] = {
+        html: lambda: render(comparison_page(found, checks, following, charts(found))),
+        junit: lambda: xml(found, checks),
+    }
+    files = {path: form() for path, form in forms.items() if path is not None}
+    if files:
+        write_files(files, force=force)
+    return tuple(files)
+
+
+MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
+STYLES = ("base", "new")
+
+
+def charts(found: Comparison) -> tuple[Chart, ...]:
+    """The order in which the steps came."""
+    panel = _in_order((found.base, found.new))
+    return (Chart(svg([panel], panel.title), panel.title),)
+
+
+def _in_order(sides: tuple[Side, Side]) -> Panel:
+    values = np.concatenate([_pooled(side) for side in sides])
+    low, high = widened(*(float(edge) for edge in np.quantile(values, [0.005, 0.995])))
+    groups = max(1, *(-(-side.steps // MOST_DOTS) for side in sides))
+    dot = "step" if groups == 1 else f"median of {groups} steps"
+    points = [[point for run in side.runs for point in _thinned(run.step, run.step_time_s, groups)] for side in sides]
+    numbers = [number for side in points for number, _ in side]
+    panel = Panel(f"Step times in order, a dot per {dot}", widened(min(numbers), max(numbers), 0.02), (low, high))
+    panel.x_label = "step number"
+    panel.axis_y(seconds(low, high))
+    panel.axis_x(lambda value: f"{value:.0f}")
+    for dots, style in zip(points, STYLES, strict=True):
+        panel.dots(style, [(number, min(max(time, low), high)) for number, time in dots])
+    for side, style, place in zip(sides, STYLES, (0.55, 1.0), strict=True):
+        name = f"{'●' if style == 'base' else '○'} {printable(side.label)}"
+        panel.text(style, (panel.x[0] + place * (panel.x[1] - panel.x[0]), high), name, "end", -5)
+    return panel
+
+
+def _thinned(step: np.ndarray, times: np.ndarray, groups: int) -> list[tuple[float, float]]:
+    pieces = range(0, len(step), groups)
+    return [(float(step[i]), float(np.median(times[i : i + groups]))) for i in pieces]
+
+
+NEWEST = 5  # entries of a history on the first screen
+
+
+def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Page:
+    """What was added to a history."""
+    kind = "simulated" if entry.simulated else "measured"
+    time = f"{figures.time(entry.median_s * 1e6)} ± {figures.share(entry.spread)}"
+    return Page(
+        title=f"{path} · pgle history add",
+        identity=(f"{printable(entry.name)} on {printable(entry.hardware)}", kind, str(path)),
+        verdict=f"Added: {time}, {many(entry.steps, 'steady step')}",
+        tone="good",
+        next=tuple(following),
+    )
+
+
+def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()) -> Page:
+    """The newest entries of the only trend, or a row for each of several with its entries in a section."""
+    count = sum(len(trend.entries) for trend in trends)
+    page = Page(
+        title=f"{path} · pgle history show",
+        identity=("1 entry" if count == 1 else f"{count:,} entries", str(path)),
+        verdict=many(len(trends), "trend"),
+        next=tuple(following),
+        warnings=tuple(warnings),
+    )
+    if len(trends) == 1:
+        (trend,) = trends
+        noise = "" if trend.noise is None else f"; launches differ by {figures.share(trend.noise, 2)}"
+        return replace(
+            page,
+            identity=(_named(trend), *page.identity),
+            verdict=f"Now {figures.time(trend.level_s * 1e6)}{noise}",
+            table=_entries(trend),
+            notes=(_noise(trend),),
+        )
+    rows = (
+        (
+            printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
+            trend.level_s * 1e6, trend.noise and figures.share(trend.noise, 2),
+        )
+        for trend in trends
+    )  # fmt: skip
+    return replace(
+        page,
+        table=table("workload | hardware | entries (count) | newest | step now (time) | launches differ by", rows),
+        sections=tuple(
+            Section(str(number), _named(trend), (_entries(trend), Prose(_noise(trend))))
+            for number, trend in enumerate(trends, 1)
+        ),
+    )
+
+
+def _entries(trend: Trend) -> Table:
+    """The newest first."""
+    rows = (
+        (entry.time[:16], printable(entry.commit), entry.median_s * 1e6, entry.median_s / trend.level_s - 1,
+         entry.spread, entry.steps, printable(entry.note))
+        for entry in reversed(trend.entries)
+    )  # fmt: skip
+    heads = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
+    return table(heads, rows, shown=NEWEST)
+
+
+def _named(trend: Trend) -> str:
+    kind = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
+    return f"{printable(trend.name)} on {printable(trend.hardware)}{kind}"
+
+
+def _noise(trend: Trend) -> str:
+    """What the spread of launches is computed from."""
+    count = len(trend.present)
+    if trend.noise is None:
+        return "One entry at this level. Add more runs to measure how much launches differ."
+    since = "" if count == len(trend.entries) else f" since {trend.present[0].time[:16]}, when the level changed"
+    return f"Standard deviation of {count} entries{since}."
+
+
+def history_document(trends: Sequence[Trend], warnings: Iterable[str]) -> dict[str, Any]:
+    """``pgle.history/1``: trends with their entries, present level and noise."""
+    return {"trends": [text.whole(trend, "level_s noise") for trend in trends], "warnings": list(warnings)}

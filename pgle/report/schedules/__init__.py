@@ -1,1 +1,0 @@
-"""Schedules that nobody ran: predicted, rehearsed, and searched for."""

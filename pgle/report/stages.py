@@ -1,0 +1,359 @@
+"""An experiment: a stage, `pgle auto`, all stages and `pgle run --tune`, as pages and as JSON."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pgle.costs.profile.coverage import Coverage
+from pgle.errors import many, printable
+from pgle.masking import kept_argv
+from pgle.next import typed
+from pgle.report import compare, text
+from pgle.report.next_steps import after_stages, after_tuning
+from pgle.report.page import figures, terminal
+from pgle.report.page.value import Page, Prose, Section, Tone
+from pgle.report.profiles import costs_line
+from pgle.report.text import console, live, warn
+from pgle.report.verify import USE_TONES, main_lines, use_line
+from pgle.run.convert import Conversion
+from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.inputs.next_command import Launch, by_every_rank, following
+from pgle.run.stages.auto import AutoResult, used
+from pgle.run.stages.pipeline import STAGES, Pipeline
+from pgle.run.stages.stage import StageResult
+from pgle.run.tuned_run import TUNED, UNDER_NEW_FLAGS, TunedRun
+from pgle.trace.table import SIMULATED as NO_GPU
+from pgle.xla.flags.presets import MEASURES_ALONE
+
+if TYPE_CHECKING:
+    from pgle.run.tune import Tuning
+
+SIMULATED = "Simulated: no GPU was measured."
+
+
+def troubles(result: StageResult) -> tuple[str, ...]:
+    """What a rank says whose page nobody prints."""
+    failed = (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+    return (*result.warnings, *failed)
+
+
+def stage_page(result: StageResult) -> Page:
+    """Step times, and of a perf stage whether XLA used the profile; compiler and flags in a section."""
+    request, run = result.request, result.request.run
+    lines: list[str] = []
+    tone: Tone = "good"
+    verdict = f"{request.stage}: {steps_line(result) or result.facts.get('window') or 'done'}"
+    if result.failed:
+        verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
+    elif result.verdict is not None:
+        verdict, tone = use_line(result.verdict), USE_TONES[result.verdict.verdict]
+        lines = [steps_line(result), *main_lines(result.verdict)]
+    goes_on = (result.good or result.verdict is None) and not result.failed
+    command = following(run) if goes_on else ""
+    if by_every_rank(run) and command.startswith(("pgle perf ", "pgle profile ")):
+        lines.append("Start the next command on every rank.")
+    return Page(
+        title=f"pgle {request.stage} {run.path}",
+        identity=(*identity(result.facts), str(request.folder.path)),
+        verdict=printable(verdict),
+        tone=tone,
+        notes=tuple(printable(line) for line in (*lines, SIMULATED if result.simulated else "") if line),
+        sections=(Section("stage", "What was run", tuple(_about(result))),),
+        next=(command,) if command else (),
+        warnings=result.warnings,
+    )
+
+
+def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Module, devices and compiler, as far as a stage recorded them."""
+    jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
+    return tuple(printable(word) for word in (facts.get("module"), facts.get("devices"), jaxlib) if word)
+
+
+def steps_line(result: StageResult) -> str:
+    """``40 steps, 5.92 ms each``; empty if no step was seen."""
+    if not result.step_times_s:
+        return ""
+    middle = figures.time(statistics.median(result.step_times_s) * 1e6)
+    return f"{many(len(result.step_times_s), 'step')}, {middle} each"
+
+
+def _about(result: StageResult) -> Iterator[Prose]:
+    facts = result.facts
+    if facts.get("program"):
+        yield Prose(printable(f"program: {facts['program']}"))
+    if facts.get("flags"):
+        yield Prose(printable(f"XLA_FLAGS {facts['flags']}"))
+    if result.request.stage == "profile":
+        window = f" ({facts['window']})" if "window" in facts else ""
+        yield from (Prose(printable(f"trace {path}{window}")) for path in result.request.folder.traces())
+    if result.simulated:
+        alone = figures.time(float(facts["predicted_step_us"]))
+        yield Prose(f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest.")
+        if result.request.stage == "profile" and result.request.mode == MEASURES_ALONE:
+            yield Prose("Collectives are synchronous in this run only, so that each can be measured alone.")
+
+
+def stage_document(result: StageResult) -> dict[str, object]:
+    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1`` without its name."""
+    request = result.request
+    return {
+        "ok": result.good,
+        "run_dir": request.run.path,
+        **text.picked(result, "simulated exit_code failed verdict"),
+        "steps": len(result.step_times_s),
+        "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
+        "traces": request.folder.traces() if request.stage == "profile" else (),
+        **text.picked(result, "facts warnings"),
+    }
+
+
+def auto_page(result: AutoResult) -> Page:
+    """What AutoPGLE did, and which modules it compiled again or took from the cache."""
+    notes = []
+    if result.recompiled:
+        names = list(result.recompiled)[:3]
+        notes.append(f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}")
+    if result.verdict is not None:
+        notes.append(use_line(result.verdict))
+    if line := steps_line(result.stage):
+        notes.append(line)
+    if result.handover is not None:
+        under = steps_line(result.handover)
+        handed = f"under nsys: {many(len(result.handed_over), 'module')} as AutoPGLE left them"
+        notes.append(f"{handed}; {under}" if under else handed)
+    modules = [f"{name}: compiled again with {size:,} bytes of costs" for name, size in result.recompiled.items()]
+    modules += [f"{name}: from the cache" for name in result.loaded]
+    tone: Tone = "good" if result.good else "bad"
+    return Page(
+        title=f"pgle auto {result.request.run_dir}",
+        identity=("AutoPGLE", str(result.request.run_dir)),
+        verdict=printable(f"{result.outcome}: {result.why}"),
+        tone=tone,
+        notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
+        sections=(Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),) if modules else (),
+        next=after_auto(result),
+        warnings=result.warnings,
+    )
+
+
+def after_auto(result: AutoResult) -> tuple[str, ...]:
+    """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
+    request, run = result.request, RunDirectory(result.request.run_dir)
+    launch = Launch(request.command).with_flags(request.flags)
+    baseline, auto = run.stage("baseline").path, run.stage("auto").path
+    if result.traces:
+        return (typed("pgle", "analyze", run.stage("auto-nsys").path),)
+    if result.outcome == "no-gpu":
+        return (typed("pgle", "rehearse", "--", *kept_argv(request.command)),)
+    if result.outcome not in ("recompiled", "loaded"):
+        return (launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),)
+    without = () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
+    return (*without, typed("pgle", "compare", baseline, auto))
+
+
+def auto_document(result: AutoResult) -> dict[str, object]:
+    """``pgle.auto/1`` without its name."""
+    return {
+        "ok": result.good,
+        **text.picked(result, "outcome why recompiled loaded"),
+        "used": used(result),
+        "proof": "" if result.verdict is None else result.verdict.proof,
+        "run_dir": result.request.run_dir,
+        "cache": result.request.cache_dir,
+        "steps": len(result.stage.step_times_s),
+        **text.picked(result, "handed_over traces warnings"),
+    }
+
+
+class Stages:
+    """Prints a line for each stage of an experiment; a live line while one runs.
+
+    Args:
+        simulated: no program runs that prints lines of its own.
+    """
+
+    def __init__(self, *, simulated: bool) -> None:
+        self._simulated, self._what = simulated, ""
+        self._stage, self._again, self._since = "", "", 0.0
+        self._running = ExitStack()
+        self._warnings: dict[str, None] = {}
+
+    def __enter__(self) -> Stages:
+        if self._simulated:
+            self._running.enter_context(live("checking the program and the compiler"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._running.close()
+        if error is not None:  # otherwise the page has them
+            text.warn(self._warnings)
+
+    def announce(self, line: str) -> None:
+        """What `run_pipeline` announces: a stage that begins, again and why, or that is skipped."""
+        self._running.close()
+        if line.startswith(UNDER_NEW_FLAGS):
+            self._what, line = "tuned ", line.removeprefix(UNDER_NEW_FLAGS)
+        name, _, why = line.partition(": ")
+        if name not in STAGES:
+            text.say(line)
+        elif why == "unchanged, skipped":
+            self._stage, self._again = name, ""
+            self._print("unchanged")
+        else:
+            self._stage, self._again, self._since = name, why.removeprefix("again, "), time.monotonic()
+            if self._simulated:
+                self._running.enter_context(live(f"{self._head()}{why}".rstrip()))
+            else:
+                text.say(f"{self._head()}{why}".rstrip())
+
+    def show(self, part: StageResult | Conversion | Coverage | Pipeline) -> None:
+        """What a stage came to, at once: the next may take minutes. At the end the comparison."""
+        self._running.close()
+        if isinstance(part, StageResult):
+            use = use_line(part.verdict).partition(": ")[2] if part.verdict is not None else ""
+            self._print(" · ".join(filter(None, (steps_line(part) or "done", use))))
+            self._warnings |= dict.fromkeys(part.warnings)
+        elif isinstance(part, Conversion):
+            self._print(costs_line(part))
+            self._warnings |= dict.fromkeys(line for line in part.warnings if not line.endswith(NO_GPU))
+        elif isinstance(part, Coverage):
+            self._print(f"{figures.share(_covered(part))} of the step's time has a cost")
+        else:
+            self._stage, self._again = STAGES[-1], ""
+            self._print(compare.headline(part.comparison) if part.comparison else "too few steps")
+
+    def show_end(self, result: Pipeline) -> None:
+        """The line of the comparison, and a blank one before the page."""
+        self.show(result)
+        if not text.quiet:
+            text.console().print()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of all stages so far, each once."""
+        return tuple(self._warnings)
+
+    def _head(self) -> str:
+        number = f"[{STAGES.index(self._stage) + 1}/{len(STAGES)}] "
+        return f"{self._what}{number}{self._stage:<{max(map(len, STAGES))}}  "
+
+    def _print(self, line: str) -> None:
+        if text.quiet:
+            return
+        again = f" · again: {self._again}" if self._again else ""
+        took = time.monotonic() - self._since if self._since else 0.0
+        seconds = f" · {took:.0f} s" if took >= 1 else ""
+        text.console().print(printable(f"{self._head()}{line}{seconds}{again}"), soft_wrap=True)
+        sys.stdout.flush()
+        self._since = 0.0
+
+
+def _covered(coverage: Coverage) -> float:
+    return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
+
+
+def run_page(result: Pipeline, warnings: Sequence[str] = (), *, next_step: bool = True) -> Page:
+    """Whether the step got faster with the profile; first of all whether XLA found and used it."""
+    verdict, tone = _verdict(result)
+    found, notes = result.comparison, []
+    if result.exposed_us is not None:
+        before, after = (figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us)
+        notes.append(f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)")
+    if result.simulated:
+        notes.append(SIMULATED)
+    sections = () if found is None else compare.comparison_page(found, result.checks).sections
+    return Page(
+        title=f"pgle run {result.run.path}",
+        identity=(*identity(result.facts), str(result.run.path)),
+        verdict=printable(verdict),
+        tone=tone,
+        notes=tuple(notes),
+        sections=sections,
+        next=_next(result) if next_step else (),
+        warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
+    )
+
+
+def _verdict(result: Pipeline) -> tuple[str, Tone]:
+    if not result.covered:
+        return (
+            f"FAILED: the profile covers only {figures.share(_covered(result.coverage))} of the baseline's step",
+            "bad",
+        )
+    if not result.used:
+        return f"FAILED: XLA did not use the profile{f' ({result.use})' if result.use else ''}", "bad"
+    if result.comparison is None:
+        return "The profile is used; too few steps to compare", "warn"
+    failed = any(check.failed for check in result.checks)
+    tones: dict[str, Tone] = {"faster": "good", "slower": "bad"}
+    return compare.headline(result.comparison), "bad" if failed else tones.get(result.comparison.verdict, "")
+
+
+def _next(result: Pipeline) -> tuple[str, ...]:
+    run = result.run
+    if not result.covered:
+        return (typed("pgle", "verify", run.profile, "--hlo", run.dump_to_cover),)
+    if not result.used:
+        return (typed("pgle", "confirm", run.path),)
+    return after_stages(run, result.comparison)
+
+
+def run_document(result: Pipeline) -> dict[str, object]:
+    """``pgle.run/1`` without its name."""
+    comparison = result.comparison
+    return {
+        "ok": result.good,
+        **text.picked(result, "covered used skipped"),
+        "comparison": None if comparison is None else compare.document(comparison, result.checks),
+        "ran": [item.request.stage for item in result.stages],
+        "warnings": result.warnings,
+    }
+
+
+def show_part(part: StageResult | Conversion | Coverage | Pipeline | Tuning, run: Path, stages: Stages) -> None:
+    """A part of `pgle run --tune`, as it ends."""
+    if isinstance(part, Pipeline):
+        stages.show_end(part)
+        terminal.show(run_page(part, stages.warnings, next_step=False))
+    elif isinstance(part, StageResult | Conversion | Coverage):
+        stages.show(part)
+    else:
+        from pgle.report.tune import tune_page, write_pages
+
+        page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
+        terminal.show(page if part.proof is None else replace(page, next=()))
+    sys.stdout.flush()
+
+
+def show_tuned_run(found: TunedRun, run: Path) -> None:
+    """The comparison of the experiment under the new flags with the first, and what to do next."""
+    warn(found.warnings)
+    if found.second is None or found.comparison is None:
+        return
+    console().print("\nWith the profile both times: under the new flags against before them", style="bold")
+    following = after_tuning(found.second.run, found.comparison)
+    terminal.show(compare.comparison_page(found.comparison, found.checks, following))
+
+
+def show_tuned_run_json(found: TunedRun, run: Path) -> None:
+    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
+    from pgle.report import tune
+
+    out = run / TUNED
+    more: dict[str, object] = {
+        "ok": found.good,
+        "tune": tune.document(found.tuning, out, tune.write_pages(found.tuning, out)),
+        "tuned": found.second and run_document(found.second),
+        "tuned_comparison": found.comparison and compare.document(found.comparison, found.checks),
+    }
+    text.show("pgle.run/1", {**run_document(found.first), **more})
+    warn(found.warnings)

@@ -1,0 +1,495 @@
+"""What a timeline shows: panels of lanes of bars, of a prediction or of a trace; as text, and for a page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.window import DeviceWindow, mean_breakdown
+from pgle.errors import printable
+from pgle.masking import kept_text
+from pgle.report.page import figures, value
+from pgle.run.analyze import on_host
+from pgle.schedule.program import ORIGINS, Breakdown, Loop, Stream, Timeline, kind_of
+from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
+from pgle.trace.table import Codes, Kind
+from pgle.xla.collectives import followers, is_sync
+from pgle.xla.hlo.module import Module
+
+
+class Style(IntEnum):
+    """What a bar is, and so how it is drawn."""
+
+    COMPUTE = 0
+    MATMUL = 1
+    COMMUNICATION = 2
+    COPY = 3
+
+
+MOST_BARS = 400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+MOST_OPEN = 2  # devices whose lanes are open at first
+LONG = 200  # letters of a shape; tuples of combined collectives have thousands
+_SHADES = " ░▒▓█"
+_KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
+_STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One instruction, as bars of it are described."""
+
+    name: str  # of the instruction
+    style: Style  # how its bars are drawn
+    kind: str = ""  # ``all-gather``, ``matmul`` or its opcode
+    lhs_name: str = ""  # its name when LHS ran, if that is another
+    op_name: str = ""  # the framework's name
+    shape: str = ""  # of its result
+    source: str = ""  # file and line of the program
+    cost: str = ""  # where its time comes from: ``measured``, ``estimated`` …
+    sync: bool = False  # a collective that runs in turn with compute
+    follower: str = ""  # of an asynchronous one, the first instruction after its done
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Bars that do not overlap, in order of their start, n of them."""
+
+    label: str  # ``communication``, ``stream 7``
+    # start_us, duration_us: float64[n], from the start of the panel
+    start_us: npt.NDArray[np.float64]
+    duration_us: npt.NDArray[np.float64]
+    named: npt.NDArray[np.int32]  # int32[n], index into the panel's names
+    count: npt.NDArray[np.int64]  # int64[n], executions that a bar stands for
+
+    @property
+    def end_us(self) -> npt.NDArray[np.float64]:
+        """float64[n], start + duration."""
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A loop or a step, drawn above the lanes."""
+
+    label: str  # ``while.38, 4 iterations``
+    # start_us, end_us: of all of it
+    start_us: float
+    end_us: float
+    depth: int = 0  # 0 for the outermost
+    folded: int = 0  # iterations that are drawn as one, stretched over the time of all; 0: none
+    # folded_start_us, folded_end_us: the part that they take
+    folded_start_us: float = 0.0
+    folded_end_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One device, or one schedule of one device."""
+
+    label: str  # ``LHS, no profile``, ``GPU 3``
+    note: str  # what its times are: ``measured``, ``predicted from estimated costs``
+    parts: Breakdown  # of one step
+    length_us: float  # of what is drawn
+    names: tuple[Named, ...]  # the instructions
+    lanes: tuple[Lane, ...]  # compute first
+    spans: tuple[Span, ...] = ()  # loops and steps
+    opened: bool = True  # whether the page shows its lanes at first
+    unit: str = "step"  # what `parts` are of
+
+    @property
+    def facts(self) -> str:
+        """``step 6.482 ms · exposed communication 539.2 µs · idle 16 µs``."""
+        parts = self.parts
+        copies = f" · exposed copies {figures.time(parts.exposed_copy_us)}" if parts.exposed_copy_us > 0 else ""
+        return (
+            f"{self.unit} {figures.time(parts.step_us)} · exposed communication "
+            f"{figures.time(parts.exposed_communication_us)}{copies} · idle {figures.time(parts.idle_us)}"
+        )
+
+    @cached_property
+    def styles(self) -> npt.NDArray[np.uint8]:
+        """uint8[names], their `Style`."""
+        return np.array([item.style for item in self.names], dtype=np.uint8)
+
+    def busy(self, *styles: Style) -> Intervals:
+        """When bars of some styles run, in all lanes."""
+        chosen = [(lane, np.isin(self.styles[lane.named], styles)) for lane in self.lanes if len(lane.named)]
+        if not chosen:
+            return EMPTY
+        starts, ends = ([getattr(lane, of)[rows] for lane, rows in chosen] for of in ("start_us", "end_us"))
+        return union(np.concatenate(starts), np.concatenate(ends))
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When something computes."""
+        return self.busy(Style.COMPUTE, Style.MATMUL)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When collectives run and nothing computes."""
+        return without(self.busy(Style.COMMUNICATION), self.compute)
+
+    @cached_property
+    def exposed_copies(self) -> Intervals:
+        """When only copies run."""
+        return without(self.busy(Style.COPY), join(self.compute, self.busy(Style.COMMUNICATION)))
+
+    def exposed_us(self, lane: Lane) -> npt.NDArray[np.float64]:
+        """float64[n]: of each bar the time during which nothing computes; of compute nothing."""
+        hidden = covered(self.compute, lane.start_us, lane.end_us)
+        computes = np.isin(self.styles[lane.named], (Style.COMPUTE, Style.MATMUL))
+        return np.where(computes, 0.0, np.maximum(lane.duration_us - hidden, 0.0))
+
+
+def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
+    """A predicted step as a panel.
+
+    Args:
+        note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
+        module: the scheduled module, for shapes, names of the framework and what waits for a collective.
+    """
+    codes, names = _names(timeline, module)
+    every = Lane("", timeline.start_us, timeline.duration_us, codes, timeline.count)
+    lanes: list[Lane] = []
+    for stream in Stream:
+        rows = np.flatnonzero(timeline.stream == stream)
+        if len(rows) or stream is not Stream.COPY:
+            lanes += disjoint(replace(chosen(every, rows), label=stream.name.lower()))
+    return Panel(
+        label=label,
+        note=f"predicted from {note} costs" if note else "predicted",
+        parts=timeline.breakdown,
+        length_us=timeline.step_us,
+        names=names,
+        lanes=tuple(lanes),
+        spans=tuple(_span(loop) for loop in timeline.loops if loop.trips > 1),
+    )
+
+
+def disjoint(bars: Lane) -> list[Lane]:
+    """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first has a label."""
+    bars = chosen(bars, np.argsort(bars.start_us, kind="stable"))
+    end = bars.end_us
+    if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
+        return [bars]
+    ends: list[float] = []
+    place = np.empty(len(end), dtype=np.int32)
+    for row, (first, last) in enumerate(zip(bars.start_us.tolist(), end.tolist(), strict=True)):
+        free = next((lane for lane, until in enumerate(ends) if until <= first + 1e-6), len(ends))
+        ends[free : free + 1] = [last]
+        place[row] = free
+    lanes = [chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
+    return [lanes[0], *(replace(lane, label="") for lane in lanes[1:])]
+
+
+def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
+    """Some bars of a lane."""
+    columns = (lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
+    return Lane(lane.label, *columns)
+
+
+def _span(loop: Loop) -> Span:
+    return Span(
+        f"{printable(loop.name)}, {loop.trips} iterations",
+        loop.start_us,
+        loop.end_us,
+        loop.depth,
+        loop.folded if loop.folded > 1 else 0,
+        loop.folded_start_us,
+        loop.folded_end_us,
+    )
+
+
+def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
+    """The number of each row's entry, and the entries: one per instruction."""
+    entry = np.zeros(len(timeline.names), dtype=np.int64)
+    entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
+    follower = followers(module, frozenset(timeline.names)) if module is not None else {}
+    found = []
+    for code, name in enumerate(timeline.names):
+        row, stream = int(entry[code]), Stream.COMPUTE
+        origin, sync = ORIGINS[0], False
+        if len(timeline):
+            stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
+            origin = ORIGINS[int(timeline.origin[row])]
+        kind = timeline.kinds[code] if timeline.kinds else ""
+        lhs_name = timeline.lhs_names[code] if timeline.lhs_names else name
+        found.append(named(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
+    return timeline.instruction.astype(np.int32), tuple(found)
+
+
+def named(
+    name: str, stream: Stream, module: Module | None, kind: str, lhs_name: str, cost: str, sync: bool, follower: str
+) -> Named:
+    """An instruction on a stream with what its module says of it; the others as in `Named`."""
+    style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else _STYLE_OF[stream]
+    lhs_name = "" if lhs_name == name else lhs_name
+    known = module.instructions.get(name) if module is not None else None
+    shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
+    shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
+    return Named(name, style, kind, lhs_name, op_name, shape, _kept(source), cost, sync, follower)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(source: str) -> str:
+    return kept_text(source)
+
+
+def shown(panels: Sequence[Panel]) -> float:
+    """The longest panel in microseconds."""
+    return max((panel.length_us for panel in panels), default=0.0)
+
+
+def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0.0) -> str:
+    """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
+    longest, cells = until_us or shown(panels), width - 16
+    edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
+
+    def share(busy: Intervals) -> np.ndarray:
+        return covered(busy, edges[:-1], edges[1:]) / np.diff(edges)
+
+    lines: list[str] = []
+    for panel in panels:
+        costs = panel.note.removeprefix("predicted from ") if panel.note != "predicted from measured costs" else ""
+        label = f" ({costs})" if costs not in ("", "predicted", "measured") else ""
+        facts = panel.facts.split(" · ")
+        lines.append(f"{panel.label}: {', '.join([facts[0] + label, *facts[1:]])}")
+        for kind, styles in _KINDS.items():
+            busy = panel.busy(*styles)
+            if len(busy):
+                shades = np.ceil(share(busy) * (len(_SHADES) - 1) - 1e-9).astype(int)
+                lines.append(f"{kind:>14}  {''.join(_SHADES[shade] for shade in shades).rstrip()}")
+        marks = "".join("^" if part > 0.5 else "'" if part > 0.05 else " " for part in share(panel.exposed))
+        if marks.strip():
+            lines.append(f"{'exposed':>14}  {marks.rstrip()}")
+    lines.append(f"{'':16}0{figures.time(longest):>{cells - 1}}")
+    return "\n".join(lines) + "\n"
+
+
+def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """The devices that ran a step, in order, and what is not drawn, a line each.
+
+    Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
+
+    Args:
+        label: put before the names of the ranks: ``before``.
+    """
+    simulated = step.trace.simulated
+    kind = "simulated, no GPU ran this" if simulated else "measured"
+    kind = "measured on CPU devices" if not simulated and bool((step.trace.kind == Kind.HOST).all()) else kind
+    late = _late_us(step)
+    bars = sum(len(window.rows) for window in step.windows)
+    share = min(MOST_BARS / max(bars, 1), 1.0)
+    names = _Names(step)
+    panels: list[Panel] = []
+    most = drawn = 0
+    for window in step.windows:
+        steps = max(int(len(window.spans) * share), 1)
+        most, drawn = max(most, len(window.spans)), max(drawn, steps)
+        panel = _panel(step, window, names, steps, late[window.device], kind, opened=len(panels) < MOST_OPEN)
+        panels.append(replace(panel, label=f"{label}: {panel.label}") if label else panel)
+    notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
+    return tuple(panels), tuple(notes)
+
+
+def rank_label(step: MeasuredStep, window: DeviceWindow) -> str:
+    """``rank 3 · GPU 0``: the place among the ranks that were given, or JAX's number, and the device's own number."""
+    device = step.trace.devices[window.device]
+    rank = step.windows.index(window) if device.global_id is None else device.global_id
+    name = "CPU device" if on_host(step.trace) else "GPU"
+    return f"rank {rank} · {name} {device.ordinal}"
+
+
+def _late_us(step: MeasuredStep) -> dict[int, float]:
+    """By how much each device begins after the first one of its process.
+
+    Collectives hold the devices of a job within a step of each other: if they are further apart, the clocks are.
+    """
+    begins: dict[str, dict[int, float]] = {}
+    for window in step.windows:
+        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = _begin(step, window)
+    late: dict[int, float] = {}
+    for of_process in begins.values():
+        first = min(of_process.values())
+        one_clock = max(of_process.values()) - first < step.step_us * 1e3
+        late |= {device: (begin - first) / 1e3 if one_clock else 0.0 for device, begin in of_process.items()}
+    return late
+
+
+def _begin(step: MeasuredStep, window: DeviceWindow) -> float:
+    """When the window begins, on the clock of its process, in ns."""
+    later = np.flatnonzero(window.start > 0)
+    first = int(later[0]) if len(later) else 0
+    return float(step.trace.start_ns[window.rows[first]]) - float(window.start[first])
+
+
+def _panel(
+    step: MeasuredStep, window: DeviceWindow, names: _Names, steps: int, shift_us: float, kind: str, *, opened: bool
+) -> Panel:
+    trace = step.trace
+    end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
+    rows = np.flatnonzero(window.start < end)
+    of_trace = window.rows[rows]
+    codes = names.codes(trace.instruction[of_trace], window.stream[rows])
+    start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
+    every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
+    lanes: list[Lane] = []
+    streams = trace.stream[of_trace]
+    for stream in _ordered(streams, window.stream[rows]):
+        mine = np.flatnonzero(streams == stream)
+        lanes += disjoint(replace(chosen(every, mine), label=_stream(stream, window.stream[rows][mine])))
+    spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
+    return Panel(
+        label=rank_label(step, window),
+        note=kind,
+        parts=mean_breakdown([window]),
+        length_us=end / 1e3 + shift_us,
+        names=names.found,
+        lanes=tuple(lanes),
+        spans=tuple(
+            Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
+            for number, (first, last) in enumerate(spans, start=1)
+        ),
+        opened=opened,
+        unit=f"step (mean of {window.steps})",
+    )
+
+
+_CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
+
+
+def _stream(number: int, what: npt.NDArray[np.uint8]) -> str:
+    """``NCCL (stream 20)``: by what most activities of the stream are."""
+    most = Stream(int(np.bincount(what, minlength=len(Stream)).argmax()))
+    return f"{_CONTENTS[most]} (stream {number})"
+
+
+def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:
+    """Streams, those with most compute first."""
+    found = np.unique(streams).tolist()
+    return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
+
+
+class _Names:
+    """An entry for each instruction in each role that it has on some device."""
+
+    def __init__(self, step: MeasuredStep) -> None:
+        module, trace = step.module, step.trace
+        self._streams = len(Stream)
+        seen = np.zeros(len(trace.instructions) * self._streams, dtype=bool)
+        for window in step.windows:
+            seen[trace.instruction[window.rows].astype(np.int64) * self._streams + window.stream] = True
+        keys = np.flatnonzero(seen)
+        self._number = np.full(len(seen), -1, dtype=np.int32)
+        self._number[keys] = np.arange(len(keys))
+        lhs = {cost.traced: cost.name for cost in step.costs.costs}
+        waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
+        found: list[Named] = []
+        for key in keys.tolist():
+            name, stream = trace.instructions[key // self._streams], Stream(key % self._streams)
+            known = module.instructions.get(name) if module is not None else None
+            kind = "" if module is None or known is None else kind_of(module, known)
+            communicates = stream is Stream.COMMUNICATION
+            sync = module is not None and known is not None and communicates and is_sync(module, known)
+            kind, cost = kind or stream.name.lower(), "simulated" if trace.simulated else "measured"
+            found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
+        self.found = tuple(found)
+
+    def codes(self, instruction: Codes, stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+        found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
+        return found
+
+
+def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.Timeline:
+    """A timeline of panels.
+
+    Args:
+        panels: schedules or devices, one above the other.
+        first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no steps.
+    """
+    return value.Timeline(encode(panels, first_us), text_timeline(panels, until_us=first_us))
+
+
+def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
+    """zlib and base64 of the scene. Names are made printable here, and only ever become text in the page.
+
+    ``{"first": the part of time seen first, 0 for all, "texts": [...], "names":
+    [[style, sync, name, kind, lhs name, op_name, shape, source, cost, follower]],
+    "panels": [{"label", "note", "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration",
+    "name", "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
+    """
+    pool = _Pool()
+    found = [_panel_data(panel, pool) for panel in panels]
+    scene = {"first": _ns(first_us), "texts": list(pool.texts), "names": list(pool.names.values()), "panels": found}
+    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+class _Pool:
+    """Texts and instructions of all panels, each once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {"": 0}
+        self.names: dict[Named, list[int]] = {}
+
+    def text(self, text: str) -> int:
+        return self.texts.setdefault(printable(text), len(self.texts))
+
+    def add(self, names: Sequence[Named]) -> npt.NDArray[np.int64]:
+        numbers = {item: number for number, item in enumerate(self.names)}
+        mine = [numbers.setdefault(item, len(numbers)) for item in names]
+        for item in names:
+            if item not in self.names:
+                texts = (item.name, item.kind, item.lhs_name, item.op_name, item.shape, item.source, item.cost)
+                fields = [*map(self.text, texts), self.text(item.follower)]
+                self.names[item] = [int(item.style), int(item.sync), *fields]
+        return np.array(mine, dtype=np.int64)
+
+
+def _panel_data(panel: Panel, pool: _Pool) -> dict[str, Any]:
+    numbers = pool.add(panel.names)
+    return {
+        "label": printable(panel.label),
+        "note": printable(panel.note),
+        "facts": panel.facts,
+        "length": _ns(panel.length_us),
+        "open": panel.opened,
+        "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
+        "spans": [_span_data(span) for span in panel.spans],
+        "lanes": [_lane_data(lane, numbers) for lane in panel.lanes],
+    }
+
+
+def _span_data(span: Span) -> dict[str, Any]:
+    whole = {"label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us), "depth": span.depth}
+    folded = {"foldedStart": _ns(span.folded_start_us), "foldedEnd": _ns(span.folded_end_us)}
+    return {**whole, "folded": span.folded, **folded}
+
+
+def _lane_data(lane: Lane, numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
+    start = np.rint(lane.start_us * 1e3).astype(np.int64)
+    end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
+    end[:-1] = np.minimum(end[:-1], np.maximum(start[1:], start[:-1]))  # rounding makes no overlap
+    found: dict[str, Any] = {
+        "label": printable(lane.label),
+        "start": np.diff(start, prepend=0).tolist(),
+        "duration": (end - start).tolist(),
+        "name": numbers[lane.named].tolist() if len(lane.named) else [],
+    }
+    if bool((lane.count != 1).any()):
+        found["count"] = lane.count.tolist()
+    return found
+
+
+def _ns(time_us: float) -> int:
+    return round(time_us * 1e3)

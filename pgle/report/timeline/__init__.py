@@ -1,1 +1,0 @@
-"""Timelines of schedules and traces: one scene, as a page that moves, a still picture, text, or a Perfetto trace."""
