@@ -89,7 +89,7 @@ def test_an_answer_is_that_of_the_command(answer, words, testdata: Path, tmp_pat
 
 
 def test_ok_is_the_exit_code(testdata: Path) -> None:
-    assert pgle.confirm(testdata / LOG).ok
+    assert pgle.confirm(testdata / "logs/jax_0.10.2/option.log").ok
     assert not pgle.verify(testdata / PROFILE, testdata / DUMP).ok
 
 
