@@ -31,9 +31,6 @@ class Statistic:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
 
         Args:
-            values: float64[n].
-            groups: int64[n], the group of each value.
-            count: number of groups.
             weights: int64[n], how often each value counts, at least once; None: once.
 
         Returns:
@@ -82,9 +79,6 @@ def percentile_of_sorted(
     """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty.
 
     Args:
-        ordered: values as `by_group` puts them.
-        sizes: of the groups, each value as often as it counts.
-        percentile: 0 to 100.
         reached: how many there are up to each of `ordered`, where one counts several times.
     """
     result = np.full(len(sizes), np.nan)

@@ -19,7 +19,7 @@ from pgle.run.process.process import PROCESSES, executor
 from pgle.xla.hlo.dumps import read_dumps
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.merge import Columns, Merged, MergeOptions, Source
+    from pgle.costs.profile.merge import Merged, MergeInput, MergeOptions
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def merge_files(
     paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
 ) -> tuple[Merged, Written]:
     """Read, merge and write: the merged profile, with remarks on it, and its file."""
-    from pgle.costs.profile.merge import merge_columns
+    from pgle.costs.profile.merge import merge
 
     check_output(out, force=force, inputs=paths)
     again = next((path for path, times in Counter(paths).items() if times > 1), None)
@@ -191,15 +191,15 @@ def merge_files(
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
     labelled = list(zip(labels, paths, strict=True))
     if len(paths) < MANY or os.cpu_count() == 1:
-        merged = merge_columns(map(_read, labelled), options)
+        merged = merge(map(_read, labelled), options)
     else:
         with executor(PROCESSES, READERS) as pool:
-            merged = merge_columns(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
+            merged = merge(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
     (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
     return merged, written
 
 
-def _read(labelled: tuple[str, AnyPath]) -> tuple[Source, Columns]:
+def _read(labelled: tuple[str, AnyPath]) -> MergeInput:
     from pgle.costs.profile.merge import merge_input
 
     label, path = labelled

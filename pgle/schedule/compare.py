@@ -91,12 +91,11 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     """Every collective of a scheduled module, by its name when LHS ran.
 
     Args:
-        module: scheduled.
-        timeline: a simulation of it; gives the costs.
         flags: the XLA flags that it was compiled with, the last of a name counts.
     """
     names = lhs_names(module)
-    disabled = _disabled(flags)
+    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
+    disabled = {name.strip().lower() for name in given[-1].split(",")} if given else set[str]()
     cost = _cost_by_name(timeline)
     compute = {timeline.names[code] for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])}
     exposures = {item.name: item for item in timeline.exposures}
@@ -150,12 +149,6 @@ def compare_placements(before: Mapping[str, Placement], after: Mapping[str, Plac
         return -abs(old - new), move.name
 
     return tuple(sorted(moves, key=weight))
-
-
-def _disabled(flags: Iterable[str]) -> set[str]:
-    """Kinds that the flags keep synchronous, as `DISABLE_ASYNC` spells them."""
-    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
-    return {name.strip().lower() for name in given[-1].split(",")} if given else set()
 
 
 def _cost_by_name(timeline: Timeline) -> dict[str, float]:
@@ -220,8 +213,6 @@ def judge_gain(baseline: Prediction, profiled: Prediction, moves: Sequence[Move]
     """The sentence; it says where the costs are not measured.
 
     Args:
-        baseline, profiled: predictions with one cost table.
-        moves: collectives of both.
         costs_are: ``measured``, ``estimated`` or ``mixed``.
     """
     step = baseline.step_us
@@ -242,7 +233,11 @@ def judge_gain(baseline: Prediction, profiled: Prediction, moves: Sequence[Move]
     if gained.share >= LEAST_GAIN and gained.low < 0:
         return f"Cannot tell: the step gets {change} shorter, and the range reaches below zero{by}."
     if gained.share >= LEAST_GAIN:
-        reason = _moved(moves, copies - profiled.timeline.breakdown.exposed_copy_us)
+        moved = sum(move.moved for move in moves)
+        copies_us = copies - profiled.timeline.breakdown.exposed_copy_us
+        hidden = f"{copies_us:.0f} µs more of the host copies hide"
+        others = hidden if copies_us > 0 else "no collective moves, but other instructions do,"
+        reason = f"the profile moves {moved} of {len(moves)} collectives" if moved else others
         return f"Yes: {reason} and the step gets {change} shorter{by}."
     if gained.share <= -LEAST_GAIN:
         return (
@@ -264,10 +259,10 @@ def judge_gain(baseline: Prediction, profiled: Prediction, moves: Sequence[Move]
             f"so no profile hides it{by}."
         )
     room = max(0.0, (step - baseline.ceiling.step_us) / step)
-    return (
-        f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, "
-        f"but {_change(gained.share)}{by}."
-    )
+    small = f"the profile {'shortens the step by only' if gained.share > 0 else 'lengthens the step by'} "
+    small += f"{abs(gained.share):.2%}"
+    result = "the profile does not change the step time" if abs(gained.share) < 5e-5 else small
+    return f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, but {result}{by}."
 
 
 def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
@@ -290,25 +285,10 @@ def in_percent(gained: Gain) -> str:
     return f"{gained.share:.1%} (range {low} … {high}; kernels that hide collectives run slower, {known})"
 
 
-def _moved(moves: Sequence[Move], copies_us: float) -> str:
-    moved = sum(move.moved for move in moves)
-    if not moved and copies_us > 0:
-        return f"{copies_us:.0f} µs more of the host copies hide"
-    if not moved:
-        return "no collective moves, but other instructions do,"
-    return f"the profile moves {moved} of {len(moves)} collectives"
-
-
 def _share(placements: Sequence[Placement], baseline: Prediction) -> float:
     """The part of the exposed time that is theirs; no more than all, where collectives overlap each other."""
     exposed = baseline.exposed_us + baseline.timeline.breakdown.exposed_copy_us
     return min(sum(item.exposed_us for item in placements) / max(exposed, 1e-9), 1.0)
-
-
-def _change(gain: float) -> str:
-    if abs(gain) < 5e-5:
-        return "the profile does not change the step time"
-    return f"the profile {'shortens the step by only' if gain > 0 else 'lengthens the step by'} {abs(gain):.2%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +312,7 @@ class ExposedGroup:
 
 
 def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
-    """Collectives in groups, the most exposed in the second schedule first.
-
-    Args:
-        moves: each collective in two schedules (`pgle.schedule.compare.compare_placements`).
-    """
+    """Collectives in groups, the most exposed in the second schedule first."""
     found: dict[tuple[str, str, bool], ExposedGroup] = {}
     for move in sorted(moves, key=lambda move: (-_exposed_us(move.after), -_exposed_us(move.before), move.name)):
         known = move.after or move.before
@@ -406,13 +382,7 @@ class Reason:
 
 
 def reasons(module: Module, placed: Iterable[Placement], count: int = SHOWN) -> tuple[Reason, ...]:
-    """The collectives that stay exposed, the most exposed first.
-
-    Args:
-        module: scheduled.
-        placed: `pgle.schedule.compare.placements` of it.
-        count: how many at most.
-    """
+    """The collectives that stay exposed, the most exposed first."""
     names = lhs_names(module)
     dones = {pair.start: pair.done for pair in async_pairs(module)}
     starts = {names.get(item.name, item.name): item for item, _ in walk_collectives(module)}

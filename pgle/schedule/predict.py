@@ -163,13 +163,9 @@ def predict(
     to be measured on this schedule.
 
     Args:
-        module: scheduled: the final one, or as LHS saw it.
         profile: None: everything is estimated. Costs of another fingerprint are left out.
-        target: the GPU, for the estimates.
-        launch: gaps between kernels; by default those recorded in the profile, else public figures.
         contention: by default as the profile records it, else as on two real jobs. Give the first prediction's
             to predictions of other schedules with the same costs.
-        expand_loops: draw every iteration.
 
     Raises:
         UserError: the target is unknown.
@@ -295,9 +291,6 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
 
 def contended_us(timeline: Timeline, slower: Factors) -> float:
     """How much compute a schedule loses to the collectives that run at the same time.
-
-    Args:
-        timeline: whose kernels take `slower` times as long while they run.
 
     Returns:
         Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.

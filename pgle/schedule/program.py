@@ -269,16 +269,14 @@ def read_program(
     """What the runtime does with a scheduled module.
 
     Args:
-        module: scheduled: final, or as LHS saw it.
         costs: by the name that LHS looks up: a collective by its start.
         estimate: for what has none; without, such instructions count as nothing and are listed.
-        kernels: launches of one run of an instruction where that is not one, by its name.
         hardware: the GPU, for bounds; an estimate is never below them. Without it they are 0.
 
     Raises:
         UserError: its calls run a few instructions millions of times.
     """
-    reader = _Reader(module, costs, estimate, kernels or {}, hardware)
+    reader = _Reader(module, costs, estimate, kernels or {}, hardware, LookupTable(module))
     reader.read(module.entry)
     reader.check_size(module.entry)
     found = Program(module.entry, reader.computations, tuple(reader.missing), ())
@@ -308,12 +306,10 @@ class _Reader:
     estimate: Estimate | None
     kernels: Mapping[str, float]
     hardware: Hardware | None
+    table: LookupTable
     computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.table = LookupTable(self.module)
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -354,9 +350,8 @@ class _Reader:
         if opcode == "while":
             return self._loop(instruction)
         if opcode in ("conditional", "call"):
-            return Op(
-                instruction.name, Action.BRANCH if opcode == "conditional" else Action.CALL, bodies=instruction.called
-            )
+            action = Action.BRANCH if opcode == "conditional" else Action.CALL
+            return Op(instruction.name, action, bodies=instruction.called)
         if is_done(instruction):
             return self._done(instruction)
         kind = collective_kind(self.module, instruction)
@@ -366,7 +361,9 @@ class _Reader:
             lane = kind if kind in ("send", "recv") else COLLECTIVES
             return self._priced(instruction, Action.START, Stream.COMMUNICATION, lane)
         if is_start(instruction) and is_copy(self.module, instruction):
-            return self._priced(instruction, Action.START, Stream.COPY, self._direction(instruction))
+            to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+            lane = "copy to host" if to_host or opcode == "send" else "copy to device"
+            return self._priced(instruction, Action.START, Stream.COPY, lane)
         return self._priced(instruction, Action.LAUNCH, Stream.COMPUTE, "compute")
 
     def _done(self, instruction: Instruction) -> Op | None:
@@ -378,19 +375,13 @@ class _Reader:
             return None
         return Op(instruction.name, Action.DONE, start=start.name)
 
-    def _direction(self, instruction: Instruction) -> str:
-        """The queue of a copy: to the host, or to the device."""
-        to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
-        return "copy to host" if to_host or instruction.opcode == "send" else "copy to device"
-
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(instruction)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
-        bodies = tuple(name for name in instruction.called if not self._is_condition(name))
-        known = trips is not None
-        return Op(
-            instruction.name, Action.LOOP, bodies=bodies[-1:], trips=1 if trips is None else trips, is_counted=known
-        )
+        bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
+        if trips is None:
+            return Op(instruction.name, Action.LOOP, bodies=bodies, is_counted=False)
+        return Op(instruction.name, Action.LOOP, bodies=bodies, trips=trips)
 
     def _is_condition(self, name: str) -> bool:
         computation = self.module.computations.get(name)
@@ -455,18 +446,11 @@ class Ceiling:
 
 
 def ceiling(
-    module: Module,
-    program: Program,
-    launch: Launch = DEFAULT,
-    breakdown: Breakdown | None = None,
-    slower: float = 1.0,
+    module: Module, program: Program, launch: Launch = DEFAULT, breakdown: Breakdown | None = None, slower: float = 1.0
 ) -> Ceiling:
     """The bound of one step; a loop's iterations follow each other, and the loop is compute to its surroundings.
 
     Args:
-        module: what `program` was read from.
-        program: its ops with their costs.
-        launch: gaps between kernels.
         breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
         slower: times as long as alone that kernels take at least while they hide a collective: of a hidden microsecond
             1 / `slower` is saved.
@@ -492,11 +476,8 @@ class _Bounds:
 
     def of(self, name: str) -> Ceiling:
         """The bound of one computation with all that it calls."""
-        if name not in self.known:
-            self.known[name] = self._of(name)
-        return self.known[name]
-
-    def _of(self, name: str) -> Ceiling:
+        if name in self.known:
+            return self.known[name]
         ops = {op.name: op for op in self.program.computations.get(name, ())}
         inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
         compute = sum(inner.values())
@@ -512,13 +493,12 @@ class _Bounds:
         links = collectives + pairs if self.shares_links else max(collectives, pairs)
         chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
         compute = max(compute - self.gap_us, 0.0)
-        return Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
+        self.known[name] = Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
+        return self.known[name]
 
     def _inner_us(self, op: Op) -> float:
         bodies = [self.of(body).step_us for body in op.bodies]
-        if op.action is Action.BRANCH:
-            return max(bodies, default=0.0)
-        return sum(bodies) * op.trips
+        return max(bodies, default=0.0) if op.action is Action.BRANCH else sum(bodies) * op.trips
 
     def _queued(self, name: str) -> Mapping[str, float]:
         """Time of each queue except compute, loops included; branches do not count, since another may be taken."""

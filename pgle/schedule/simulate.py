@@ -57,12 +57,9 @@ def simulate(
     """One step of a scheduled module.
 
     Args:
-        module: scheduled: the final one, or as LHS saw it.
         costs: measured or other costs, microseconds per execution, by the name that LHS looks up.
         hardware: estimates what `costs` lacks, and bounds the step; without, what lacks a cost counts as nothing and is
             listed in `Timeline.missing`.
-        launch: gaps between kernels.
-        slower: how many times as long kernels take while a collective runs.
         expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
     """
     estimate = estimator(module, hardware) if hardware is not None else None
@@ -82,9 +79,6 @@ def run_program(
     """One step of a program whose costs are known; see `simulate`.
 
     Args:
-        program: the ops with their costs.
-        launch, slower, expand_loops: as of `simulate`.
-        name: of the module.
         costs: microseconds by op that are taken instead of its own.
     """
     device = _Device(program, launch, slower, expand_loops, costs)
@@ -297,11 +291,7 @@ class _Device:
                 done += times - 1
         self.depth -= 1
         self.loops[number] = replace(
-            self.loops[number],
-            end_us=self.free,
-            folded_start_us=folded_from,
-            folded_end_us=folded_to,
-            folded=folded,
+            self.loops[number], end_us=self.free, folded_start_us=folded_from, folded_end_us=folded_to, folded=folded
         )
 
     def _until_host_late(self, host_us: float, period: float) -> int:
@@ -391,9 +381,6 @@ def record(
     """The trace of several executions on several ranks.
 
     Args:
-        module: the final (scheduled) module.
-        timeline: one step of it; loops expanded or folded.
-        ranks: devices, all in one process.
         executions: per rank; the first ones are warm-up.
 
     Returns:
@@ -437,17 +424,12 @@ class _Step:
         each = timeline.duration_us / count
         ran = (timeline.duration_us > 0)[row]
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
-        names = tuple(_run_time_name(module, name) for name in timeline.names)
+        items = ((name, module.instructions.get(name)) for name in timeline.names)
+        wrapped = ((name, None if item is None else module.wrapped(item)) for name, item in items)
+        names = tuple(name if inner is None else inner.name for name, inner in wrapped)  # as a profiler shows them
         start = timeline.start_us[row] + within * each[row]
         instruction, stream = timeline.instruction[row][ran], timeline.stream[row][ran]
         return cls(names, instruction, stream, communicates[row][ran], start[ran], each[row][ran])
-
-
-def _run_time_name(module: Module, name: str) -> str:
-    """What a profiler shows: for a generic async start, the operation that it wraps."""
-    instruction = module.instructions.get(name)
-    wrapped = None if instruction is None else module.wrapped(instruction)
-    return name if wrapped is None else wrapped.name
 
 
 def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator) -> Floats:

@@ -95,12 +95,7 @@ def measured_products(module: Module, costs: Iterable[Cost]) -> dict[Matmul, flo
 
 
 def completed_transfers(measured: dict[Transfer, float], gpu: str) -> dict[Transfer, float]:
-    """Measured transfers, and XLA's own where none was measured near them.
-
-    Args:
-        measured: microseconds.
-        gpu: of `Hardware.measured_as`.
-    """
+    """Measured transfers, and XLA's own where none was measured near them."""
     own = {
         Transfer(kind, int(size), int(group)): float(us)
         for name, kind, group, size, us in rows("collectives.tsv")
@@ -123,7 +118,6 @@ def collective_table(points: dict[Transfer, float], key: str) -> str:
     """The table of collectives as text.
 
     Args:
-        points: microseconds.
         key: what XLA calls the GPU: ``sm_90``, ``sm_100_B200``; another key is ignored without a word.
     """
     return _table(key, [_collective_entry(transfer, us) for transfer, us in points.items()])
@@ -133,8 +127,6 @@ def matmul_table(points: dict[Matmul, float], key: str, clock_ghz: float) -> str
     """The table of matrix products as text.
 
     Args:
-        points: microseconds.
-        key: as for `collective_table`.
         clock_ghz: of the GPU's description, by which XLA turns cycles into time.
     """
     return _table(key, [_product_entry(product, us * clock_ghz * 1e3) for product, us in points.items()])
@@ -182,11 +174,7 @@ def _shape(dtype: str, *dimensions: int) -> str:
 
 
 def probe_collectives(transfers: Sequence[Transfer]) -> str:
-    """An HLO module whose schedule shows what XLA believes of each transfer: ``c0``, ``c1`` …, with nothing else.
-
-    Args:
-        transfers: of equal group and groups.
-    """
+    """An HLO module whose schedule shows what XLA believes of each transfer: ``c0``, ``c1`` …, with nothing else."""
     group, groups = transfers[0].group, transfers[0].groups
     lines, results = [], []
     for number, item in enumerate(transfers):

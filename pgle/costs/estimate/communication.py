@@ -31,24 +31,21 @@ from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
 
 
-def inside_us(gpu: str, kind: str, group: int, size_bytes: float, slower: float = 1.0) -> float:
-    """What a collective takes inside one NVLink domain.
+def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> float:
+    """What a collective takes inside one NVLink domain, by the table of the nearest GPU; KeyError without one.
+
+    Slower links make the bytes take that much longer, without the latency.
 
     Args:
-        gpu: of `Hardware.measured_as`.
-        kind: ``all-gather``, ``permute-ring`` …, as the table has them.
         group: devices; between the table's counts on a logarithmic scale, beyond them the nearest.
         size_bytes: as nccl-tests count them.
-        slower: how much longer the bytes take than in the table, without the latency.
 
     Returns:
         Microseconds; below the smallest size of the table the smallest size's time, above the largest in proportion to
         the bytes.
-
-    Raises:
-        KeyError: there is no such table (`groups_measured`).
     """
-    curves, x = _curves(gpu, kind, slower), log(max(size_bytes, 1.0))
+    base, x = TABLE[hardware.measured_as], log(max(size_bytes, 1.0))
+    curves = _curves(base.name, kind, base.nvlink_gb_s / hardware.nvlink_gb_s)
     times = [_at(each, x) for each in curves.values()]
     return exp(_between(log(max(group, 1)), [log(known) for known in curves], times))
 
@@ -56,11 +53,6 @@ def inside_us(gpu: str, kind: str, group: int, size_bytes: float, slower: float 
 def groups_measured(gpu: str, kind: str) -> Sequence[int]:
     """The group sizes of a table, ascending."""
     return sorted(_points().get((gpu, kind), ()))
-
-
-def sizes_measured(gpu: str, kind: str) -> Sequence[float]:
-    """The bytes of a table, ascending, of all its groups."""
-    return sorted({exp(size) for points in _points()[gpu, kind].values() for size, _ in points})
 
 
 def read(curve: Curve, size_bytes: float) -> float:
@@ -89,17 +81,12 @@ def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
     found: dict[int, Curve] = {}
     beyond = [inf] * len(sizes)
     for group in sorted(groups, reverse=True):
-        own = _slowed(curve(groups[group]), slower)
+        places, times = curve(groups[group])
+        least = exp(times[0])  # links that are slower only slow what is above it
+        own = places, [log(least + (exp(time) - least) * slower) for time in times]
         beyond = [min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)]
         found[group] = sizes, beyond
     return dict(sorted(found.items()))
-
-
-def _slowed(curve: Curve, slower: float) -> Curve:
-    """A curve whose times above its least are so much longer."""
-    sizes, times = curve
-    least = exp(times[0])
-    return sizes, [log(least + (exp(time) - least) * slower) for time in times]
 
 
 def curve(points: Sequence[tuple[float, float]]) -> Curve:
@@ -154,11 +141,7 @@ RING = (
     Protocol(14.0, 1.9, 4.0, 0.92),  # LL128
     Protocol(8.4, 3.4, 14.0, 1.0),  # Simple
 )
-TREE = (
-    Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
-    Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
-    Protocol(8.4, 4.0, 14.0, 0.9),
-)
+TREE = (Protocol(6.8, 0.6, 5.0, 0.9 / 3.8), Protocol(14.0, 1.25, 8.5, 0.9 * 0.92), Protocol(8.4, 4.0, 14.0, 0.9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +166,6 @@ def bus_bandwidth_gb_s(group: Group, hardware: Hardware) -> float:
     return line / max(HOSTS_A + HOSTS_B * log2(group.hosts), 1.0)
 
 
-def wire_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
-    """What the bytes take on the links alone: size in bytes, as nccl-tests count them."""
-    if kind in ("all-to-all", "ragged-all-to-all"):
-        inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
-        outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
-        return max(inside, outside) / 1e3
-    return KINDS[kind].rounds * size * (group.size - 1) / group.size / (bus_bandwidth_gb_s(group, hardware) * 1e3)
-
-
 def between_hosts_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
     """What the network cards take at least for what must cross hosts, however the algorithm orders it."""
     if group.hosts <= 1:
@@ -207,29 +181,31 @@ def nccl_us(kind: str, size: float, group: Group, hardware: Hardware) -> tuple[f
     """Microseconds by NCCL's model, and how much of them is latency.
 
     Args:
-        kind: of the collective.
         size: bytes, as nccl-tests count them.
-        group: who takes part.
-        hardware: links and network.
     """
     if kind in ("all-to-all", "ragged-all-to-all"):
         latency = LAUNCH_US + (RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us)
-        return latency + wire_us(kind, size, group, hardware), latency
+        inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
+        outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
+        return latency + max(inside, outside) / 1e3, latency
     bandwidth = bus_bandwidth_gb_s(group, hardware) * 1e3
     moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
-    found = [(_ring_us(kind, group, item), moved / (bandwidth * item.bandwidth)) for item in RING]
-    if kind == "all-reduce":
+    across = KINDS[kind].rounds * (group.hosts - 1)  # steps of a ring between hosts
+    within = KINDS[kind].rounds * (group.size - 1) - across
+    found = [
+        (item.base_us + within * item.nvlink_us + across * item.network_us, moved / (bandwidth * item.bandwidth))
+        for item in RING
+    ]
+    if kind == "all-reduce":  # a tree over the hosts, and chains inside them
+        moved, chain, levels = _tree_bytes(size, group, hardware), group.per_host - 1, log2(group.hosts)
         found += [
-            (_tree_us(group, item), _tree_bytes(size, group, hardware) / (bandwidth * item.bandwidth)) for item in TREE
+            (
+                item.base_us + 2 * (chain * item.nvlink_us + levels * item.network_us),
+                moved / (bandwidth * item.bandwidth),
+            )
+            for item in TREE
         ]
     return min((latency + transfer, latency) for latency, transfer in found)
-
-
-def _ring_us(kind: str, group: Group, protocol: Protocol) -> float:
-    """Latency of a ring."""
-    rounds = KINDS[kind].rounds
-    steps, between_hosts = rounds * (group.size - 1), rounds * (group.hosts - 1)
-    return protocol.base_us + (steps - between_hosts) * protocol.nvlink_us + between_hosts * protocol.network_us
 
 
 def _tree_bytes(size: float, group: Group, hardware: Hardware) -> float:
@@ -243,11 +219,6 @@ def _tree_bytes(size: float, group: Group, hardware: Hardware) -> float:
     return max(size, 2 * size * bus_bandwidth_gb_s(group, hardware) / hardware.nvlink_gb_s)
 
 
-def _tree_us(group: Group, protocol: Protocol) -> float:
-    """Latency of a tree over the hosts and chains inside them."""
-    return protocol.base_us + 2 * ((group.per_host - 1) * protocol.nvlink_us + log2(group.hosts) * protocol.network_us)
-
-
 CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
 BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
 SAME_PROTOCOL = 4  # calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes
@@ -259,24 +230,19 @@ def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> Gr
     """The largest replica group of a collective; all devices where it names none."""
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
-    found = [_spread(Counter(map(hardware.host, group))) for group in groups if group]
+    found = []
+    for group in filter(None, groups):
+        hosts = Counter(map(hardware.host, group))
+        most = max(hosts.values())
+        found.append(Group(len(group), len(hosts), most if most * len(hosts) > len(group) else 0))
     return max(found, key=lambda group: (group.hosts, group.size), default=Group(devices, 1))
-
-
-def _spread(hosts: Counter[int]) -> Group:
-    """A group by how many of its devices each host has."""
-    most = max(hosts.values())
-    return Group(hosts.total(), len(hosts), most if most * len(hosts) > hosts.total() else 0)
 
 
 def collective_us(module: Module, kind: str, instruction: Instruction, hardware: Hardware) -> float:
     """Microseconds of one collective with all ranks arriving together.
 
     Args:
-        module: holds it.
         kind: ``all-gather``, ``all-reduce`` …, of an async op the wrapped one.
-        instruction: the wrapped or plain op.
-        hardware: links and devices per host.
     """
     size = payload_bytes(module, kind, instruction)
     if not KINDS[kind].ends_together:
@@ -298,11 +264,7 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardw
     calls that overlap large ones wait longest; 2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
 
     Args:
-        kind: of the collective.
         calls: bytes of each operand.
-        size: payload of all.
-        group: who takes part.
-        hardware: links; its `nccl` says which rule holds.
     """
     if kind in ("all-to-all", "ragged-all-to-all") or len(calls) < 2 or not sum(calls):
         return 0.0
@@ -334,9 +296,7 @@ def group_us(kind: str, group: Group, size: float, hardware: Hardware) -> float:
 
     Args:
         kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the collective's kind.
-        group: who takes part; of a permute two devices.
         size: bytes, as nccl-tests count them.
-        hardware: links and network.
     """
     is_covered = group.per_host <= _widest(kind, hardware)
     known = [each for each in weaker(hardware) if group.per_host <= _widest(kind, each) or not is_covered]
@@ -358,15 +318,9 @@ def _by_table(kind: str, group: Group, size: float, hardware: Hardware) -> float
     if not measured:
         return _model_us(kind, size, group, hardware)
     if group.hosts == 1 and group.size <= measured[-1]:
-        return _inside_us(kind, group.size, size, hardware)
+        return inside_us(kind, group.size, size, hardware)
     near = min(max(group.per_host, measured[0]), measured[-1])
     return read(_curve(kind, group, near, hardware), size)
-
-
-def _inside_us(kind: str, group: int, size: float, hardware: Hardware) -> float:
-    """Of devices of one domain: as the table has them, with slower links what the bytes take that much longer."""
-    base = TABLE[hardware.measured_as]
-    return inside_us(base.name, kind, group, size, base.nvlink_gb_s / hardware.nvlink_gb_s)
 
 
 @lru_cache(maxsize=4096)
@@ -377,11 +331,12 @@ def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> Curve:
     which reduce inside a host keep their gain. Or its latency is added, and the whole takes no less than the model
     says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
-    inside, sizes = Group(near, 1), sorted({*_SIZES, *sizes_measured(hardware.measured_as, kind)})
+    points = _points()[hardware.measured_as, kind].values()
+    inside, sizes = Group(near, 1), sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)})
     latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
 
     def time_us(size: float) -> float:
-        whole, measured = _model_us(kind, size, group, hardware), _inside_us(kind, near, size, hardware)
+        whole, measured = _model_us(kind, size, group, hardware), inside_us(kind, near, size, hardware)
         added = measured + max(whole - _model_us(kind, size, inside, hardware), 0.0)
         bounded = max(measured + latency_us, whole)
         return max(min(added, bounded), between_hosts_us(kind, size, group, hardware))

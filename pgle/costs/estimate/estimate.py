@@ -55,9 +55,7 @@ def least_us(module: Module, instruction: Instruction, hardware: Hardware, *, ho
     """Microseconds below which no execution of an instruction can be; 0 if nothing is known.
 
     Args:
-        module: holds it.
         instruction: of any kind; of an asynchronous operation its start.
-        hardware: peaks and links.
         hosts: bytes between hosts take the network; without, NVLink.
     """
     if instruction.latency_ns is not None:  # the program states its cost
@@ -156,13 +154,7 @@ class Range:
 
 
 def range_of(module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float) -> Range | None:
-    """The range of an estimate that data, or a choice made on the GPU, decides; None of any other.
-
-    Args:
-        module: holds it.
-        instruction: whose estimate is `estimate_us`.
-        hardware: the GPU.
-    """
+    """The range of an estimate that data, or a choice made on the GPU, decides; None of any other."""
     if instruction.latency_ns is not None or collective_kind(module, instruction) is not None:
         return None
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
@@ -271,13 +263,7 @@ def _rows(module: Module, scatter: Instruction) -> int:
 
 
 def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
-    """What an estimate assumes of hardware that the user has not named, or that the GPU lacks: one line each.
-
-    Args:
-        module: scheduled or not.
-        hardware: the GPU and its network.
-        is_named: whether the user named the network.
-    """
+    """What an estimate assumes of hardware that the user has not named, or that the GPU lacks: one line each."""
     lines = []
     kinds = ((collective_kind(module, item), module.wrapped(item) or item) for item in module.walk())
     crossing = (group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None)
@@ -296,12 +282,7 @@ def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> l
 
 
 def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:
-    """Custom calls of whose cost nothing is known: how many by target; they count as what moving their bytes takes.
-
-    Args:
-        module: scheduled or not.
-        measured: names of instructions whose costs are known.
-    """
+    """Custom calls of whose cost nothing is known: how many by target; they count as what moving their bytes takes."""
     return Counter(
         item.custom_call_target for item in module.walk() if is_opaque(module, item) and item.name not in measured
     )
@@ -357,11 +338,7 @@ def published() -> tuple[Published, ...]:
 
 
 def growth(without: Collection[str] = ()) -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """Doublings of GPUs and the logarithm of how much longer the step is, both from the series' smallest size.
-
-    Args:
-        without: series that are left out.
-    """
+    """Doublings of GPUs and the logarithm of how much longer the step is, both from the series' smallest size."""
     series: dict[str, list[Published]] = defaultdict(list)
     for row in published():
         if row.series not in without:
@@ -380,8 +357,6 @@ def size_spread(devices_from: int, devices_to: int, *, without: Collection[str] 
     How often programs that are left out lie in it: docs/evidence/scale.md.
 
     Args:
-        devices_from: at which the step is known.
-        devices_to: at which it is wanted.
         without: series of `published` that are left out.
 
     Returns:

@@ -43,11 +43,7 @@ def product_us(batch: int, sides: Sequence[int], family: str, item_bytes: float,
     """Microseconds of matrix products on one GPU.
 
     Args:
-        batch: products.
         sides: m, n and k of each.
-        family: `dtype_family` of the operands.
-        item_bytes: of an element.
-        hardware: the GPU.
     """
     x = [_place(batch, _BATCHES), *(_place(side, _SIDES) for side in sides)]
     return _between(_surface(family, item_bytes, hardware), x)
@@ -58,7 +54,6 @@ def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
     """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
 
     Args:
-        gpu: of `MATMULS_OF`.
         dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
     """
     grid = np.full((len(GRID_B), *[len(GRID_K)] * 3), np.nan)
@@ -342,12 +337,7 @@ _MOVES = frozenset(
 
 
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
-    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory time.
-
-    Args:
-        module: holds it; fused computations are looked into.
-        instruction: a fusion, dot, custom call, copy or any other op with a kernel.
-    """
+    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory time."""
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
     if attention := attention_operations(module, instruction):
         eight = instruction.custom_call_target.upper().endswith("F8")
@@ -356,17 +346,12 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
     needed = _needed(module, instruction)
     device, host = _bytes(module, instruction, needed)
-    memory = device * _passes(instruction) / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    radix, bitonic = sort_passes(instruction)
+    passes = radix if is_radix_sort(instruction) else bitonic if instruction.opcode == "sort" else 1
+    memory = device * passes / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
     threads = _unvectorized(instruction, needed) / (hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
     return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
-
-
-def _passes(instruction: Instruction) -> int:
-    """How often the bytes of an instruction move."""
-    if is_radix_sort(instruction):
-        return sort_passes(instruction)[0]
-    return sort_passes(instruction)[1] if instruction.opcode == "sort" else 1
 
 
 def is_radix_sort(instruction: Instruction) -> bool:

@@ -67,19 +67,8 @@ def launch_of(profile: Profile, module: str = "") -> Launch | None:
     return None
 
 
-def measure_launch(
-    trace: Trace,
-    module: int,
-    kept: npt.NDArray[np.bool_],
-    naming: Naming,
-) -> Launch | None:
+def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming) -> Launch | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
-
-    Args:
-        trace: n activities ordered by (device, start).
-        module: index into `trace.modules`.
-        kept: bool[executions], True for the executions to use.
-        naming: of the program.
 
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.
@@ -263,12 +252,7 @@ def contention_of(profile: Profile, module: str) -> Contention:
 
 
 def as_if_alone(profile: Profile, module: Module) -> Profile:
-    """A profile for schedules of other names. Its costs are times of kernels alone, as far as known.
-
-    Args:
-        profile: of `module`.
-        module: the instructions that were measured.
-    """
+    """A profile for schedules of other names. Its costs are times of kernels alone, as far as known."""
     found = contention_of(profile, module.name)
     known = {"hlo": True, "contention": asdict(replace(found, beside={}))}
     records = [item for item in module_records(profile.provenance) if item.get("name") == module.name] or [{}]
@@ -280,20 +264,9 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
 
 
 def measure_contention(
-    trace: Trace,
-    index: int,
-    kept: npt.NDArray[np.bool_],
-    module: Module,
-    naming: Naming,
+    trace: Trace, index: int, kept: npt.NDArray[np.bool_], module: Module, naming: Naming
 ) -> Contention | None:
     """How much longer kernels took while a collective ran than the same work alone, in a program's kept executions.
-
-    Args:
-        trace: n activities ordered by (device, start).
-        index: of the program, into `trace.modules`.
-        kept: bool[executions], True for the executions to use.
-        module: the program's HLO, which shows which work is the same.
-        naming: of the program.
 
     Returns:
         None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has none.

@@ -5,9 +5,9 @@
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
 4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
-6. `after_last_arrival`, `rank_skew_us` (samples.py): collectives without the wait for the last rank; how much longer
-   compute takes on the slowest rank.
-7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences, and over whole loops.
+6. `rank_skew_us` (samples.py): how much longer compute takes on the slowest rank.
+7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences, and over whole loops;
+   collectives without the wait for the last rank.
 8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
 """
 
@@ -33,7 +33,6 @@ from pgle.costs.measure.naming import (
 )
 from pgle.costs.measure.ranks import AlignedProgram, Alignment, Window, align_program, rank_ids, renumbered
 from pgle.costs.measure.samples import (
-    after_last_arrival,
     collect_samples,
     collective_costs,
     compute_costs,
@@ -100,23 +99,17 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
             f"{label}: {len(found.program.fingerprints)} fingerprints over the processes (autotuning differs); "
             "bare names serve all, fingerprint names would not"
         )
-    lines += (f"{label}: {line}" for line in _dispersion(collectives))
+    if noisy := [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]:
+        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
+        count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
+        lines.append(
+            f"{label}: {count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to "
+            f"{worst.max_us:.0f} µs"
+        )
     missing = found.left_out.get("not in the HLO module", ())
     if missing:
         lines.append(f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})")
     return tuple(lines)
-
-
-def _dispersion(collectives: Sequence[Cost]) -> list[str]:
-    """A line where collectives differ much between executions."""
-    noisy = [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]
-    if not noisy:
-        return []
-    worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
-    count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
-    return [
-        f"{count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to {worst.max_us:.0f} µs"
-    ]
 
 
 def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -130,13 +123,12 @@ def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         prefix = f"{module}: "
         alone = not line.startswith(prefix)
         modules.setdefault(line if alone else line[len(prefix) :], {}).update({} if alone else {module: None})
-    return tuple(f"{_names(list(names))}: {text}" if names else text for text, names in modules.items())
-
-
-def _names(names: list[str]) -> str:
-    if len(names) <= MODULES_SHOWN:
-        return ", ".join(names)
-    return f"{len(names)} modules ({', '.join(names[:MODULES_SHOWN])}, …)"
+    found = []
+    for text, names in modules.items():
+        first = ", ".join(list(names)[:MODULES_SHOWN])
+        label = first if len(names) <= MODULES_SHOWN else f"{len(names)} modules ({first}, …)"
+        found.append(f"{label}: {text}" if names else text)
+    return tuple(found)
 
 
 Flags = npt.NDArray[np.bool_]
@@ -239,11 +231,10 @@ def _program_costs(
     """The costs of one program, from its rows in a trace: kernel by kernel, downward."""
     samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
-    reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)
     skew_us = rank_skew_us(samples, ~of_collective, len(naming.filed))
     costs = [
         *compute_costs(samples, ~of_collective, skew_us, naming.filed, options.stat),
-        *collective_costs(reduced, naming.filed, options.collective_stat),
+        *collective_costs(samples, of_collective, naming.filed, trace.devices, options.collective_stat),
         *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]
     costs.sort(key=lambda cost: cost.name)

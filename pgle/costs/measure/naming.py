@@ -72,11 +72,7 @@ def with_embedded_hlo(trace: Trace, program: Program) -> Program:
 
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...]:
-    """The programs of a trace, the one with most compute (the main module) first.
-
-    Args:
-        modules: HLO modules from dumps; several processes' dumps may be mixed.
-    """
+    """The programs of a trace, the one with most compute (the main module) first."""
     times, busy = totals(trace.module, trace.duration_ns, len(trace.modules)), compute_ns(trace)
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
@@ -110,7 +106,6 @@ def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program
     """The programs that ``--module`` names.
 
     Args:
-        programs: main module first.
         selector: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
 
     Raises:
@@ -136,7 +131,8 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
-    processes = _processes(trace)
+    ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
+    processes = {index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()}
     groups: list[list[Program]] = []
     for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
         same = (group for group in groups if group[0].key.name == program.key.name)
@@ -164,12 +160,6 @@ def _united(group: Sequence[Program]) -> Program:
         gpu_time_ns=sum(program.gpu_time_ns for program in group),
         compute_ns=sum(program.compute_ns for program in group),
     )
-
-
-def _processes(trace: Trace) -> dict[int, set[str]]:
-    """The processes that ran each module."""
-    devices = _values_by_module(trace.module, trace.device, len(trace.devices))
-    return {index: {trace.devices[code].process for code in codes} for index, codes in devices.items()}
 
 
 def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:

@@ -239,11 +239,7 @@ class Alignment:
     whole: int = 0  # executions that every window has
 
     def describe(self, fewest: int, most: int) -> str:
-        """That ranks did not record the same executions, or that nothing tells; empty where they did.
-
-        Args:
-            fewest, most: executions in the window with fewest and with most.
-        """
+        """That ranks did not record the same executions, or that nothing tells; empty where they did."""
         found = []
         if fewest < most:
             found.append(f"ranks recorded {fewest} to {most} executions")

@@ -48,14 +48,7 @@ class Samples:
 
 
 def collect_samples(trace: Trace, module: int, naming: Naming, kept: npt.NDArray[np.bool_]) -> Samples:
-    """The occurrences of one program in a trace.
-
-    Args:
-        trace: n activities, ordered by (device, start).
-        module: index into `trace.modules`.
-        naming: how names map.
-        kept: bool[executions], True for the executions to use.
-    """
+    """The occurrences of one program in a trace."""
     most = int(np.count_nonzero(trace.module == module))
     columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in (*5 * (np.int16,), np.int32))
     for rows in _chunks(trace, module):
@@ -107,12 +100,7 @@ def _used(
     return rows[use], target[use]
 
 
-def _launches(
-    trace: Trace,
-    rows: npt.NDArray[np.int32],
-    target: npt.NDArray[np.int32],
-    naming: Naming,
-) -> Samples:
+def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32], naming: Naming) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
     place = _places(device, execution)
@@ -144,12 +132,7 @@ def _places(device: Codes, execution: Codes) -> npt.NDArray[np.int64]:
 def _union_ns(
     start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], first: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Length of the union of the intervals of each group; groups are contiguous, intervals ordered by start.
-
-    Args:
-        start, end: int64[n].
-        first: int64[m], where each group begins.
-    """
+    """Length of the union of the intervals of each group; groups are contiguous, intervals ordered by start."""
     if len(start) == 0:
         return np.empty(0, np.int64)
     sizes = np.diff(np.append(first, len(start)))
@@ -218,25 +201,8 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """Occurrences of collectives after the minimum over the devices of a group, n rows."""
-
-    name: Groups
-    group: Groups
-    execution: Groups
-    occurrence: Groups
-    time_us: Floats
-
-
 def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
-    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace.
-
-    Args:
-        samples: n occurrences.
-        use: bool[n], rows of compute.
-        skew_us: float64[names], from `rank_skew_us`.
-    """
+    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
     sizes = np.zeros(len(filed), np.int64)
     for rows in _sample_chunks(samples, use):
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
@@ -252,8 +218,10 @@ def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence
     return _costs(cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed)
 
 
-def after_last_arrival(samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]) -> Reduced:
-    """The minimum over the devices of each replica group, per (name, execution, occurrence).
+def _after_last_arrival(
+    samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]
+) -> tuple[Groups, Groups, Floats]:
+    """Name, group and microseconds: the minimum over the devices of each replica group, per execution and occurrence.
 
     A collective's time on one device includes the wait for the last rank, which itself waits for nobody. What fewer
     devices recorded than other occurrences of the same collective is left out: the last rank to arrive may be the one
@@ -267,26 +235,27 @@ def after_last_arrival(samples: Samples, use: Flags, filed: Sequence[Filed], dev
     first = heads(name, group, execution, occurrence)
     time = samples.time_ns[use][order] / 1e3
     if len(first) == 0:
-        return Reduced(name, group, execution, occurrence, time)
+        return name, group, time
     shortest = np.minimum.reduceat(time, first)
     seen = np.diff(np.append(first, len(order)))
     key = name[first] * (int(group.max()) + 1) + group[first]
     most = np.zeros(int(key.max()) + 1, np.int64)
     np.maximum.at(most, key, seen)
     whole = seen == most[key]
-    first = first[whole]
-    return Reduced(name[first], group[first], execution[first], occurrence[first], shortest[whole])
+    return name[first[whole]], group[first[whole]], shortest[whole]
 
 
-def collective_costs(reduced: Reduced, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
-    """The statistic over executions of each group, and of the groups the slowest."""
-    groups_per_name = int(reduced.group.max(initial=0)) + 1
-    key = reduced.name * groups_per_name + reduced.group
+def collective_costs(
+    samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device], stat: Statistic
+) -> list[Cost]:
+    """The statistic over executions of each group, without the wait for its last rank; of the groups the slowest."""
+    name, group, time_us = _after_last_arrival(samples, use, filed, devices)
+    groups_per_name = int(group.max(initial=0)) + 1
     count = len(filed) * groups_per_name
-    cost = stat.over_groups(reduced.time_us, key, count).reshape(len(filed), groups_per_name)
+    cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(len(filed), groups_per_name)
     slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
-    use = reduced.group == slowest[reduced.name] if len(reduced.name) else np.empty(0, bool)
-    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed), stat)[1:]
+    use = group == slowest[name] if len(name) else np.empty(0, bool)
+    summaries = _summaries(time_us[use], name[use], len(filed), stat)[1:]
     return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
 
 
@@ -336,11 +305,6 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
     with the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
     within an execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left
     out, then the mean counts.
-
-    Args:
-        samples: n occurrences. All collectives are taken to wait for all devices.
-        compute: bool[n], true if not a collective.
-        names: how many there are.
 
     Returns:
         float64[names] in microseconds; over all occurrences of an execution they add up to its skew. NaN where fewer
@@ -400,11 +364,7 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
 
 
 def _slowest_less_median(sums: Floats) -> Floats:
-    """The weight of each device's time in the slowest less the median of its stretch: float64 of the same shape.
-
-    Args:
-        sums: float64[executions, stretches, devices].
-    """
+    """The weight of each device's time in the slowest less the median of its stretch: float64 of the same shape."""
     order = np.argsort(sums, axis=2, kind="stable")
     count = sums.shape[2]
     weight = np.zeros(sums.shape)
@@ -433,10 +393,6 @@ def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flag
     its first to its last activity in one execution of the module, the least over devices (ranks wait for each other
     inside loops that communicate), then the statistic over executions. Loops inside loops are left out: their spans
     cannot be separated, and XLA assumes that a loop without a cost is cheap.
-
-    Args:
-        module: index into `trace.modules`.
-        kept: bool[executions], True for the executions to use.
     """
     if not loops:
         return []

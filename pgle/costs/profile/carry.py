@@ -34,13 +34,7 @@ Scale = Callable[[Row, Row], float | None]
 
 
 def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
-    """Scales by the ratio of estimates: by the links of a GPU.
-
-    Args:
-        old: the module that costs were measured on.
-        new: the module that they are wanted for.
-        hardware: the GPU and its network.
-    """
+    """Scales by the ratio of estimates: by the links of a GPU."""
     before, after = estimator(old.module, hardware), estimator(new.module, hardware)
 
     def scale(was: Row, row: Row) -> float | None:
@@ -137,9 +131,6 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
-        profile: of `old`.
-        old: the module that the profile was measured on.
-        new: the module that it is wanted for.
         scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in another way.
     """
     costs = old.costs(profile)
@@ -147,7 +138,9 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
     matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
     alike = list(matcher.by_shape())
-    matches += [_median(row, group, costs) for group, row in alike]
+    for group, row in alike:
+        value = median(costs[was.name].cost_us for was in group)
+        matches.append(Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE)))
     for was, row in matcher.scaled():
         factor = scale(was, row)
         if factor is not None:
@@ -182,11 +175,6 @@ def _match(row: Row, was: Row, cost: Cost, by: By, factor: float = 1.0) -> Match
         slowest_us=None if cost.slowest_us is None else cost.slowest_us * factor,
     )  # fmt: skip
     return Match(row.name, was.name, by, found)
-
-
-def _median(row: Row, group: Sequence[Row], costs: Mapping[str, Cost]) -> Match:
-    value = median(costs[was.name].cost_us for was in group)
-    return Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE))
 
 
 class Graph:
@@ -356,8 +344,10 @@ class _Matcher:
         kernels = [row for row in self.all_before if not _is_collective(row)]
         yield from self._paired(Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row))
         collectives = list(filter(_is_collective, self.all_before))
-        yield from self._paired(_combined, _in_order, collectives, _is_collective)
-        for key in (_source, _kind):
+        yield from self._paired(
+            lambda of, row: (_source(of, row), row.shape.count("[")), _in_order, collectives, _is_collective
+        )
+        for key in (_source, lambda of, row: collective_kind(of.module, row.instruction)):
             yield from self._paired(key, self._nearest, collectives, _is_collective)
 
     def _paired(
@@ -392,16 +382,8 @@ def _sent(of: Graph, row: Row) -> int:
     return payload_bytes(of.module, row.opcode, inner)
 
 
-def _kind(of: Graph, row: Row) -> Hashable:
-    return collective_kind(of.module, row.instruction)
-
-
 def _source(of: Graph, row: Row) -> Hashable:
-    return _kind(of, row), framework_name(row.instruction)
-
-
-def _combined(of: Graph, row: Row) -> Hashable:
-    return _source(of, row), row.shape.count("[")
+    return collective_kind(of.module, row.instruction), framework_name(row.instruction)
 
 
 def _is_collective(row: Row) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
 from pgle.costs.profile.lookup import FILLED, Estimate, LookupTable, Row, fill
@@ -33,12 +32,10 @@ from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.collectives import is_done, stem
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import owner
+from pgle.xla.hlo.schedule_dump import LhsSchedule
 from pgle.xla.log.evidence import T_SHIRT_SIZES, CheckerCounts, assumed_us, checker_counts, fallback_of
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
-
-if TYPE_CHECKING:
-    from pgle.xla.hlo.schedule_dump import LhsSchedule
-    from pgle.xla.targets import Hardware
+from pgle.xla.targets import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +87,25 @@ def weigh(cost_us: float, row: Row) -> float:
     return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
 
 
-def weigh_gaps(
+def _weighed(
     table: LookupTable, costs: Mapping[str, Cost], gaps: Mapping[str, Cost | None], estimate: Estimate
 ) -> tuple[Gap, ...]:
-    """The gaps with what hangs on them, heaviest first.
-
-    Args:
-        costs: the ones that count, by row name.
-        gaps: by row name: None, or the cost that XLA takes though it is another instruction's or no number.
-        estimate: of instructions of ``table.module``.
-    """
+    """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes though it is wrong."""
     rows = [table.rows[name] for name in gaps]
     fills, _ = fill(table, costs, rows, estimate)
     has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
     found = []
     for row in rows:
         taken, filled = gaps[row.name], fills.get(row.name)
-        cost_us = 0.0 if filled is None else filled.cost_us
+        cost_us, basis = (0.0, None) if filled is None else (filled.cost_us, filled.origin)
         assumed = assumed_us(table.module, row.instruction) if taken is None else taken.cost_us
         weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
+        is_mismatch = taken is not None and taken.is_valid
+        hint = "" if taken is None or is_mismatch else f"its cost is {taken.cost_us:g}"
         found.append(
-            Gap(
-                name=row.name,
-                kind=row.kind,
-                opcode=row.opcode,
-                shape=row.shape,
-                weight_us=weight,
-                cost_us=cost_us,
-                total_us=weigh(cost_us, row),
-                basis=None if filled is None else filled.origin,
-                assumed_us=assumed,
-                is_mismatch=taken is not None and taken.is_valid,
-                hint="" if taken is None or taken.is_valid else f"its cost is {taken.cost_us:g}",
-            )
-        )
+            Gap(row.name, row.kind, row.opcode, row.shape, weight, cost_us, weigh(cost_us, row), basis, assumed,
+                is_mismatch, hint)
+        )  # fmt: skip
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))
 
 
@@ -140,7 +122,7 @@ MAX_ALIKE = 2000  # unused names of one shape or stem that a gap is compared wit
 _RENAMED = "a name of "
 
 
-class NearNames:
+class _NearNames:
     """Finds unused costs that may belong to a gap."""
 
     def __init__(self, unused: Sequence[Unused]) -> None:
@@ -154,44 +136,39 @@ class NearNames:
                 self.by_shape[item.cost.opcode, item.cost.shape].append(item.name)
             self.by_stem[stem(item.cost.name)].append(item.name)
 
-    def hint(self, gap: Gap, run_time_names: Sequence[str]) -> Gap:
-        """The gap with a hint: its run-time name, an unused cost of the same shape, or of a similar name."""
-        if gap.hint:
-            return gap
+    def hint(self, gap: Gap, run_time_names: Iterable[str]) -> str:
+        """Its run-time name, an unused cost of the same shape, or of a similar name; empty without any."""
         run_time = next((name for name in run_time_names if name in self.names), None)
         if run_time is not None:
-            return replace(gap, hint=f"in the profile as {run_time}")
-        same = self.by_shape.get((gap.opcode, gap.shape))
-        if same:
-            return replace(gap, hint=f"same shape: {get_close_matches(gap.name, same[:MAX_ALIKE], 1, 0)[0]}")
+            return f"in the profile as {run_time}"
+        if same := self.by_shape.get((gap.opcode, gap.shape)):
+            return f"same shape: {get_close_matches(gap.name, same[:MAX_ALIKE], 1, 0)[0]}"
         stems = {stem(gap.name), stem(gap.name).replace("-start", "")}
         alike = [name for one in sorted(stems) for name in self.by_stem.get(one, ())]
         close = get_close_matches(gap.name, alike[:MAX_ALIKE], 1, 0.6)
-        return replace(gap, hint=f"near: {close[0]}") if close else gap
+        return f"near: {close[0]}" if close else ""
 
 
-def find_unused(
+def _unused(
     profile: Profile, tables: Sequence[LookupTable], effective: Iterable[Mapping[str, Cost]]
 ) -> tuple[Unused, ...]:
-    """The costs that none of the modules takes, in file order, each name once.
-
-    Args:
-        effective: for each of them what `effective_costs` gives.
-    """
+    """The costs that none of the modules takes, in file order, each name once."""
     taken = {
         (cost.fingerprint, name)
         for table, costs in zip(tables, effective, strict=True)
         for name, cost in costs.items()
         if name in table.consulted
     }
-    fingerprints = {table.final.fingerprint for table in tables if table.final.fingerprint}
+    modules = [table.final for table in tables]
+    fingerprints = {module.fingerprint for module in modules if module.fingerprint}
     renamed = {run_time: name for table in tables for run_time, name in table.run_time_names.items()}
-    unused = {}
-    for cost in profile.costs:
-        if (cost.fingerprint, cost.name) not in taken and (cost.fingerprint, strip_remat(cost.name)) not in taken:
-            reason = _reason(cost, fingerprints, renamed, [table.final for table in tables])
-            unused[cost.full_name] = Unused(cost.full_name, cost, reason)
-    return tuple(unused.values())
+    return tuple(
+        {
+            cost.full_name: Unused(cost.full_name, cost, _reason(cost, fingerprints, renamed, modules))
+            for cost in profile.costs
+            if not {(cost.fingerprint, cost.name), (cost.fingerprint, strip_remat(cost.name))} & taken
+        }.values()
+    )
 
 
 def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modules: Sequence[Module]) -> str:
@@ -300,7 +277,6 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
 
     Args:
         modules: final modules; a module of a schedule dump will do where it is all there is.
-        schedules: schedule dumps by module name.
 
     Raises:
         UserError: there is no module.
@@ -313,9 +289,9 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
     effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
     found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
-    unused = find_unused(profile, tables, [effective[key] for key in keys])
+    unused = _unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
-    near = NearNames(unused)
+    near = _NearNames(unused)
     done = []
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)
@@ -345,35 +321,32 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     found = table.find(effective)
     covered = {name: cost for name, cost in found.items() if cost.is_valid and not rows[name].differs(cost)}
     lost = {name: found.get(name) for name in rows if name not in covered}
-    hardware = hardware_of(module)
     missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
+    hardware = hardware_of(module)
     estimate = estimator(table.module, hardware)
-    gaps = weigh_gaps(table, covered, missed, estimate)
+    gaps = _weighed(table, covered, missed, estimate)
     covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
     step_us = covered_us + sum(gap.total_us for gap in gaps)
     basis = {str(origin): sum(gap.basis == origin for gap in gaps) for origin in FILLED}
     dones = {item.name for item in table.module.walk() if is_done(item)}
     prefixes = [cost.fingerprint for cost in profile.costs]
+    annotated = any(row.instruction.scheduling_name for row in rows.values())
+    by_dump = table.lhs_module is not None
     return ModuleCoverage(
-        module=module.name,
-        program_id=module.program_id,
-        fingerprint=module.fingerprint,
-        source=module.source,
+        module=module.name, program_id=module.program_id, fingerprint=module.fingerprint, source=module.source,
         is_main=False,
-        against=_against(table),
+        against="schedule dump" if by_dump else "scheduling names" if annotated else "final names",
         count=Share(len(covered), len(covered) + len(gaps)),
         time=Share(covered_us, covered_us + sum(gap.weight_us for gap in gaps)),
         collectives=Share(
             sum(rows[name].kind is CostKind.COLLECTIVE for name in covered),
             sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
         ),
-        costs=found,
-        step_us=step_us,
+        costs=found, step_us=step_us, gaps=gaps,
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
         basis={"profile": len(covered)} | {origin: count for origin, count in basis.items() if count},
         estimated_for=hardware.name if basis[Origin.ESTIMATED] else "",
         filled_in=sum(cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()),
-        gaps=gaps,
         mismatches=tuple(
             Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{row.opcode} {row.shape}")
             for name, cost in lost.items()
@@ -385,9 +358,9 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
         other_names=sum(bool(prefix) and prefix != module.fingerprint for prefix in prefixes),
         implausible=_implausible(table, covered, step_us, hardware, estimate),
         dones=tuple(name for name in effective if name in table.consulted and name in dones),
-        log=checker_counts(table.module, effective) if table.lhs_module is not None else None,
+        log=checker_counts(table.module, effective) if by_dump else None,
         fallback=fallback_of(module),
-    )
+    )  # fmt: skip
 
 
 def _implausible(
@@ -404,24 +377,19 @@ def _implausible(
         by_data = range_of(table.module, row.instruction, hardware, us)
         least, most = (us, us) if by_data is None else (by_data.least_us, by_data.most_us)
         if not least / MOST_OFF <= cost.cost_us <= most * MOST_OFF:
-            found.append(
-                (weigh(cost.cost_us, row), Implausible(name, cost.cost_us, min(max(cost.cost_us, least), most)))
-            )
+            item = Implausible(name, cost.cost_us, min(max(cost.cost_us, least), most))
+            found.append((weigh(cost.cost_us, row), item))
     return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _against(table: LookupTable) -> str:
-    if table.lhs_module is not None:
-        return "schedule dump"
-    annotated = any(row.instruction.scheduling_name for row in table.rows.values())
-    return "scheduling names" if annotated else "final names"
-
-
-def _with_hints(item: ModuleCoverage, table: LookupTable, near: NearNames) -> ModuleCoverage:
+def _with_hints(item: ModuleCoverage, table: LookupTable, near: _NearNames) -> ModuleCoverage:
     by_lhs_name: dict[str, list[str]] = {}
     for run_time, name in table.run_time_names.items():
         by_lhs_name.setdefault(name, []).append(run_time)
-    gaps = [near.hint(gap, by_lhs_name.get(gap.name, ())) for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]]
+    gaps = [
+        replace(gap, hint=gap.hint or near.hint(gap, by_lhs_name.get(gap.name, ())))
+        for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]
+    ]
     full = replace(item, gaps=(*gaps, *item.gaps[GAPS_WITH_NEAR_NAMES:]))
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous))))
 

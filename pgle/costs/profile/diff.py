@@ -180,7 +180,8 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     old_costs, new_costs, warnings = _aligned(effective_entries(old), effective_entries(new))
     keys = dict.fromkeys([*new_costs, *old_costs])
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
-    found.sort(key=lambda item: (-_weight(item), item.name))
+    # NaN, which can hide anything, first
+    found.sort(key=lambda item: (-math.inf if math.isnan(item.delta_us) else -abs(item.delta_us), item.name))
     compared = [
         item for item in found if item.kind != CostKind.LOOP and _is_time(item.old_us) and _is_time(item.new_us)
     ]
@@ -249,11 +250,6 @@ def _noise_us(old: Cost | None, new: Cost | None) -> float | None:
 
 def _what(cost: Cost) -> str:
     return f"{cost.opcode} {cost.shape}".strip()
-
-
-def _weight(item: Difference) -> float:
-    """For the order: NaN, which can hide anything, first."""
-    return math.inf if math.isnan(item.delta_us) else abs(item.delta_us)
 
 
 def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:

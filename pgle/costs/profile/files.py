@@ -440,18 +440,8 @@ class _Head(Struct):
 
 
 def sidecar(profile: Profile, data: bytes) -> str:
-    """The sidecar of a profile as JSON text. Equal input gives equal text.
-
-    Args:
-        profile: what was encoded.
-        data: the bytes of the profile file.
-    """
-    head = {
-        "schema": SCHEMA,
-        "sha256": sha256(data),
-        "provenance": profile.provenance,
-        "warnings": profile.warnings,
-    }
+    """The sidecar of a profile as JSON text. Equal input gives equal text."""
+    head = {"schema": SCHEMA, "sha256": sha256(data), "provenance": profile.provenance, "warnings": profile.warnings}
     records: list[dict[str, object]] = [
         {"name": cost.full_name}
         | {name: value for name, value in zip(_KNOWN, cost[-len(_KNOWN) :], strict=True) if value}
@@ -465,11 +455,6 @@ def sidecar(profile: Profile, data: bytes) -> str:
 
 def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
     """The profile of these entries with what its sidecar says.
-
-    Args:
-        entries: of the profile.
-        data: the bytes of the profile file.
-        text: the bytes of the sidecar.
 
     Raises:
         SidecarError: it is no sidecar, or of another profile, or damaged.

@@ -235,13 +235,7 @@ class Scale:
 def fill(
     table: LookupTable, costs: Mapping[str, Cost], gaps: Iterable[Row], estimate: Estimate
 ) -> tuple[dict[str, Cost], tuple[Scale, ...]]:
-    """A cost for each gap that anything is known of, by row name, and what estimates were multiplied by.
-
-    Args:
-        costs: by row name, as `LookupTable.costs` gives them.
-        gaps: rows of `table` without a cost.
-        estimate: of instructions of ``table.module``.
-    """
+    """A cost for each gap that anything is known of, by row name, and what estimates were multiplied by."""
     gaps = list(gaps)
     measured = [
         (row, cost.cost_us)
@@ -352,8 +346,6 @@ def complete_profile(
 
     Args:
         profile: any; what it has is kept as it is, but for costs that are negative or not finite: these are gaps.
-        module: the module to complete it for, final or as LHS saw it.
-        hardware: the GPU for estimates.
         lhs_module: the module as LHS saw it, where `module` is the final one and a schedule dump exists.
         with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway where the profile holds
             any such name.
@@ -368,7 +360,14 @@ def complete_profile(
     entry = table.module.entry_computation.instructions
     loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
     costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()}
-    of_loops = [_loop_cost(table.module, loop, costs_us) for loop in loops if loop.name not in effective]
+    of_loops = [
+        Cost(
+            loop.name, _loop_us(table.module, loop, costs_us), kind=CostKind.LOOP, opcode="while",
+            shape=str(loop.shape), origin=Origin.ESTIMATED,
+        )
+        for loop in loops
+        if loop.name not in effective
+    ]  # fmt: skip
     prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in valid.costs) else ""
     new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
     notes = {
@@ -386,11 +385,7 @@ def complete_profile(
 
 
 def estimate_profile(module: Module, hardware: Hardware) -> Profile:
-    """A profile of estimates for every schedulable instruction of a module.
-
-    Args:
-        module: scheduled or not; collectives are filed under the name they had when LHS ran.
-    """
+    """A profile of estimates for every schedulable instruction of a module."""
     estimate = estimator(module, hardware)
     rows = LookupTable(module).rows.values()
     costs = tuple(row.cost(estimate(row.instruction), Origin.ESTIMATED) for row in rows)
@@ -419,12 +414,6 @@ def _writable(profile: Profile, prefix: str, effective: Container[str], costs: I
         for cost in sorted(costs, key=lambda cost: cost.name)
         if not has_remat(cost.name) and cost.name not in taken and cost.name not in effective
     )
-
-
-def _loop_cost(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> Cost:
-    """What LHS looks up under a loop's own name."""
-    value = _loop_us(module, loop, costs_us)
-    return Cost(loop.name, value, kind=CostKind.LOOP, opcode="while", shape=str(loop.shape), origin=Origin.ESTIMATED)
 
 
 def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:

@@ -101,12 +101,19 @@ class Text(NamedTuple):
 BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
 
 NUMBERS = ("cost_us", "samples", "min_us", "max_us", "spread", "slowest_us")
-"""Fields of `Cost` that are numbers, in the order of `Columns.numbers`."""
+"""Fields of `Cost` that are numbers, in the order of `MergeInput.numbers`."""
 
 
-class Columns(NamedTuple):
-    """The n costs of an input that XLA would take and that mean something."""
+@dataclass(frozen=True, eq=False)
+class MergeInput:
+    """What merging needs of a profile: the n costs that XLA would take and that mean something, as columns."""
 
+    label: str  # its name
+    entries: int  # lines of the profile
+    provenance: Mapping[str, object]  # as in `Profile`
+    warnings: tuple[str, ...]  # as in `Profile`
+    described: bool  # whether a sidecar came along
+    refused: tuple[str, ...]  # a line each on costs that were left out
     names: Sequence[str]  # n names as profiles spell them
     texts: Sequence[Text]  # each once
     text: npt.NDArray[np.int32]  # int32[n], index into `texts`
@@ -114,46 +121,35 @@ class Columns(NamedTuple):
     numbers: Floats
 
 
-@dataclass(frozen=True)
-class Source:
-    """An input's data besides its costs."""
-
-    label: str  # its name
-    entries: int  # lines of its profile
-    provenance: Mapping[str, object]  # as in `Profile`
-    warnings: tuple[str, ...]  # as in `Profile`
-    described: bool  # whether a sidecar came along
-    refused: tuple[str, ...]  # a line each on costs that were left out
-
-
-def merge_input(label: str, profile: Profile) -> tuple[Source, Columns]:
-    """What merging needs of a profile. Of duplicate names each counts as XLA would take it."""
+def merge_input(label: str, profile: Profile) -> MergeInput:
+    """A profile, called `label`, for `merge`. Of duplicate names each counts as XLA would take it."""
     entries = effective_entries(profile)
     usable = [cost for cost in entries if cost.name and cost.is_valid]
     of = dict(zip(Cost._fields, zip(*usable, strict=True) if usable else [()] * len(Cost._fields), strict=True))
     texts = list(zip(*(of[name] for name in Text._fields), strict=True))
     known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    columns = Columns(
-        [cost.full_name for cost in usable] if any(of["fingerprint"]) else of["name"],
-        list(map(Text._make, known)),
-        np.array([known[text] for text in texts], np.int32),
-        np.array([of[name] for name in NUMBERS], np.float64),
+    return MergeInput(
+        label,
+        len(profile),
+        profile.provenance,
+        profile.warnings,
+        described=all(cost.origin != Origin.UNKNOWN for cost in profile.costs),
+        refused=tuple(_refused(profile, entries)),
+        names=[cost.full_name for cost in usable] if any(of["fingerprint"]) else of["name"],
+        texts=list(map(Text._make, known)),
+        text=np.array([known[text] for text in texts], np.int32),
+        numbers=np.array([of[name] for name in NUMBERS], np.float64),
     )
-    described = all(cost.origin != Origin.UNKNOWN for cost in profile.costs)
-    refused = tuple(_refused(profile, entries))
-    return Source(label, len(profile), profile.provenance, profile.warnings, described, refused), columns
 
 
-def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:
+def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterator[str]:
     """A line each about costs that do not mean anything."""
     bad = [cost for cost in entries if not cost.is_valid]
     if bad:
         yield f"{len(bad)} costs left out, negative, over 30 years or not finite ({bad[0].full_name}: {bad[0].cost_us})"
-    nameless = sum(not cost.name for cost in entries if cost.is_valid)
-    if nameless:
+    if nameless := sum(not cost.name for cost in entries if cost.is_valid):
         yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
-    unused = len(profile.costs) - len(entries)
-    if unused:
+    if unused := len(profile.costs) - len(entries):
         yield f"{unused} of {len(profile)} costs do not count, as in XLA (repeated or odd names); see `{SHOW}`"
 
 
@@ -166,7 +162,7 @@ class _Table:
     source: npt.NDArray[np.int32]  # int32[n], number of the input
     name: npt.NDArray[np.int32]  # int32[n], index into `names`
     text: npt.NDArray[np.int32]  # int32[n], index into `texts`
-    numbers: Floats  # float64[len(NUMBERS), n], as in `Columns`
+    numbers: Floats  # float64[len(NUMBERS), n], as in `MergeInput`
 
     def only(self, rows: Flags) -> _Table:
         """Some of the rows."""
@@ -185,20 +181,13 @@ class _Table:
         return found
 
 
-def merge_profiles(inputs: Iterable[tuple[str, Profile]], options: MergeOptions | None = None) -> Merged:
-    """One profile of several.
-
-    Args:
-        inputs: label (a file name) and profile.
+def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> Merged:
+    """One profile of several, of which a thousand need not be in memory together.
 
     Raises:
         UserError: no name is left.
     """
-    return merge_columns((merge_input(label, profile) for label, profile in inputs), options or MergeOptions())
-
-
-def merge_columns(inputs: Iterable[tuple[Source, Columns]], options: MergeOptions) -> Merged:
-    """`merge_profiles` of inputs as columns: a thousand profiles need not be in memory together."""
+    options = options or MergeOptions()
     table, sources = _joined(inputs)
     table, conflicts = _without_conflicts(table, sources)
     if not len(table.name):
@@ -210,27 +199,37 @@ def merge_columns(inputs: Iterable[tuple[Source, Columns]], options: MergeOption
     shared = sum(costs[number].likely_kind == CostKind.COLLECTIVE and seen[number] > 1 for number in order)
     warnings = [f"{source.label}: {line}" for source in sources for line in source.warnings if not source.described]
     warnings += (f"{source.label}: {line}" for source in sources for line in source.refused)
-    warnings += _warnings(options, conflicts, len(partial), shared, len(order))
-    profile = Profile(
-        tuple(costs[number] for number in order), _provenance(sources, options), tuple(dict.fromkeys(warnings))
-    )
+    if conflicts:
+        first = conflicts[0].name
+        warnings.append(f"{len(conflicts)} names left out: another opcode or shape in each input, first {first}")
+    if len(partial) > MOST_PARTIAL * len(order):
+        warnings.append(f"{len(partial)} of {len(order)} names are not in all inputs; are they of one program?")
+    if options.of == Of.RANKS and shared:
+        warnings.append(
+            f"{shared} collectives merged by the {options.of_collectives.name} of the inputs, which still includes "
+            "waiting for other ranks; convert all traces together for the exact cost"
+        )
+    found = tuple(costs[number] for number in order)
+    profile = Profile(found, _provenance(sources, options), tuple(dict.fromkeys(warnings)))
     return Merged(profile, tuple(source.label for source in sources), partial, conflicts)
 
 
-def _joined(inputs: Iterable[tuple[Source, Columns]]) -> tuple[_Table, tuple[Source, ...]]:
+def _joined(inputs: Iterable[MergeInput]) -> tuple[_Table, tuple[MergeInput, ...]]:
+    """The costs of all inputs; and the inputs, without their columns."""
     names: dict[str, int] = {}
     texts: dict[Text, int] = {}
     sources, parts = [], []
-    for number, (source, columns) in enumerate(inputs):
-        of_name = np.array([names.setdefault(name, len(names)) for name in columns.names], np.int32)
-        of_text = np.array([texts.setdefault(text, len(texts)) for text in columns.texts], np.int32)
-        parts.append((np.full_like(of_name, number), of_name, of_text[columns.text], columns.numbers))
-        sources.append(source)
+    none = np.empty(0)
+    for number, item in enumerate(inputs):
+        of_name = np.array([names.setdefault(name, len(names)) for name in item.names], np.int32)
+        of_text = np.array([texts.setdefault(text, len(texts)) for text in item.texts], np.int32)
+        parts.append((np.full_like(of_name, number), of_name, of_text[item.text], item.numbers))
+        sources.append(replace(item, names=(), texts=(), text=none.astype(np.int32), numbers=none))
     joined = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
     return _Table(tuple(map(split_name, names)), tuple(texts), *joined), tuple(sources)
 
 
-def _without_conflicts(table: _Table, sources: Sequence[Source]) -> tuple[_Table, tuple[Conflict, ...]]:
+def _without_conflicts(table: _Table, sources: Sequence[MergeInput]) -> tuple[_Table, tuple[Conflict, ...]]:
     """The table without names that are several instructions."""
     several = [
         number
@@ -288,14 +287,14 @@ def _statistics(table: _Table, rows: Codes, stat: Statistic) -> Iterator[tuple[i
     value = stat.over_groups(cost_us, group, len(first), weights)
     stated = (samples > 0) | (count == 1)[group]  # without samples the cost stands for its range
     between = np.maximum.reduceat(cost_us, first) - np.minimum.reduceat(cost_us, first)
+    relative = np.divide(between, value, out=np.zeros(len(first)), where=value > 0)
     columns = (
-        value, np.add.reduceat(samples, first).astype(np.int64),
+        value,
+        np.add.reduceat(samples, first).astype(np.int64),
         np.minimum.reduceat(np.where(stated, min_us, cost_us), first),
         np.maximum.reduceat(np.where(stated, max_us, cost_us), first),
-        np.maximum(
-            np.maximum.reduceat(spread, first), np.divide(between, value, out=np.zeros(len(first)), where=value > 0)
-        ),
-    )  # fmt: skip
+        np.maximum(np.maximum.reduceat(spread, first), relative),
+    )
     for number, *values in zip(table.name[rows[first]].tolist(), *map(np.ndarray.tolist, columns), strict=True):
         yield number, values
 
@@ -326,20 +325,6 @@ def _slowest_us(table: _Table, of: Of) -> Floats:
     return found
 
 
-def _warnings(
-    options: MergeOptions, conflicts: Sequence[Conflict], partial: int, shared: int, names: int
-) -> Iterator[str]:
-    if conflicts:
-        yield f"{len(conflicts)} names left out: another opcode or shape in each input, first {conflicts[0].name}"
-    if partial > MOST_PARTIAL * names:
-        yield f"{partial} of {names} names are not in all inputs; are they of one program?"
-    if options.of == Of.RANKS and shared:
-        yield (
-            f"{shared} collectives merged by the {options.of_collectives.name} of the inputs, which still includes "
-            "waiting for other ranks; convert all traces together for the exact cost"
-        )
-
-
 _ADDED = ("executions_used", "executions_seen", "devices")
 _UNITED = ("fingerprints", "rank_ids")
 """Fields of a module's record that add up, and that are united, over inputs."""
@@ -359,7 +344,7 @@ def united_modules(provenances: Iterable[Mapping[str, Any]]) -> tuple[dict[str, 
     )
 
 
-def _provenance(sources: Sequence[Source], options: MergeOptions) -> dict[str, object]:
+def _provenance(sources: Sequence[MergeInput], options: MergeOptions) -> dict[str, object]:
     return {
         "tool": f"pgle {__version__}",
         "merged_of": options.of.value,

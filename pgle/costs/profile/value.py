@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from pgle.errors import some
@@ -152,19 +153,11 @@ def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any],
     return tuple(cast(Iterable[Mapping[str, Any]], provenance.get("modules", ())))
 
 
-_NEVER_IN_NAMES = re.compile(r"^%|\s")
-_DONE = re.compile(r".+-done(\.\d+)*")
-_START = re.compile(r"(.+)-start((?:\.\d+)*)")
-
-
 def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:
     """The costs that XLA uses for a module, by instruction name.
 
     Names with a prefix count only for the module of that fingerprint. Of equal names the last wins; but if any name
     that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
-
-    Args:
-        fingerprint: of the module; empty: only names without prefix.
     """
     return _used([cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)])
 
@@ -300,44 +293,44 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         yield Finding(Fault.REMAT, "", what)
 
 
+_VALUES: tuple[tuple[Callable[[float], bool], Fault, str], ...] = (
+    (lambda us: not math.isfinite(us), Fault.NOT_FINITE, "cost is {}; XLA uses it, and its schedule means nothing"),
+    (lambda us: us < 0, Fault.NEGATIVE, "negative cost; XLA uses it as it is"),
+    (lambda us: us == 0, Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"),
+    (lambda us: us > MAX_COST_US, Fault.HUGE, "longer than 30 years; XLA uses it, and its schedule means nothing"),
+)
+_NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
+    (lambda cost: "::" in cost.name, Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"),
+    (lambda cost: not cost.name, Fault.NAME, "has no name; matches nothing"),
+    (
+        lambda cost: re.search(r"^%|\s", cost.name),
+        Fault.NAME,
+        "has % or a blank, which instruction names never have; matches nothing",
+    ),
+    (
+        lambda cost: re.fullmatch(r".+-done(\.\d+)*", cost.name),
+        Fault.DONE,
+        "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
+    ),
+    (
+        lambda cost: not cost.kind and cost.likely_kind == CostKind.LOOP,  # what was measured as one is as it should be
+        Fault.LOOP,
+        "whole loop; XLA uses it for the loop, and adds the costs in its body",
+    ),
+)
+"""What is odd about a value and about a name: the first that holds counts."""
+
+
 def _value(cost: Cost) -> Iterator[Finding]:
-    if "::" in cost.name:
-        return
-    if not math.isfinite(cost.cost_us):
-        fault, what = Fault.NOT_FINITE, f"cost is {cost.cost_us}; XLA uses it, and its schedule means nothing"
-    elif cost.cost_us < 0:
-        fault, what = Fault.NEGATIVE, "negative cost; XLA uses it as it is"
-    elif cost.cost_us > MAX_COST_US:
-        fault, what = Fault.HUGE, "longer than 30 years; XLA uses it, and its schedule means nothing"
-    elif cost.cost_us == 0:
-        fault, what = Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"
-    else:
-        return
-    yield Finding(fault, cost.full_name, what, (cost.cost_us,), cost.cost_us)
+    found = (item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us))
+    for _, fault, what in islice(found, 1):
+        yield Finding(fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us)
 
 
 def _name(cost: Cost) -> Iterator[Finding]:
-    effective: float | None = None
-    if "::" in cost.name:
-        fault, what = Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"
-    elif not cost.name:
-        fault, what = Fault.NAME, "has no name; matches nothing"
-    elif _NEVER_IN_NAMES.search(cost.name):
-        fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
-    elif _DONE.fullmatch(cost.name):
-        fault, what = (
-            Fault.DONE,
-            "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
-        )
-    elif not cost.kind and cost.likely_kind == CostKind.LOOP:  # what was measured as one is as it should be
-        fault, what, effective = (
-            Fault.LOOP,
-            "whole loop; XLA uses it for the loop, and adds the costs in its body",
-            cost.cost_us,
-        )
-    else:
-        return
-    yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
+    for _, fault, what in islice((item for item in _NAMES if item[0](cost)), 1):
+        effective = cost.cost_us if fault is Fault.LOOP else None
+        yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
 
 
 def _masked(
@@ -345,7 +338,7 @@ def _masked(
 ) -> Iterator[Finding]:
     """Costs under the name that an ``async-start`` wraps, if the start has a cost too: the start's counts."""
     for name, costs in groups.items():
-        match = _START.fullmatch(name) if "-start" in name else None
+        match = re.fullmatch(r"(.+)-start((?:\.\d+)*)", name) if "-start" in name else None
         if match is None:
             continue
         start = _merged(name, costs, averages)

@@ -58,17 +58,17 @@ def test_no_shipped_matmul_is_faster_than_its_gpu() -> None:
 
 def test_a_point_of_the_table_is_read_as_it_stands() -> None:
     row = next(row for row in ROWS if row[:4] == ["h100-sxm", "all-gather", "8", str(1 << 31)])
-    assert inside_us("h100-sxm", "all-gather", 8, 1 << 31) == pytest.approx(float(row[4]))
+    assert inside_us("all-gather", 8, 1 << 31, TABLE["h100-sxm"]) == pytest.approx(float(row[4]))
 
 
 def test_beyond_the_table_time_grows_with_the_bytes() -> None:
-    last, twice = (inside_us("h100-sxm", "all-gather", 8, size) for size in (1 << 31, 1 << 32))
+    last, twice = (inside_us("all-gather", 8, size, TABLE["h100-sxm"]) for size in (1 << 31, 1 << 32))
     assert twice == pytest.approx(2 * last)
 
 
 def test_a_message_of_no_size_takes_the_shortest_time() -> None:
     least = min(float(row[4]) for row in ROWS if row[:3] == ["h100-sxm", "all-reduce", "8"])
-    assert inside_us("h100-sxm", "all-reduce", 8, 0) == pytest.approx(least)
+    assert inside_us("all-reduce", 8, 0, TABLE["h100-sxm"]) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterable
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_profile
-from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles, united_modules
+from pgle.costs.profile.merge import Merged, MergeOptions, Of, merge, merge_input, united_modules
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import parse_statistic
 from pgle.errors import UserError
@@ -28,9 +30,13 @@ def rank(*costs: Cost) -> Profile:
     return Profile(costs)
 
 
+def merge_labelled(inputs: Iterable[tuple[str, Profile]], options: MergeOptions | None = None) -> Merged:
+    return merge(starmap(merge_input, inputs), options)
+
+
 def merged(*profiles: Profile, **options: object) -> Profile:
     inputs = [(f"rank{number}", profile) for number, profile in enumerate(profiles)]
-    return merge_profiles(inputs, MergeOptions(**options)).profile
+    return merge_labelled(inputs, MergeOptions(**options)).profile
 
 
 def costs_of(profile: Profile) -> dict[str, float]:
@@ -81,7 +87,7 @@ def gather(cost_us: float) -> Cost:
 
 
 def test_of_ranks_a_collective_takes_the_least_and_waiting_is_told():
-    result = merge_profiles([("a", rank(gather(30.0))), ("b", rank(gather(20.0)))])
+    result = merge_labelled([("a", rank(gather(30.0))), ("b", rank(gather(20.0)))])
     (cost,) = result.profile.costs
     assert (cost.cost_us, cost.samples, cost.min_us, cost.max_us) == (20.0, 6, 19.0, 31.0)
     assert "1 collectives merged by the min of the inputs" in result.profile.warnings[0]
@@ -102,7 +108,7 @@ def test_of_runs_collectives_take_the_statistic_of_compute():
 
 def test_a_name_of_two_shapes_is_left_out_and_reported():
     profiles = rank(compute("x", 1, shape="f32[8]"), compute("y", 1)), rank(compute("x", 2, shape="f32[16]"))
-    result = merge_profiles([("a", profiles[0]), ("b", profiles[1])])
+    result = merge_labelled([("a", profiles[0]), ("b", profiles[1])])
     assert costs_of(result.profile) == {"y": 1}
     assert result.conflicts[0].seen == {"a": "f32[8]", "b": "f32[16]"}
     assert "left out" in result.profile.warnings[0]
@@ -115,20 +121,20 @@ def test_a_measured_cost_beats_an_estimated_one():
 
 
 def test_duplicates_count_as_xla_takes_them():
-    result = merge_profiles([("a", rank(compute("x", 1), compute("x", 5))), ("b", rank(compute("x", 7)))])
+    result = merge_labelled([("a", rank(compute("x", 1), compute("x", 5))), ("b", rank(compute("x", 7)))])
     assert costs_of(result.profile) == {"x": 6}
     assert "1 of 2 costs do not count" in result.profile.warnings[0]
 
 
 def test_costs_that_mean_nothing_are_left_out():
-    result = merge_profiles([("a", rank(compute("x", math.nan), compute("y", 1)))])
+    result = merge_labelled([("a", rank(compute("x", math.nan), compute("y", 1)))])
     assert costs_of(result.profile) == {"y": 1}
     assert "not finite (x: nan)" in result.profile.warnings[0]
 
 
 def test_nothing_left_is_an_error():
     with pytest.raises(UserError, match="no cost is left"):
-        merge_profiles([("a", rank(compute("x", -1)))])
+        merge_labelled([("a", rank(compute("x", -1)))])
 
 
 def test_the_order_of_inputs_does_not_matter_for_costs():
@@ -138,19 +144,19 @@ def test_the_order_of_inputs_does_not_matter_for_costs():
 
 
 def test_names_that_some_inputs_lack_are_kept_and_told():
-    result = merge_profiles([("a", rank(compute("x", 1), compute("y", 1))), ("b", rank(compute("x", 1)))])
+    result = merge_labelled([("a", rank(compute("x", 1), compute("y", 1))), ("b", rank(compute("x", 1)))])
     assert result.partial == ("y",)
     assert costs_of(result.profile) == {"x": 1, "y": 1}
 
 
 def test_a_cost_without_a_name_is_left_out_with_a_line():
-    result = merge_profiles([("a", rank(compute("", 3), compute("y", 1)))])
+    result = merge_labelled([("a", rank(compute("", 3), compute("y", 1)))])
     assert costs_of(result.profile) == {"y": 1}
     assert "a: 1 cost left out, without a name" in result.profile.warnings
 
 
 def test_costs_that_would_add_up_to_infinity_are_left_out():
-    result = merge_profiles([("a", rank(compute("x", 1e308), compute("z", 1e308), compute("y", 1)))])
+    result = merge_labelled([("a", rank(compute("x", 1e308), compute("z", 1e308), compute("y", 1)))])
     assert costs_of(result.profile) == {"y": 1}
     assert "a: 2 costs left out, negative, over 30 years or not finite (x: 1e+308)" in result.profile.warnings
 
@@ -174,7 +180,7 @@ def test_a_damaged_record_costs_its_file_the_sidecar_and_is_said(files, field, v
     content = json.loads(beside.read_text())
     content["costs"][0][field] = value
     beside.write_text(json.dumps(content))
-    result = merge_profiles([(path.name, read_profile(path)) for path in files]).profile
+    result = merge(merge_input(path.name, read_profile(path)) for path in files).profile
     assert [line for line in result.warnings if "damaged; its details are left aside" in line]
     assert costs_of(result) == {"all-gather-start": 30.0, "x": 2.5}
 
@@ -208,6 +214,6 @@ def test_records_of_one_module_add_up():
 def test_inputs_that_lack_many_names_may_be_of_other_programs() -> None:
     whole = Profile(tuple(Cost(f"fusion.{number}", 5.0) for number in range(20)))
     for left_out, is_of_one in ((2, True), (3, False)):
-        merged = merge_profiles([("whole", whole), ("cut", Profile(whole.costs[left_out:]))])
+        merged = merge_labelled([("whole", whole), ("cut", Profile(whole.costs[left_out:]))])
         assert merged.is_of_one is is_of_one
         assert any("are they of one program?" in line for line in merged.profile.warnings) is not is_of_one
