@@ -12,7 +12,7 @@ from schemas import SCHEMAS, violations
 
 jsonschema = pytest.importorskip("jsonschema")
 
-NOT_PRINTED = {"abba", "manifest", "rows", "trials"}
+NOT_PRINTED = {"abba", "manifest", "rows", "search"}
 """Files that pgle keeps for itself; manifest.json is in docs/run-directory.md."""
 
 
