@@ -9,9 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.profile.coverage import cover, cover_module
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
@@ -114,6 +112,8 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         return verdict
     try:
         profile = request.profile or _profile_of(log, request.unreadable)
+        from pgle.costs.profile.coverage import cover  # numpy, which a log alone does without
+
         fit = cover(profile, read_modules(rank.hlo)).main[0]
     except UserError:
         return verdict
@@ -220,6 +220,9 @@ def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
     """What a module's dump proves."""
     module = schedule.module
     effective = effective_costs(profile, module.fingerprint)
+    from pgle.costs.profile.coverage import cover_module
+    from pgle.costs.profile.lookup import LookupTable
+
     fit = cover_module(profile, LookupTable(_with_gpu(module), module), effective)
     return replace(
         schedule_evidence(schedule, {name: cost.cost_us for name, cost in fit.costs.items()}),

@@ -28,7 +28,6 @@ from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops, owner
-from pgle.xla.hlo.proto import module_from_bytes
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
@@ -66,6 +65,8 @@ def with_embedded_hlo(trace: Trace, program: Program) -> Program:
     """The program with the HLO that the trace embeds, where it has none from a dump."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
+    from pgle.xla.hlo.proto import module_from_bytes  # protocol buffers: most conversions of nsys do without
+
     module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
     fingerprints = (module.fingerprint,) if module.fingerprint else ()
     return replace(program, hlo=module, fingerprints=fingerprints)
