@@ -35,7 +35,7 @@ from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import ComputationSchedule, LhsSchedule, read_schedule_dump
 
 T = TypeVar("T")
 Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
@@ -96,9 +96,9 @@ class RehearsalResult:
         return None if self.schedule is None else _once(read_schedule_dump, self.schedule)
 
     @property
-    def believed(self) -> Mapping[str, Statistics]:
+    def believed(self) -> Mapping[str, ComputationSchedule]:
         """What it believed of every computation, loop bodies once; empty where it left no dump."""
-        return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
+        return {} if self.lhs is None else self.lhs.computations
 
 
 _READING = threading.Lock()

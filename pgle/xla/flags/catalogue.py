@@ -121,8 +121,10 @@ def catalogue() -> Mapping[str, Setting]:
     """Every setting that is described, by name; flags first."""
     settings: dict[str, Setting] = {}
     for file, reader in (("flags_catalogue.toml", "XLA_FLAGS"), ("flags_environment.toml", "")):
-        for entry in tomllib.loads(_data(file))["setting"]:
-            settings[entry["name"]] = _setting(entry, reader)
+        for entry in _entries(file, "setting"):  # one ``default``, or ``defaults`` by release
+            default = entry.pop("default", None)
+            defaults = ((OLDEST, default),) if default is not None else tuple(map(tuple, entry.pop("defaults", ())))
+            settings[entry["name"]] = Setting(**({"reader": reader} | entry | {"defaults": defaults}))
     return settings
 
 
@@ -194,12 +196,10 @@ def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
     return releases[start : releases.index(last or first) + 1]
 
 
-def _setting(entry: Mapping[str, Any], reader: str) -> Setting:
-    """A setting as its file has it: lists as tuples; one ``default``, or ``defaults`` by release."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    default = values.pop("default", None)
-    defaults = ((OLDEST, default),) if default is not None else tuple(map(tuple, values.pop("defaults", ())))
-    return Setting(**({"reader": reader} | values | {"defaults": defaults}))
+def _entries(file: str, kind: str) -> list[dict[str, Any]]:
+    """The tables of a data file, their lists as tuples."""
+    tables = tomllib.loads(_data(file))[kind]
+    return [{key: tuple(value) if isinstance(value, list) else value for key, value in each.items()} for each in tables]
 
 
 def _data(name: str) -> str:
@@ -239,13 +239,7 @@ class Effect:
 @cache
 def public_record() -> tuple[Effect, ...]:
     """All effects, in the order of the file."""
-    text = files("pgle.xla").joinpath("data", "flags_record.toml").read_text(encoding="utf-8")
-    return tuple(_effect(entry) for entry in tomllib.loads(text)["effect"])
-
-
-def _effect(entry: Mapping[str, Any]) -> Effect:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return Effect(**values)
+    return tuple(Effect(**entry) for entry in _entries("flags_record.toml", "effect"))
 
 
 def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:

@@ -9,8 +9,9 @@ computation and holds its schedule alone, before the module (`EntryScheduleProto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from google.protobuf import text_format
@@ -58,25 +59,30 @@ class Slot:
         return self.end_cycles - self.start_cycles
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What LHS believed of one computation as it scheduled it; bodies of loops count once.
-
-    Read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed, jaxlib
-    0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although compute overlaps them in the slots).
-    """
-
-    total_wasted_cycles: float  # in which nothing ran
-    total_cycles: float  # length of the computation
-
-
 @dataclass(frozen=True)
 class ComputationSchedule:
-    """The schedule of one computation: slots by instruction name in schedule order, and what they add up to."""
+    """The schedule of one computation; bodies of loops count once.
 
-    name: str
-    slots: Mapping[str, Slot]
-    statistics: Statistics
+    Sums are read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed,
+    jaxlib 0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although compute overlaps them).
+    """
+
+    slots: Mapping[str, Slot]  # by instruction name, in schedule order
+
+    @cached_property
+    def total_wasted_cycles(self) -> float:
+        """Cycles in which nothing ran."""
+        wasted = busy_until = 0.0
+        for slot in self.slots.values():
+            if slot.start_cycles > busy_until + _NOISE:
+                wasted += slot.start_cycles - busy_until
+            busy_until = max(busy_until, slot.end_cycles)
+        return wasted
+
+    @property
+    def total_cycles(self) -> float:
+        """The length of the computation."""
+        return max((slot.end_cycles for slot in self.slots.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +185,11 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     pairs = async_pairs(module)
     try:
         computations = {
-            (name := computation_names[item.computation_id]): ComputationSchedule(
-                name, (slots := _slots(item.instructions, names)), _statistics(slots.values())
+            computation_names[item.computation_id]: ComputationSchedule(
+                {
+                    names[each.id]: Slot(each.start_timestamp_cycles, each.end_timestamp_cycles)
+                    for each in item.instructions
+                }
             )
             for item in dumped
         }
@@ -207,17 +216,3 @@ def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule])
             items = tuple(module.instructions[item] for item in schedule.slots)
             ordered[name] = replace(ordered[name], instructions=items)
     return ordered
-
-
-def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mapping[int, str]) -> dict[str, Slot]:
-    return {names[item.id]: Slot(item.start_timestamp_cycles, item.end_timestamp_cycles) for item in items}
-
-
-def _statistics(slots: Iterable[Slot]) -> Statistics:
-    """What slots in schedule order add up to."""
-    wasted = busy_until = 0.0
-    for slot in slots:
-        if slot.start_cycles > busy_until + _NOISE:
-            wasted += slot.start_cycles - busy_until
-        busy_until = max(busy_until, slot.end_cycles)
-    return Statistics(wasted, busy_until)
