@@ -21,7 +21,7 @@ def evidence(costs: dict[str, float], *, exposed: float = 69.0, start: float = 1
     pair = _pair("all-gather-start", "all-gather-done")
     schedule = LhsSchedule(
         module,
-        {"main": ComputationSchedule("main", slots, None)},
+        {"main": ComputationSchedule(slots)},
         {"all-gather-start": Latency(pair, 100)},
     )
     return schedule_evidence(schedule, costs)
