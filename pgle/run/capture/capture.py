@@ -248,8 +248,9 @@ def _wait_or_stop(
         size = sum(path.stat().st_size for path in modules)
         if size != seen:
             seen, since = size, time.monotonic()
-        quiet = time.monotonic() - since
-        if not seen and quiet > told_s:
+        waited = time.monotonic() - since
+        quiet = waited / _crowding()
+        if not seen and waited > told_s:
             _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
             told_s *= 2
         if not seen:
@@ -263,13 +264,18 @@ def _wait_or_stop(
         patience = quiet_s * (1 if _is_settled(wanted, choose, folder) else UNSETTLED)
         if quiet > patience:
             what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
-            _say(f"{what} {patience:g} s (--quiet-for)")
+            _say(f"{what} {waited:.0f} s (--quiet-for)")
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0
         if seen != told_size:
             told_size = seen
             _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)")
+
+
+def _crowding() -> float:
+    """How many programs want each core of this machine: everything then takes so many times longer."""
+    return max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
 
 
 def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:

@@ -500,6 +500,15 @@ def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+def test_on_a_machine_with_more_work_than_cores_a_program_has_more_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (100.0 * (os.cpu_count() or 1), 0.0, 0.0))
+    one, two = (f"echo 'module @jit_{name}' > {tmp_path}/captured/jax_ir000{at}_jit_{name}_compile.mlir"
+                for at, name in enumerate("fg"))  # fmt: skip
+    words = ["sh", "-c", f"{one}; sleep 1; {two}"]
+    found = capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=0.1)
+    assert [module_name(path) for path in found] == ["jit_f", "jit_g"]
+
+
 def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
     module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise SystemExit(3)")
     (said,) = capture_warnings(module)
