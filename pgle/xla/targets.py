@@ -66,7 +66,7 @@ class Hardware:
     # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64; NVLink-C2C 225, since the two GPUs
     # of a GB200 or GB300 share the 900 GB/s of both directions (NVIDIA, GB200 NVL72)
     host_gb_s: float
-    # the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where there are some
+    # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself where there are some
     measured_as: str
     devices_per_host: int = 8  # GPUs that share NVLink: of one host, in a rack of all its hosts
     is_rack: bool = False  # whether NVLink joins hosts
