@@ -195,7 +195,7 @@ def _warnings(coverage: Coverage) -> list[str]:
     odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
     return [
         *coverage.warnings,
-        *([f"XLA takes some names otherwise than they read ({odd}): see 'pgle show'"] if odd else []),
+        *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else []),
     ]
 
 
