@@ -194,13 +194,14 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     devices = max(step.costs.ranks, given, 1 if step.module is None else step.module.num_devices)
     ranks = f"{given} of {devices} ranks" if devices > given and not simulated else many(devices, "rank")
     each = step.steps / max(given, 1)
+    kind = " (profile run)" if step.mode else f" ({each:g} steps)" if each > 1 and not simulated else ""
     begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
     return (
         printable(step.costs.program.key.name),
         f"{gpu}, {ranks}",
-        f"{figures.time(step.step_us)} a step" + (f" ({each:g} steps)" if each > 1 and not simulated else ""),
+        f"{figures.time(step.step_us)} a step{kind}",
         datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d") if begun else "",
-        "simulated" if simulated else "profile run" if step.mode else "",
+        "simulated" if simulated else "",
     )
 
 

@@ -203,7 +203,7 @@ def _hideable(result: Rehearsal) -> float:
 def setting_notes(setting: Setting) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
     flags = [f"your flags: {some(map(quoted, setting.flags), 1)}"] if setting.flags else []
-    others = f"not chosen: {some(setting.others, OTHERS)} (--choose NAME)"
+    others = f"other modules: {some(setting.others, OTHERS)} (--choose NAME takes one)"
     return [*flags, *([others] if setting.others else [])]
 
 

@@ -426,7 +426,11 @@ def _next(found: Scaling) -> tuple[str, ...]:
     """The first action that is a command; where nothing can be run, what to do first."""
     request, answer = found.request, found.answer
     if answer.first is None:
-        return () if request.are_files else ("correct the program, then repeat the command",)
+        if request.are_files:
+            return ()
+        has_place = any("{" in word for word in request.words)
+        first = "correct the program" if has_place else "write {devices} where the program takes its number of GPUs"
+        return (f"{first}, then repeat the command",)
     if answer.nearest is not None and not answer.good:
         if _fits_with_more(found, answer.nearest.row):
             return (f"repeat with {MORE_MEMORY} in the environment",)

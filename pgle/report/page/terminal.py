@@ -79,7 +79,7 @@ def _table(screen: Any, table: Table, everything: bool) -> None:
     rows = [[_drawn(cell) for cell in row] for row in first]
     screen.print(grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
     if left := len(cells) + table.more - len(first):
-        screen.print(f"… and {left:,} more (--all lists them)", style="dim")
+        screen.print(f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim")
 
 
 def _drawn(cell: Cell) -> Any:

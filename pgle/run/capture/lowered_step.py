@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,8 @@ from pgle.run.capture.captured import devices_of
 PLATFORM = "cuda"
 
 _CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL
+_GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, of Linux and of WSL
+_DRIVER = Path("/dev/nvidiactl")  # where it exists jax looks for a GPU, also if there is none
 
 _LOCK = RLock()
 _MESH = re.compile(r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]")  # the latter before jax 0.7
@@ -129,14 +131,18 @@ def _for_gpus() -> Iterator[list[Any]]:
 @contextmanager
 def _without_cuda() -> Iterator[None]:
     """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries when it first looks at it."""
-    if _CHECK in os.environ or any(Path(device).exists() for device in _DRIVERS):
+    if _CHECK in os.environ or any(any(Path("/dev").glob(name)) for name in _GPUS):
         yield
         return
-    os.environ[_CHECK] = "1"
+    log = logging.getLogger("jax._src.xla_bridge")
+    was, log.disabled = log.disabled, True
+    if not _DRIVER.exists():
+        os.environ[_CHECK] = "1"
     try:
         yield
     finally:
-        del os.environ[_CHECK]
+        log.disabled = was
+        os.environ.pop(_CHECK, None)
 
 
 def _check_mesh(name: str, text: str) -> None:

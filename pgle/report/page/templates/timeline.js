@@ -240,15 +240,24 @@
       pen.globalAlpha = 1;
     }
   }
-  function overlay() { // the numbers of what is to be done, a chosen pause, and what is being measured
+  function badges() { // of each action in view: its number, its left edge, the middle of its disc; discs do not overlap
+    const found = [];
     flags.forEach(([start, end], n) => {
       if (end < state.from || start > state.to) return;
-      const left = Math.min(Math.max(X(start), gutter), width - 18), shift = 8 + 17 * flags.slice(0, n).filter((flag) => flag[0] === start).length;
-      pen.fillStyle = colours.mark;
-      pen.fillRect(left, AXIS - 4, Math.max(Math.min(X(end), width) - left, 2), 3);
-      pen.beginPath(); pen.arc(left + shift, AXIS - 14, 8, 0, 7); pen.fill();
-      write(`${n + 1}`, left + shift, AXIS - 13.5, colours.paper, "600 11px system-ui, sans-serif", Infinity, "center");
+      const left = Math.min(Math.max(X(start), gutter), width - 18);
+      let middle = left + 8;
+      while (found.some((other) => Math.abs(other.middle - middle) < 17)) middle += left > width / 2 ? -17 : 17;
+      found.push({ number: n + 1, left, middle, right: Math.min(X(end), width) });
     });
+    return found;
+  }
+  function overlay() { // the numbers of the actions, a chosen pause, and the measured span
+    for (const { number, left, middle, right } of badges()) {
+      pen.fillStyle = colours.mark;
+      pen.fillRect(left, AXIS - 4, Math.max(right - left, 2), 3);
+      pen.beginPath(); pen.arc(middle, AXIS - 14, 8, 0, 7); pen.fill();
+      write(`${number}`, middle, AXIS - 13.5, colours.paper, "600 11px system-ui, sans-serif", Infinity, "center");
+    }
     for (const at of [state.hover, state.pick]) {
       const row = at && at.gap && layout.find((item) => item.strip && item.panel === at.panel);
       if (!row) continue;
@@ -285,11 +294,12 @@
     const [unit, scale] = span >= 3e9 ? ["s", 1e9] : span >= 3e6 ? ["ms", 1e6] : span >= 3e3 ? ["µs", 1e3] : ["ns", 1];
     const base = state.from > 20 * span ? Math.floor(state.from / (10 * step)) * 10 * step : 0; // far in, ticks count from here
     if (base) write(`${duration(base, 7)} +`, gutter ? gutter - 10 : 0, 17, colours.soft, undefined, Infinity, gutter ? "right" : "left");
+    const discs = badges();
     for (let k = Math.ceil(state.from / step); k * step <= state.to; k++) {
-      const x = X(k * step);
+      const x = X(k * step), label = Math.max(x, gutter + 14), isFree = !discs.some(({ middle }) => Math.abs(middle - label) < 34);
       pen.fillStyle = colours.line;
       pen.fillRect(x, AXIS - 6, 1, height - AXIS);
-      if (x < width - 24) write(`${Number(((k * step - base) / scale).toPrecision(7))} ${unit}`, Math.max(x, gutter + 14), 17, colours.soft, undefined, Infinity, "center");
+      if (isFree && x < width - 24) write(`${Number(((k * step - base) / scale).toPrecision(7))} ${unit}`, label, 17, colours.soft, undefined, Infinity, "center");
     }
     if (span >= length) return;
     pen.fillStyle = colours.line; pen.fillRect(gutter, 2, width - gutter, 4); // where in the whole
