@@ -1,7 +1,7 @@
 """Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
 
 Rows come from `pgle.analyze.window`, so they add up to the difference of the steps: instructions, collectives, waits
-for other ranks, copies, other modules, idle time by cause, slow steps, and what is not explained.
+for other ranks, copies, other modules, idle time by cause, slow steps, and the unexplained rest.
 
 Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
 place among the instructions that share all three; names of a compiler change with every flag. The rest is matched by

@@ -135,7 +135,7 @@ def cache(help: str) -> click.Option:
     return option("--cache/--no-cache cached", help, default=True)
 
 
-WINDOW = option("--window", "What is traced.", "auto|steps:A-B|seconds:N|all", default="auto")
+WINDOW = option("--window", "The part to trace.", "auto|steps:A-B|seconds:N|all", default="auto")
 MODE = choice("--mode", "How collectives run while they are measured; 'pgle profile --help' says more.", "sync",
               "async", default="sync")  # fmt: skip
 CHOOSE = option("--choose", "Without a GPU: which of several modules, by name; else the program's step.", "NAME|REGEX",

@@ -144,7 +144,7 @@ TITLES = {
 
 
 def nowhere(name: str) -> None:
-    """No place in a timeline: there is none."""
+    """No place: there is no timeline."""
 
 
 def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False) -> Page:
@@ -152,7 +152,7 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
 
     Args:
         found: the step.
-        span_of: where in the timeline an instruction lies.
+        span_of: where in the timeline an instruction is.
         is_page: there are pictures: step times are a chart, and shares of the step need no bars.
     """
     step, changed, todo = found.step, found.against, actions(found, span_of)

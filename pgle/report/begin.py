@@ -26,7 +26,7 @@ COMMANDS = 3  # that are offered at most
 
 
 def folder_page(found: Found) -> Page:
-    """What lies in the folder, each kind with the newest of it, and the command for that."""
+    """The files of the folder, each kind with the newest of it, and the command for that."""
     note = () if found.complete else ("This folder is large: pgle looked at a part of it.",)
     if not found.sights:
         return Page(
@@ -94,7 +94,7 @@ def doctor_document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def doctor_page(diagnosis: Diagnosis) -> Page:
-    """What is not as it should be, with its remedy; the rest with ``--all``."""
+    """Each problem with its remedy; the rest with ``--all``."""
     marked = [check for check in diagnosis.checks if check.verdict != "ok"]
     marked.sort(key=lambda check: check.verdict != "fail")
     measures, rehearses = not diagnosis.keeps_from_profiling, not diagnosis.keeps_from_rehearsing
@@ -135,7 +135,7 @@ def _short(check: Check) -> tuple[Value, ...]:
 
 
 def mended_page(result: Mended) -> Page:
-    """What is wrong with the CUDA plugin, the command that mends it, and what it changed."""
+    """The problem of the CUDA plugin, the command that mends it, and what it changed."""
     if result.repair is None:
         return Page(
             "pgle doctor --fix", (), "Nothing to mend: the CUDA plugin is complete and of jaxlib's version", "good"

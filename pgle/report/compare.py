@@ -159,7 +159,7 @@ def _place(found: Comparison) -> Iterator[str]:
 
 
 def _about(found: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """Rows (name, of base, of new) on where the runs come from; what is known of neither side is left out."""
+    """Rows (name, of base, of new) on where the runs come from; a row without a value on either side is left out."""
     sides = (found.base, found.new)
     yield "runs", [str(len(side.runs)) for side in sides]
     yield "steady steps", [figures.count(side.steps) for side in sides]

@@ -103,7 +103,7 @@ def _next(setting: Setting) -> str:
 
 
 def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
-    """What is wrong with some flags, worst first, with remedies."""
+    """The problems of some flags, worst first, with remedies."""
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
     named = next((item.flag for item in result.findings if item.flag in catalogue()), "")

@@ -74,7 +74,7 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
 
 
 def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequence[object] = ()) -> Commands:
-    """By the verdict: keep what is faster, look closer at what is slower, run more if nothing is shown.
+    """By the verdict: keep a faster setting, analyze a slower one, run more if undecided.
 
     Args:
         found: the comparison.
@@ -110,7 +110,7 @@ def _kept_in(path: Path) -> tuple[str, ...]:
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
-    """Rehearse with flags that are right; those that are not have their remedies in the answer."""
+    """Rehearse with correct flags; the answer has remedies for the others."""
     if not clean:
         return ()
     given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)

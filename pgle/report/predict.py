@@ -76,7 +76,7 @@ def sections(
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
-    """The longest time of a schedule in which the GPU waits for communication; None: there is none."""
+    """The longest time of a schedule in which the GPU waits for communication; None if it never waits."""
     exposed = schedule.panel.exposed
     if not len(exposed):
         return None
@@ -179,7 +179,7 @@ _TARGET_FROM: Mapping[TargetFrom, str] = {
 
 
 def predict_page(found: Predicted) -> Page:
-    """The step and its range, where its time goes, what is exposed and why, and what to do next."""
+    """The step and its range, where its time goes, what stays exposed and why, and what to do next."""
     prediction = found.prediction
     placed = placements(found.module, prediction.timeline)
     grouped = in_one(placed.values())
@@ -282,7 +282,7 @@ def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
 
 
 def _measure(asked: PredictRequest) -> str:
-    """The command that takes measured costs: those that lie in the HLO's run directory, else of the program."""
+    """The command that takes measured costs: from the HLO's run directory, else of the program."""
     run = _run_of(asked)
     profile = None if run is None else run.found_profile
     if run is None or profile is None:

@@ -251,7 +251,7 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
 
 
 def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()) -> Page:
-    """How much of the profile's time was carried, how each cost was matched, and what is left."""
+    """How much of the profile's time was carried, how each cost was matched, and the rest."""
     rows: list[tuple[Value, ...]] = []
     for by in By:
         rows += _sums((_BY[by],), (match.cost for match in carried.matches if match.by is by))

@@ -31,11 +31,11 @@ LABELS = ("LHS, no profile", "LHS with the profile")
 
 
 def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
-    """The largest fact first; the schedules in one table; what is exposed, in groups; what to do.
+    """The largest fact first; the schedules in one table; exposed collectives in groups; what to do.
 
     Args:
         result: the rehearsal.
-        picture: where the page lies; None: the page is what is made.
+        picture: where the page is; None: this makes the page itself.
     """
     schedules = _schedules(result)
     words, tone = verdict(result)
@@ -148,7 +148,7 @@ def _look(result: Rehearsal) -> str:
 
 
 def _is_stuck(result: Rehearsal) -> bool:
-    """Whether most of what is exposed has nothing to hide behind."""
+    """Whether most of the exposed time has nothing to hide behind."""
     placed = [move.after for move in result.moves if move.after is not None]
     return stuck_share(result.profiled.prediction, placed) > MOSTLY
 

@@ -28,7 +28,7 @@ PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave th
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
 FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".json": value.as_json}
-"""What is written, by how the file's name ends."""
+"""The form to write, by the ending of the file's name."""
 
 
 def page_of(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Page:
@@ -145,7 +145,7 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _place(panel: Panel) -> SpanOf:
-    """Where an instruction's longest bar lies in the first step, or the pause after that step."""
+    """Where an instruction's longest bar is in the first step, or the pause after that step."""
     codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
     until = panel.spans[0].end_us if panel.spans else panel.length_us
 
@@ -205,7 +205,7 @@ def _stages(manifest: Manifest) -> Section:
 
 
 def _about(found: Gathered) -> Iterator[tuple[str, str]]:
-    """Program, hardware, versions, date, profile and what is simulated."""
+    """Program, hardware, versions, date, profile and simulated parts."""
     stages = found.manifest.stages
     record = next((item for item in reversed(stages) if item.argv), None)
     if record is not None:

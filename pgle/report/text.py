@@ -95,7 +95,7 @@ class Screen(Console):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # what is quoted stays whole
+            if follow_on:  # quoted words stay whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
             parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
@@ -247,7 +247,7 @@ def bar(fraction: float) -> str:
 
 
 def near(path: Path) -> Path:
-    """A path as short as it can be typed here: relative if it lies below the working directory."""
+    """A path as short as it can be typed here: relative if it is below the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -346,7 +346,7 @@ class Line:
     what: str  # ``reading traces``
     done: int = 0  # of `total`
     total: int = 0  # 0: not known
-    noun: str = ""  # what is counted: ``trial``; empty: a share is shown
+    noun: str = ""  # the counted thing: ``trial``; empty: a share is shown
     best: str = ""  # the best so far, in words
     since: float = field(default_factory=time.monotonic)
 

@@ -99,7 +99,7 @@ class Panel:
     label: str  # ``LHS, no profile``, ``GPU 3``
     note: str  # what its times are: ``measured``, ``predicted from estimated costs``
     parts: Breakdown  # of one step
-    length_us: float  # of what is drawn
+    length_us: float  # of the drawn part
     names: tuple[Named, ...]  # the instructions
     lanes: tuple[Lane, ...]  # compute first
     spans: tuple[Span, ...] = ()  # loops and steps
@@ -277,7 +277,7 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
 
 
 def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The devices that ran a step, in order, and what is not drawn, a line each.
+    """The devices that ran a step, in order, and the rows that are not drawn, a line each.
 
     Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
 

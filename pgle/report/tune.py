@@ -37,7 +37,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     Args:
         found: the search.
         out: its folder.
-        picture: where the page is; None: the page is what is made.
+        picture: where the page is; None: this makes the page itself.
     """
     schedules = _schedules(found)
     words, tone = verdict(found)
@@ -219,7 +219,7 @@ def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
-    """The flags, and the changes of the program that hide what is left; what saves most first."""
+    """The flags, and the changes of the program that hide the rest; the largest saving first."""
     step, actions = max(found.tuned.prediction.step_us, 1e-9), []
     if found.proof is not None:
         judged = found.proof.judged
@@ -291,7 +291,7 @@ def _measuring(found: Tuning, *flags: object) -> tuple[str, ...]:
 
 
 def promising(found: Tuning) -> Trial | None:
-    """The best that is shorter by half a per cent on average, but not in enough worlds; None if there is none."""
+    """The best that is shorter by half a per cent on average, but not in enough worlds; None if absent."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
     refused = tuple(line.partition(": ")[0] for line in found.refused)
     left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
@@ -302,7 +302,7 @@ def promising(found: Tuning) -> Trial | None:
 
 
 def _over_limit(found: Tuning) -> Trial | None:
-    """The shortest that is accepted except for its memory; None if there is none."""
+    """The shortest that is accepted except for its memory; None if absent."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
     return min(
         (trial for trial in found.trials if holds_up(trial, pgle) and not fits(trial, limit)),
@@ -322,7 +322,7 @@ def searching(budget: int, memory_limit: int | None = None) -> Iterator[tuple[On
 def announced(line: Line, budget: int, memory_limit: int | None) -> Iterator[OnTrial]:
     """Counts trials on a line, and has it name the best; what compiles to a known program is no trial.
 
-    If a signal ends the search, it says what is best so far and how to continue.
+    If a signal ends the search, it names the best setting so far and how to continue.
     """
     seen: list[Trial] = []  # the first is the profile alone
 

@@ -97,7 +97,7 @@ def _weighed(module: ModuleCoverage) -> str:
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
-    """What is covered of the compilation of which it is least, in the words of `pgle confirm`."""
+    """The coverage of the compilation with the least, in the words of `pgle confirm`."""
     share = min(module.time.value or 0.0 for module in main)
     return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
 
@@ -293,7 +293,7 @@ def is_stale(main: ModuleVerdict) -> bool:
 
 
 def main_lines(main: ModuleVerdict) -> Iterator[str]:
-    """What goes with `use_line`: the reason, the proof, what is missing, what to do."""
+    """What follows `use_line`: the reason, the proof, the gaps, the remedy."""
     yield main.why
     if main.line is not None:
         yield cut(f"line {main.line}: {main.proof}", PROOF)

@@ -229,7 +229,7 @@ def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: Look
 
 
 def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
-    """What XLA looked up in the profile run, if the profile lies in a run directory."""
+    """What XLA looked up in the profile run, if the profile is in a run directory."""
     folders = path.resolve().parents[:2] if isinstance(path, Path) else ()
     for run in map(RunDirectory, folders):  # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
         if not run.is_recorded:

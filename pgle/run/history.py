@@ -20,7 +20,7 @@ _OTHER = "choose another --file"
 
 
 def add(path: Path, entry: Entry) -> None:
-    """Append an entry; the file is made where there is none. Another kind of file is left as it is."""
+    """Append an entry; a missing file is made. Another kind of file is left as it is."""
     _check_regular(path)
     is_new = not path.exists()
     try:

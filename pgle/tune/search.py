@@ -124,7 +124,7 @@ def search(
         return min(budget - sum(not trial.same_as for trial in trials), SAME * budget - len(trials))
 
     def tried(settings: Sequence[Setting], number: str) -> bool:
-        """Try what is new; whether one of these is better than the best before."""
+        """Try the new settings; whether one of these is better than the best before."""
         nonlocal current
         made, before = (pgle, *trials), current
         known = [trial.flags for trial in made]

@@ -82,7 +82,7 @@ def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
     beyond = [inf] * len(sizes)
     for group in sorted(groups, reverse=True):
         places, times = curve(groups[group])
-        least = exp(times[0])  # links that are slower only slow what is above it
+        least = exp(times[0])  # links that are slower only slow the levels above
         own = places, [log(least + (exp(time) - least) * slower) for time in times]
         beyond = [min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)]
         found[group] = sizes, beyond

@@ -1,6 +1,6 @@
 """Costs that nobody measured: an estimate on a given GPU, the least that is possible, and the range where data decides.
 
-Collectives and matrix products come from XLA's measured tables, scaled where there is none for a GPU or a fabric
+Collectives and matrix products come from XLA's measured tables, scaled for a GPU that has no table, or a fabric
 (`communication`, `kernels`); the rest is a roofline. All that comes out is `Origin.ESTIMATED`. How far it is from two
 real jobs: docs/evidence/rehearse.md and `benchmarks/estimate.py`.
 

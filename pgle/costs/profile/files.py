@@ -1,6 +1,6 @@
 """Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they cannot say.
 
-XLA reads text with C++ protobuf's TextFormat. What is usual goes through one regular expression; everything else that
+XLA reads text with C++ protobuf's TextFormat. Usual text goes through one regular expression; everything else that
 TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
 check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
 nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and
@@ -19,7 +19,7 @@ The sidecar is ``PROFILE.json``:
                 "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
                 "origin": "measured"}, …]}
 
-One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out.
+One record per entry of the profile, in its order, one per line; unknown fields (empty or 0) are left out.
 Fields of other releases are ignored.
 """
 

@@ -4,9 +4,9 @@ The one place that says which cost of a profile an instruction gets. Measuring f
 gaps with it, the simulator takes costs through it.
 
 XLA gives a gap, an instruction without a cost, a constant, which distorts the schedule. What fills gaps here: first the
-median of measured instructions that are the same thing: opcode, shapes of result and operands, what is fused, size of
+median of measured instructions that are the same thing: opcode, shapes of result and operands, fusions, size of
 the replica group. Else an estimate, times what measured instructions of the same kind cost relative to their
-estimates. What is filled in is marked (`Cost.origin`), and the provenance says how much it is. A completed profile
+estimates. Filled-in costs are marked (`Cost.origin`), and the provenance says how much it is. A completed profile
 gives every measured instruction the cost that it had before, read as XLA reads it.
 """
 

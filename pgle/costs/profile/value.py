@@ -318,7 +318,7 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
         "whole loop; XLA uses it for the loop, and adds the costs in its body",
     ),
 )
-"""What is odd about a value and about a name: the first that holds counts."""
+"""Oddities of a value and of a name: the first that holds counts."""
 
 
 def _value(cost: Cost) -> Iterator[Finding]:

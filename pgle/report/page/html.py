@@ -87,11 +87,11 @@ class Panel:
     y: tuple[float, float]  # values at the bottom and top edge
     height: int = 230  # in the units of `WIDTH`
     x_label: str = ""  # below the axis
-    shapes: list[Shape] = field(default_factory=list)  # what is drawn
-    top: int = 0  # where it lies in a picture of several
+    shapes: list[Shape] = field(default_factory=list)  # the shapes to draw
+    top: int = 0  # its place in a picture of several
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point of the values lies on the paper."""
+        """The place of a point of the values on the paper."""
         across, up = ((value - low) / (high - low) for value, (low, high) in ((x, self.x), (y, self.y)))
         floor = self.height - BOTTOM - LABEL * bool(self.x_label)
         return LEFT + across * (WIDTH - LEFT - RIGHT), floor - up * (floor - TOP)

@@ -143,7 +143,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that an answer says. What is empty is left out: words, sections, a table without rows."""
+    """Everything that an answer says. Empty parts are left out: words, sections, a table without rows."""
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
     identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
@@ -226,7 +226,7 @@ def read_page(path: AnyPath) -> Page:
     """A page that was written as JSON. Pictures in it are not trusted: their words take their place.
 
     Raises:
-        UserError: it is none, or of another release.
+        UserError: it is not one, or of another release.
     """
     remedy = "write it again: pgle report RUN -o report.json"
     content = read_bytes(path, max_bytes=MAX_BYTES)

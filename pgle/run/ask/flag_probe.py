@@ -196,7 +196,7 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
 
 
 def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
-    """What is wrong with the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
+    """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
     ours).
 
     Raises:

@@ -150,7 +150,7 @@ class Manifest:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The merged manifest of a run directory; empty where there is none yet."""
+    """The merged manifest of a run directory; empty at first."""
     records = [item for path in RunDirectory(run_dir).manifests() for item in enumerate(_load(path))]
     return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
 

@@ -260,7 +260,7 @@ CONNECT_S = 10  # seconds for which a scheduler may not answer
 def executor(where: str, tasks: int) -> Iterator[Executor]:
     """An executor for so many tasks: `PROCESSES`, one for each core and no more than tasks; or ``dask://HOST:PORT``.
 
-    An exception that leaves the block ends those that run here, and drops the others. What is submitted must be
+    An exception that leaves the block ends the running ones, and drops the others. A submitted function must be
     importable (a function of a module, no lambda), and return values are pickled. Workers of a cluster need pgle and
     see the same file system.
     """

@@ -139,7 +139,7 @@ def _check_release(request: AutoRequest) -> tuple[str, ...]:
 
 
 def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """What AutoPGLE did: from its messages inside the program, else from what is missing."""
+    """What AutoPGLE did: from its messages inside the program, else from their absence."""
     seen = facts.get("auto_pgle", {})
     recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
     if recompiled:

@@ -163,7 +163,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
 
     Args:
         request: the experiment.
-        announce: called with the name of each stage before it starts, and with those that are skipped.
+        announce: called with the name of each stage before it starts, and with the skipped ones.
         on_result: called with the result of a stage, as it ends.
 
     Raises:

@@ -341,7 +341,7 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
 
 
 def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -> Path | None:
-    """Link the trace that the program made itself, where ours did not come to be; None where there is none either.
+    """Link the trace that the program made itself, where ours did not come to be; None if that is absent, too.
 
     In the folders that it gave to its profiler, files from before `started` (seconds since the epoch) are not its own.
     """

@@ -87,7 +87,7 @@ class _Scopes:
 def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
+    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work of
     the CPU backend is written as kernels.
 
     Args:

@@ -1,6 +1,6 @@
 """From XLA's log to a verdict per rank and module: did it use the profile, which line proves it, and what to do.
 
-No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
+No verdict relies on missing lines at the end of a log, unless the log is known to be whole: it may have been cut.
 """
 
 from __future__ import annotations

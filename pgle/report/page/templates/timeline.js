@@ -148,7 +148,7 @@
     button.textContent = folded ? "Unfold loops" : "Fold loops";
     place();
   }
-  function place() { // which row lies where
+  function place() { // where each row is
     width = section.querySelector(".stage").clientWidth;
     const narrow = width < NARROW;
     gutter = narrow ? 0 : 136;
@@ -180,7 +180,7 @@
     redraw();
   }
   let hatch = null;
-  function hatched() { // what is exposed is told from what is hidden without colour too
+  function hatched() { // exposed and hidden differ without colour, too
     const tile = document.createElement("canvas"), paper = tile.getContext("2d");
     [tile.width, tile.height] = [8, 8];
     paper.fillStyle = colours.exposed; paper.fillRect(0, 0, 8, 8);
@@ -215,7 +215,7 @@
     move(Math.min(Math.max(state.from + step, 0), length - state.to + state.from), Math.min(Math.max(state.to + step, state.to - state.from), length));
   };
 
-  // ---- Drawing. What is narrower than four pixels is drawn as how busy each pixel is. ----
+  // ---- Drawing. Bars under four pixels become a share of busy time for each pixel. ----
   function redraw() {
     if (!waiting) requestAnimationFrame(() => { waiting = false; draw(); });
     waiting = true;
@@ -356,7 +356,7 @@
     paper.putImageData(image, 0, 0);
     pen.drawImage(sheet, 0, 0, count, high, left, y, count / ratio, size);
   }
-  function bars(times, least, parts, y, size, box) { // pixels for what is narrow, a box for what is not; these, by number
+  function bars(times, least, parts, y, size, box) { // pixels for narrow bars, boxes for the others, which it returns by number
     const scale = (width - gutter) / (state.to - state.from), wide = [];
     let i = times.after(state.from), narrow = 0;
     for (; i < times.size && times.start[i] < state.to; i++) {
@@ -371,7 +371,7 @@
     if (gutter) write(label, gutter - 10, y + size / 2, colours.soft, undefined, gutter - 12, "right");
     else write(label, 0, y - 5, colours.soft, "10.5px system-ui, sans-serif");
     const wide = bars(times, 4, STYLES.map((style, i) => [style, styles[i], i === 2 ? 0.5 : 1]), y, size, (i, left, right) => {
-      const { style } = names[name[i]], tall = style === 2 ? size / 2 : size; // what is hidden is half as high
+      const { style } = names[name[i]], tall = style === 2 ? size / 2 : size; // hidden communication is half as high
       pen.fillStyle = colours.paper; pen.fillRect(left, y, right - left, size);
       pen.fillStyle = colours[STYLES[style]];
       pen.fillRect(left, y + size - tall, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), tall);
@@ -437,7 +437,7 @@
     return null;
   }
 
-  // ---- What is under the pointer, and what is known of it. ----
+  // ---- What the pointer is on, and its facts. ----
   function under(x, y) {
     const row = layout.find((item) => y >= item.y && y <= item.y + item.size);
     if (!row || x < gutter || row.head) return null;
@@ -536,7 +536,7 @@
     remember();
   }
   let noted = 0;
-  function remember() { // the part that is seen and what is chosen, in the address: a link leads back to it
+  function remember() { // the visible part and the chosen bar, in the address: a link leads back to it
     clearTimeout(noted);
     noted = setTimeout(() => {
       const at = state.pick, chosen = at && !at.gap ? `&sel=${encodeURIComponent(names[at.lane.name[at.i]].name)}` : "";
@@ -686,7 +686,7 @@
     if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
     if (event.key === "Escape") { DO.clear(); canvas.focus(); }
   });
-  document.addEventListener("click", (event) => { // from a table, or from what is to be done, to the bar
+  document.addEventListener("click", (event) => { // from a table or an action to the bar
     const row = event.target.closest("[data-find], [data-span]");
     if (!row || !event.target.closest("td button, .seek")) return;
     if (row.dataset.span) {

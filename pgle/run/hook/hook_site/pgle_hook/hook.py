@@ -239,7 +239,7 @@ class Hook:
         self.facts.write(final=True)
 
 
-# What is watched in jax.
+# Watches in jax.
 
 
 def annotations(jax, on_enter, on_exit):
