@@ -13,6 +13,7 @@ from threading import RLock
 from typing import Any
 
 from pgle.errors import UserError, one_line
+from pgle.run.ask.jax_private import PLUGIN_LOG
 from pgle.run.capture.captured import devices_of
 
 PLATFORM = "cuda"
@@ -134,7 +135,7 @@ def _without_cuda() -> Iterator[None]:
     if _CHECK in os.environ or any(any(Path("/dev").glob(name)) for name in _GPUS):
         yield
         return
-    log = logging.getLogger("jax._src.xla_bridge")
+    log = logging.getLogger(PLUGIN_LOG)
     was, log.disabled = log.disabled, True
     if not _DRIVER.exists():
         os.environ[_CHECK] = "1"

@@ -40,6 +40,9 @@ TRIALS = "config-assigner"
 """The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
 first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
 
+PLUGIN_LOG = "jax._src.xla_bridge"
+"""The logger on which jax says that a plugin cannot be used."""
+
 
 def version() -> tuple[int, ...]:
     """The version of the installed jaxlib.
