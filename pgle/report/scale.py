@@ -172,7 +172,7 @@ def _table(found: Scaling) -> Table:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
     times = [[item.step_us or None, *(None if end == inf else end for end in item.interval_us)] for item in rows]
-    unit, ends = figures.column(Unit.TIME, [time for row in times for time in row])
+    unit, ends = figures.column(Unit.TIME, [time for row in times for time in row], [row[0] for row in times])
     steps = (f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3))
     heads = ["GPUs (count)", *names, f"step ({unit})", "efficiency (share)", "exposed (share)", "most of it",
              "memory (size)", "fits", "TFLOP/s (rate)"]  # fmt: skip

@@ -206,3 +206,9 @@ def test_a_profile_of_other_work_says_so() -> None:
     said = "The profile is of another batch, program or jax: profile the same work per GPU."
     assert said in scale_page(found(row(8, 1e5, covered_share=0.02))).notes
     assert said not in scale_page(found(row(8, 1e5, covered_share=0.99), row(64, 1e5, covered_share=0.4))).notes
+
+
+def test_a_range_without_measure_takes_no_digits_from_the_step() -> None:
+    page = scale_page(found(row(8, 7.954e5, most_us=2.069e8), row(64, 8e5)))
+    assert page.table is not None
+    assert [str(line[1]).partition("–")[0] for line in page.table.rows] == ["795.4 (755.6", "800.0 (736.9"]

@@ -67,17 +67,18 @@ def size(value: float | None) -> str:
     return f"{value / scale:,.{0 if name == 'B' else 2}f} {name}"
 
 
-def column(unit: Unit, values: Sequence[float | None]) -> tuple[str, list[str]]:
+def column(unit: Unit, values: Sequence[float | None], like: Sequence[float | None] = ()) -> tuple[str, list[str]]:
     """A column of figures in one unit with fixed decimals.
 
     Args:
         unit: what they are.
         values: in microseconds, bytes, or as they are; None if one is not known.
+        like: the values that decide on unit and decimals; if empty, all.
 
     Returns:
         The unit for the column's head, empty if cells have it, and the texts.
     """
-    most = max((abs(value) for value in values if value is not None), default=0.0)
+    most = max((abs(value) for value in like or values if value is not None), default=0.0)
     if unit in (Unit.TIME, Unit.CHANGE_TIME):
         scale, name = _unit(most, _TIMES)
         decimals = _decimals(most / scale, name)
