@@ -19,7 +19,7 @@ from pgle.run import history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
-from pgle.trace.nsys.tables import REPORT_MAGIC, check_sqlite
+from pgle.trace.nsys.tables import REPORT_MAGIC, _check_sqlite
 from pgle.xla.hlo.proto import module_from_bytes
 
 NAMES = (
@@ -62,13 +62,13 @@ def stages(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     (folder / UNSAFE).write_bytes(REPORT_MAGIC.ljust(200))
-    check_sqlite(folder / UNSAFE)
+    _check_sqlite(folder / UNSAFE)
 
 
 def wal(folder: Path) -> None:
     (folder / UNSAFE).write_bytes(b"SQLite format 3\0".ljust(200, b"\0"))
     (folder / f"{UNSAFE}-wal").write_bytes(b"x")
-    check_sqlite(folder / UNSAFE)
+    _check_sqlite(folder / UNSAFE)
 
 
 PLACES: dict[str, Callable[[Path], object]] = {

@@ -19,6 +19,7 @@ from pgle.report.predict import (
     span_us,
     steps_table,
 )
+from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
@@ -69,6 +70,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         ),
         next=(command,),
         warnings=result.warnings,
+        tiles=tiles([(item.label, item.parts) for item in (schedules[0], schedules[-1])], "predicted"),
         about=about(result),
     )
 

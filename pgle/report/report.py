@@ -16,7 +16,8 @@ from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.markdown import markdown
-from pgle.report.page.value import Cell, Page, Part, Prose, Section, table
+from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
+from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.report.timeline import Panel, measured_panels, panel_of, timeline
 from pgle.run.analyze import Gathered, Side, gather
@@ -104,6 +105,7 @@ def run_page(found: Gathered) -> Page:
         next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
         about=tuple(_about(found)),
         warnings=tuple(dict.fromkeys((*found.missing, *lost, *_far_off(found), *page.warnings))),
+        tiles=_tiles(found),
     )
 
 
@@ -161,6 +163,26 @@ def _place(panel: Panel) -> SpanOf:
         return max(bars, key=lambda bar: bar[1] - bar[0], default=None)
 
     return place
+
+
+def _tiles(found: Gathered) -> tuple[Tile, ...]:
+    """Step, exposed and idle time; of two runs or steps before and after."""
+    analysis, compared = found.analysis, found.comparison
+    shown: tuple[Tile, ...] = ()
+    if compared is not None and len(found.schedules) > 1:
+        sides = zip(("before", "after"), (item.prediction.timeline.breakdown for item in found.schedules), strict=False)
+        shown = tiles(tuple(sides), "predicted from both schedules")
+    elif analysis is not None and analysis.against is not None:
+        shown = tiles((("before", analysis.against.before), ("after", analysis.against.after)))
+    elif analysis is not None:
+        step = analysis.step
+        note = "simulated" if step.trace.simulated else f"of the {step.mode} profile run" if step.mode else ""
+        shown = tiles((("", step.breakdown),), note)
+    if compared is not None:
+        timed = (figures.time(side.median_s * 1e6) for side in (compared.base, compared.new))
+        note = f"{figures.change(compared.change)}, medians of timed steps"
+        shown = (Tile("step", " → ".join(timed), shown[0].bars if shown else (), note), *shown[1:])
+    return shown
 
 
 def _far_off(found: Gathered) -> list[str]:

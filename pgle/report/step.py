@@ -12,7 +12,7 @@ from pgle.analyze.memory import Memory
 from pgle.analyze.window import Group, mean_breakdown
 from pgle.errors import cut, many, printable
 from pgle.report.page import figures, html
-from pgle.report.page.value import Cell, Chart, Part, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import Bar, Cell, Chart, Part, Prose, Section, Table, Tile, Tone, Value, table
 from pgle.report.timeline import rank_label
 from pgle.run.analyze import Analysis
 from pgle.schedule.compare import ExposedGroup
@@ -35,6 +35,39 @@ def times_of(found: Breakdown) -> tuple[float, ...]:
 def parts_of(found: Breakdown) -> list[tuple[str, float]]:
     """The `PARTS` of a step by name, in microseconds."""
     return list(zip(PARTS.values(), times_of(found), strict=True))
+
+
+def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile, ...]:
+    """Step, exposed and idle time as tiles: of two sides with the change, of one as shares of the step.
+
+    Args:
+        sides: one step, or one before and one after, each with its name.
+        note: what holds for all figures: ``simulated``.
+    """
+
+    def tile(label: str, times: Sequence[float], bars: tuple[Bar, ...] = ()) -> Tile:
+        about = figures.change(times[1] / times[0] - 1) if len(times) > 1 and times[0] > 0 else ""
+        if len(times) < 2 and not bars:
+            about = f"{figures.share(times[0] / max(sides[0][1].step_us, 1e-9))} of the step"
+        figure = " → ".join(dict.fromkeys(map(figures.time, times)))
+        return Tile(label, figure, bars, ", ".join(filter(None, (about, note))))
+
+    steps = [parts for _, parts in sides]
+    longest_us = max(1e-9, *(parts.step_us for parts in steps))
+    exposed = [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps]
+    return (
+        tile("step", [parts.step_us for parts in steps], tuple(_bar(*side, longest_us) for side in sides)),
+        tile("exposed: the GPU waits", exposed),
+        tile("idle: nothing runs on the GPU", [parts.idle_us for parts in steps]),
+    )
+
+
+def _bar(label: str, found: Breakdown, longest_us: float) -> Bar:
+    """A step, as long as it is of the longest; in words the shares of its own time."""
+    times = dict(zip(PARTS, times_of(found), strict=True))
+    shares = {color: us / max(found.step_us, 1e-9) for color, us in times.items()}
+    words = ", ".join(f"{figures.share(share)} {color}" for color, share in shares.items() if share > 5e-4)
+    return Bar(label, words, tuple((color, us / longest_us) for color, us in times.items()))
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:

@@ -16,6 +16,7 @@ from pgle.report.page.figures import Unit
 from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
 from pgle.report.predict import Schedule, exposed_notes, page_files, sections, span_us
 from pgle.report.rehearse import setting_notes
+from pgle.report.step import tiles
 from pgle.report.text import Line, live, near, phases, say
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
@@ -74,6 +75,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         ),
         next=following,
         warnings=(*found.refused, *found.warnings),
+        tiles=tiles([(item.label, item.parts) for item in (schedules[-2], schedules[-1])], "predicted"),
         about=(
             ("module", str(found.request.setting.module)),
             ("your flags", " ".join(found.request.setting.flags) or "none"),

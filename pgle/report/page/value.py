@@ -142,6 +142,25 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a tile: a name, its figure in words, and shares of 1 by tone."""
+
+    label: str
+    text: str
+    parts: tuple[tuple[Tone | Literal["compute", "copy", "idle"], float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One of the large figures of a page: ``step  6.42 → 5.88 ms``."""
+
+    label: str
+    figure: str
+    bars: tuple[Bar, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """Everything that an answer says. Empty parts are left out: words, sections, a table without rows."""
 
@@ -155,6 +174,7 @@ class Page:
     sections: tuple[Section, ...] = ()  # the rest
     next: tuple[str, ...] = ()  # commands, as `to_type` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
+    tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
     paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
 
