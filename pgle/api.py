@@ -471,10 +471,10 @@ def folder(path: StrPath = ".") -> Answer[Any]:
     Args:
         path: the folder.
     """
-    from pgle.report.begin import folder_page
-    from pgle.run.inputs.next_command import look
+    from pgle.report.start import folder_page
+    from pgle.run.inputs.next_command import contents_of
 
-    found = look(Path(path))
+    found = contents_of(Path(path))
     return Answer(found, folder_page(found), {}, True)
 
 

@@ -34,7 +34,7 @@ LOOKED_AT = 64  # collectives, those with most exposed time
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ExposedCollective:
     """What of one collective's exposed time a schedule could hide."""
 
     name: str  # of the instruction
@@ -78,7 +78,7 @@ class ProfileUse:
 class Overlap:
     """What the scheduler can still do."""
 
-    rooms: tuple[Room, ...]  # of exposed collectives, the one with most to hide first
+    collectives: tuple[ExposedCollective, ...]  # of exposed collectives, the one with most to hide first
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
@@ -100,24 +100,24 @@ def find_overlap(
     exposed = {item.instruction.name: item for item in most if item.instruction and item.transfer_exposed_us > 0}
     names = lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
-    rooms = [_room(item, placed.get(names.get(name, name))) for name, item in exposed.items()]
-    hideable = sum(room.hideable_us for room in rooms)
+    judged = [_exposed_collective(item, placed.get(names.get(name, name))) for name, item in exposed.items()]
+    hideable = sum(item.hideable_us for item in judged)
     return Overlap(
-        rooms=tuple(sorted(rooms, key=lambda room: (-room.hideable_us, -room.exposed_us, room.name))),
+        collectives=tuple(sorted(judged, key=lambda item: (-item.hideable_us, -item.exposed_us, item.name))),
         hideable_us=hideable,
-        stuck_us=sum(room.exposed_us for room in rooms) - hideable,
+        stuck_us=sum(item.exposed_us for item in judged) - hideable,
         predicted=predicted,
         use=None if used is None else _use(module, costs, exposed, hardware, used),
     )
 
 
-def _room(item: MeasuredCollective, place: Placement | None) -> Room:
+def _exposed_collective(item: MeasuredCollective, place: Placement | None) -> ExposedCollective:
     lost = item.transfer_exposed_us
     if place is None:
-        return Room(item.name, lost, 0.0, "")
+        return ExposedCollective(item.name, lost, 0.0, "")
     free = max(place.independent_us - place.cover_us, 0.0) * place.count
     reason = place.reason or ("the compute next to it is too short" if lost > 0 else "")
-    return Room(item.name, lost, min(lost, free), reason)
+    return ExposedCollective(item.name, lost, min(lost, free), reason)
 
 
 def _use(

@@ -174,7 +174,7 @@ def run(arguments: list[str]) -> int:
     completes = "_PGLE_COMPLETE" in os.environ
     try:
         code = (
-            group.main(arguments, prog_name="pgle", standalone_mode=False) if arguments or completes else look_around()
+            group.main(arguments, prog_name="pgle", standalone_mode=False) if arguments or completes else show_folder()
         )
         return code if isinstance(code, int) else 0
     except BaseException as error:
@@ -208,7 +208,7 @@ def _program() -> str:
     return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else quoted(started)
 
 
-def look_around() -> int:
+def show_folder() -> int:
     """What `pgle` alone prints: the files of this folder, and the next command."""
     from pgle import api
     from pgle.report.page.terminal import show

@@ -146,7 +146,7 @@ def check_outputs(ctx: click.Context) -> None:
             check_absent(path, force=bool(ctx.params.get("force")))
 
 
-def piped(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
+def stdin_as_file(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
     """Names of files, with a file of what comes on stdin for ``-``."""
     if "-" not in words:
         return words

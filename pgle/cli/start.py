@@ -37,7 +37,7 @@ def doctor_command(
     pgle doctor --prove
     pgle doctor --python /path/to/env/bin/python
     """
-    from pgle.report import begin as report
+    from pgle.report import start as report
     from pgle.report import text
     from pgle.report.text import say
     from pgle.run import doctor
@@ -73,7 +73,7 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     pgle init slurm
     pgle init github -o ~/my-project
     """
-    from pgle.report import begin as report
+    from pgle.report import start as report
     from pgle.run.init import STARTERS, init
 
     if not name:

@@ -12,7 +12,7 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import Group, command
-from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, piped
+from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, stdin_as_file
 
 if TYPE_CHECKING:
     pass
@@ -75,7 +75,7 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
     if not options["rounds"]:  # else they are a command
-        options["words"] = piped(ctx, options["words"])
+        options["words"] = stdin_as_file(ctx, options["words"])
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
     from pgle.report.text import say
@@ -148,7 +148,8 @@ def history_command() -> None:
 
 
 @history_command.command(params=[
-    opt.argument("runs", "RUN...", None, nargs=-1, required=True, callback=lambda ctx, _, words: piped(ctx, words)),
+    opt.argument("runs", "RUN...", None, nargs=-1, required=True,
+                 callback=lambda ctx, _, words: stdin_as_file(ctx, words)),
     opt.option("--name", "The workload; trends are kept by name and hardware.", "NAME", required=True),
     opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
     opt.option("--commit", "Commit of the program.  [default: as recorded with the run, else that of the working "

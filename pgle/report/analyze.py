@@ -282,11 +282,13 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
         and not known & {"synchronous-collective", "exposed-communication"}
         and overlap.hideable_us >= LEAST_SAVED * step.step_us
     ):
-        rooms = [room for room in overlap.rooms if room.hideable_us >= LEAST * step.step_us] or overlap.rooms
-        name, time = printable(rooms[0].name), figures.time(rooms[0].hideable_us)
-        why = f"{many(len(rooms), 'collective')} could run next to independent compute, most: {name} ({time})"
+        judged = [
+            item for item in overlap.collectives if item.hideable_us >= LEAST * step.step_us
+        ] or overlap.collectives
+        name, time = printable(judged[0].name), figures.time(judged[0].hideable_us)
+        why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves = overlap.hideable_us / step.step_us
-        todo.append(Action(TITLES["exposed-communication"], saves, why, "", rooms[0].name, span_of(rooms[0].name)))
+        todo.append(Action(TITLES["exposed-communication"], saves, why, "", judged[0].name, span_of(judged[0].name)))
     return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
 
 
@@ -306,7 +308,7 @@ def _action(finding: Finding, span_of: SpanOf) -> Action:
 def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
     step, overlap = found.step, found.step.overlap
-    reasons = {} if overlap is None else {room.name: room.why for room in overlap.rooms}
+    reasons = {} if overlap is None else {item.name: item.why for item in overlap.collectives}
     ranks = [(step.trace.devices[window.device], window) for window in step.windows]
     late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
     return {
@@ -330,7 +332,7 @@ def document(found: Analysis) -> dict[str, object]:
         "layers": None if step.layers is None else {**text.plain(step.layers), "products": step.products},
         **text.picked(step, "products memory"),
         "overlap": overlap and {
-            **text.picked(overlap, "hideable_us stuck_us collectives=rooms predicted_step_us=predicted.step_us"),
+            **text.picked(overlap, "hideable_us stuck_us collectives predicted_step_us=predicted.step_us"),
             "profile": overlap.use and {
                 **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
             },

@@ -125,12 +125,12 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
         return (next_command.launch_of(run).line("run", run.path),)
     if found.verdict == "faster" and found.simulated:
         there = run.path.with_name(f"{run.path.name}-gpu")
-        return next_command.look_closer(run), next_command.launch_of(run).on_gpus().line("run", there)
+        return next_command.report_or_analyze(run), next_command.launch_of(run).on_gpus().line("run", there)
     if found.verdict == "faster":
         keep = typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile)
         return (keep, typed("pgle", "init", "github"))
     if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
-        return (next_command.tune(run) or next_command.look_closer(run),)
+        return (next_command.tune(run) or next_command.report_or_analyze(run),)
     if found.verdict == "slower":
         return (typed("pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path),)
     return (typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),)
@@ -139,11 +139,11 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
 def after_tuning(run: RunDirectory, found: Comparison) -> Commands:
     """What `pgle run --tune` leads to: `run` is the experiment under the flags that were found."""
     if found.verdict != "faster":
-        return (next_command.look_closer(run),)
+        return (next_command.report_or_analyze(run),)
     if found.simulated:
         first = RunDirectory(run.path.parents[1])
         there = first.path.with_name(f"{first.path.name}-gpu")
-        return next_command.look_closer(run), next_command.launch_of(first).on_gpus().line("run", there, "--tune")
+        return next_command.report_or_analyze(run), next_command.launch_of(first).on_gpus().line("run", there, "--tune")
     return (typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile),)
 
 

@@ -25,7 +25,7 @@ from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
 from pgle.schedule.compare import LEAST_GAIN, MOSTLY, groups, stuck_share
 from pgle.schedule.predict import Gain, gain
-from pgle.tune.search import ROOM
+from pgle.tune.search import NEAR_CEILING
 
 OTHERS = 4  # modules that were not chosen, in the text
 LABELS = ("LHS, no profile", "LHS with the profile")
@@ -93,7 +93,7 @@ def verdict(result: Rehearsal) -> tuple[str, Tone]:
     if prediction.lower_bound or result.baseline.prediction.lower_bound:
         return "Cannot tell: a loop has an unknown length", "warn"
     found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
-    room = _room(result)
+    room = _ceiling_saves(result)
     if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
         return f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}", "good"
     if pays(result):
@@ -105,7 +105,7 @@ def verdict(result: Rehearsal) -> tuple[str, Tone]:
     if _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
         return f"{figures.share(exposed)} of the step is exposed, and no order hides it", "warn"
-    if room < ROOM:
+    if room < NEAR_CEILING:
         return f"Nothing to gain: at most {figures.share(max(room, 0.0))} of the step could be hidden", ""
     profile = "A profile would change" if result.costs_are == "estimated" else "The profile changes"
     return f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}", "warn"
@@ -120,31 +120,34 @@ def pays(result: Rehearsal) -> bool:
 def advice(result: Rehearsal) -> tuple[str, str]:
     """Why, and the command to type next."""
     if result.setting.no_step:
-        return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _look(result)
+        return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = result.verdict.remedy or "See which names match."
         return remedy, typed("pgle", "verify", near(result.profile), "--hlo", hlo)
-    prediction, room = result.profiled.prediction, _room(result)
+    prediction, room = result.profiled.prediction, _ceiling_saves(result)
     if pays(result):
         return "Measure the costs and prove the gain.", result.measure
     parts = prediction.timeline.breakdown
     if not parts.communication_us and not parts.copy_us:
-        return "The step communicates nothing: its time is compute and launch gaps.", _look(result)
+        return "The step communicates nothing: its time is compute and launch gaps.", _analyze_command(result)
     is_stuck = _is_stuck(result)
-    if room < ROOM:
+    if room < NEAR_CEILING:
         what = "Exposed communication has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
-        return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", _look(result)
+        return (
+            f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}",
+            _analyze_command(result),
+        )
     if not result.tune:
-        return "The search for flags in this run directory found nothing better.", _look(result)
+        return "The search for flags in this run directory found nothing better.", _analyze_command(result)
     if is_stuck:
         return "No order of these instructions hides it; other flags combine or pipeline collectives.", result.tune
     most = figures.share(_hideable(result))
     return f"Another order saves at most {most}; other flags also combine or pipeline collectives.", result.tune
 
 
-def _look(result: Rehearsal) -> str:
+def _analyze_command(result: Rehearsal) -> str:
     """The command that shows where the time goes."""
     return typed("pgle", "analyze", near(folder_of(result)))
 
@@ -171,7 +174,7 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
         found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
-    if _room(result) >= ROOM and result.tune:
+    if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
         most = figures.share(_hideable(result))
         why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
         found.append(Action("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1])))
@@ -190,7 +193,7 @@ def _lhs_gain(result: Rehearsal) -> Gain | None:
     return None if result.default is None else gain(result.default.prediction, result.baseline.prediction)
 
 
-def _room(result: Rehearsal) -> float:
+def _ceiling_saves(result: Rehearsal) -> float:
     """The share of the profiled step that perfect overlap would save."""
     prediction = result.profiled.prediction
     return 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
@@ -199,7 +202,7 @@ def _room(result: Rehearsal) -> float:
 def _hideable(result: Rehearsal) -> float:
     """The share of the profiled step that another order of its instructions saves at most."""
     hideable_us = sum(move.after.hideable_us for move in result.moves if move.after is not None)
-    return min(_room(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
+    return min(_ceiling_saves(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
 
 
 def setting_notes(setting: Setting) -> list[str]:

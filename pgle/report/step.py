@@ -261,12 +261,12 @@ def _instructions(step: MeasuredStep) -> Table:
 
 def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
     """The exposed collectives by kind and reason, the most exposed group first."""
-    rooms = {} if step.overlap is None else {room.name: room.why for room in step.overlap.rooms}
+    judged = {} if step.overlap is None else {item.name: item.why for item in step.overlap.collectives}
     found: dict[tuple[str, str], list[MeasuredCollective]] = {}
     for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
         if item.exposed_us > 0:
             kind = item.kind + ", synchronous" * item.sync
-            found.setdefault((kind, rooms.get(item.name, "")), []).append(item)
+            found.setdefault((kind, judged.get(item.name, "")), []).append(item)
     groups = (
         ExposedGroup(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
                       after_us=sum(item.exposed_us for item in items))
@@ -319,9 +319,9 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
             rest = figures.time(overlap.stuck_us)
             yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
     rows = [
-        (room.name, room.exposed_us, room.hideable_us or None, room.why)
-        for room in overlap.rooms[:ROWS]
-        if room.exposed_us >= LEAST * step.step_us
+        (item.name, item.exposed_us, item.hideable_us or None, item.why)
+        for item in overlap.collectives[:ROWS]
+        if item.exposed_us >= LEAST * step.step_us
     ]
     if rows:
         yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)

@@ -369,7 +369,7 @@ def live(what: str) -> Iterator[Line]:
     if not is_shown:
         yield line
         return
-    thread = threading.Thread(target=_drawn_line if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True)
+    thread = threading.Thread(target=_redrawn if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True)
     thread.start()
     try:
         yield line
@@ -416,7 +416,7 @@ def _phase_words(folder: str, phase: Phase, others: int) -> str:
     return f"compiling{module}{f', {what}' if what else ''} ({phase.name}){more}"
 
 
-def _drawn_line(line: Line, ended: threading.Event) -> None:
+def _redrawn(line: Line, ended: threading.Event) -> None:
     out, turn, shown = sys.stderr, 0, False
     wait = FIRST_S
     while not ended.wait(wait):

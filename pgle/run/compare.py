@@ -175,7 +175,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_abba(
-    plan: Plan, tell: Callable[[str], None], look: Callable[[str], object] = lambda path: None
+    plan: Plan, tell: Callable[[str], None], on_end: Callable[[str], object] = lambda path: None
 ) -> tuple[list[str], list[str]]:
     """Run what has not been run yet; the folders with the step times of A and of B, in pairs.
 
@@ -185,8 +185,8 @@ def run_abba(
     Args:
         plan: what to run.
         tell: called with one line before each run.
-        look: given the path of a run's step times as it ends; what it raises ends all, so that no hours go by for runs
-            that cannot be compared.
+        on_end: given the path of a run's step times as it ends; what it raises ends all, so that no hours go by for
+            runs that cannot be compared.
 
     Raises:
         WorkloadError: a command failed; its exit code is passed on, finished runs are kept.
@@ -200,7 +200,7 @@ def run_abba(
             folder = free(plan.folder / f"{number + 1:02d}-{letter}", ".")  # a run that failed may have left one
             tell(f"run {number + 1} of {len(order)} ({letter}): {folder}")
             _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
-            look(str(folder / plan.inside[letter == "B"]))
+            on_end(str(folder / plan.inside[letter == "B"]))
             finished.append(folder.name)
             kept = _Kept(
                 base=kept_argv(plan.base), new=kept_argv(plan.new), inside=plan.inside, inputs=inputs,

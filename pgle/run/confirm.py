@@ -125,7 +125,7 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         time_coverage=fit.time.value,
         kept_share=fit.kept_share,
         mismatched=len(fit.mismatches),
-    ).by_fit(request.bounds)
+    ).judged_by(request.bounds)
     main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
     return replace(verdict, main=main, modules=(main, *verdict.modules[1:]))
 

@@ -296,7 +296,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        worth=_worth(request.setting, verdict, baseline, profiled, moves, costs_are),
+        worth=_judgement(request.setting, verdict, baseline, profiled, moves, costs_are),
         warnings=(
             *request.setting.warnings,
             *given.warnings,
@@ -311,7 +311,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     )
 
 
-def _worth(
+def _judgement(
     setting: Setting, verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str
 ) -> str:
     """Is PGLE worth a job? Schedules of no step, or for which XLA did not take the profile, say nothing about it."""

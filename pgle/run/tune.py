@@ -54,7 +54,7 @@ from pgle.tune.search import (
     fits,
     holds_up,
     judge,
-    no_room,
+    nothing_to_gain,
     search,
     without_one,
 )
@@ -189,7 +189,7 @@ def tune(
         write_files({request.out / NAME: json.dumps(request.is_of(), indent=1) + "\n"}, force=True)
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
-        room = not unknown and not no_room(bench.pgle.prediction)
+        room = not unknown and not nothing_to_gain(bench.pgle.prediction)
         found = _Search(bench, on_trial, until)
         proof = found.run() if room else None
         if proof is None:  # what an earlier search in this folder had found, by another limit, does not stand

@@ -392,14 +392,14 @@ def record(
     clock = np.zeros(ranks)
     parts: list[tuple[int, int, Floats, Floats]] = []
     for execution in range(executions):
-        drawn = [_draw(step, execution, noise, random) for _ in range(ranks)]
+        durations = [_draw(step, execution, noise, random) for _ in range(ranks)]
         late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
         if execution == 0 and ranks > 1:
             late += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
         begin = clock + late
-        waits = _waits(step, begin, drawn)
+        waits = _waits(step, begin, durations)
         for rank in range(ranks):
-            start, duration = _place(step, begin[rank], drawn[rank], waits[rank])
+            start, duration = _place(step, begin[rank], durations[rank], waits[rank])
             clock[rank] = float((start + duration).max(initial=begin[rank])) + noise.pause_us
             parts.append((rank, execution, start, duration))
     return _trace(module, step, parts, ranks)
@@ -443,22 +443,22 @@ def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator
     return duration
 
 
-def _waits(step: _Step, begin: Floats, drawn: list[Floats]) -> list[Floats]:
+def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
     """For each rank, how long each collective waits for the last rank to arrive.
 
     A rank arrives early by what it gained since the ranks last met; meeting makes them even.
     """
-    waits = [np.zeros(len(step.duration_us)) for _ in drawn]
+    waits = [np.zeros(len(step.duration_us)) for _ in durations]
     met = begin.copy()
-    gained = [np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us)) for duration in drawn]
-    since = np.zeros(len(drawn))
+    gained = [np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us)) for duration in durations]
+    since = np.zeros(len(durations))
     for row in np.flatnonzero(step.collective):
         now = np.array([total[row] for total in gained])
         arrival = met + now - since
         last = arrival.max()
         for rank, wait in enumerate(waits):
             wait[row] = last - arrival[rank]
-        met, since = np.full(len(drawn), last), now
+        met, since = np.full(len(durations), last), now
     return waits
 
 

@@ -10,7 +10,7 @@ from pgle.tune.moves import ALL, Axis, Flags, by_exposure
 
 LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 WON_SHARE = 0.9
-ROOM = 0.01  # within so much of the ceiling there is nothing left to look for
+NEAR_CEILING = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
 SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
 
@@ -91,12 +91,12 @@ def fits(trial: Trial, memory_limit: int | None) -> bool:
     return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
 
 
-def no_room(pgle: Prediction) -> bool:
+def nothing_to_gain(pgle: Prediction) -> bool:
     """Whether nothing can be gained: at the ceiling, or next to nothing is exposed."""
     step = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LITTLE or 1 - pgle.ceiling.step_us / step < ROOM
+    return exposed < LITTLE or 1 - pgle.ceiling.step_us / step < NEAR_CEILING
 
 
 Setting = tuple[Flags, str]
@@ -166,7 +166,7 @@ def without_one(accepted: Trial) -> list[Setting]:
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
     """Whether nothing is left to hide. A step below the ceiling is of another program, whose ceiling is not known."""
     step_us = trial.step_us or 0.0
-    return ceiling_us <= step_us <= ceiling_us * (1 + ROOM) or trial.exposed_us < LITTLE * step_us
+    return ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING) or trial.exposed_us < LITTLE * step_us
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:

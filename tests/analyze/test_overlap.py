@@ -51,10 +51,10 @@ def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: o
 
 def test_only_independent_compute_can_hide_a_collective(measured, module) -> None:
     found = overlap_of(measured, module)
-    rooms = {room.name: (room.exposed_us, room.hideable_us) for room in found.rooms}
+    judged = {item.name: (item.exposed_us, item.hideable_us) for item in found.collectives}
     # negate.1 is independent of both: it can hide 60 of the first, or of the second
-    assert rooms["all-gather-start.1"] == pytest.approx((100, 60))
-    assert rooms["all-gather-start.2"] == pytest.approx((80, 60))
+    assert judged["all-gather-start.1"] == pytest.approx((100, 60))
+    assert judged["all-gather-start.2"] == pytest.approx((80, 60))
 
 
 def test_in_a_loop_each_iteration_hides_what_it_can(measured) -> None:
@@ -85,11 +85,11 @@ ENTRY main {
     of = ((Run("all-reduce-start.1", at, 100, SIDE), Run("negate.1", at + 100, 60), Run("add.1", at + 160, 10))
           for at in (0, 200, 400))  # fmt: skip
     overlap = measured(repeated(*(run for runs in of for run in runs), every=1000), module).overlap
-    assert [(room.exposed_us, room.hideable_us) for room in overlap.rooms] == [pytest.approx((300, 180))]
+    assert [(item.exposed_us, item.hideable_us) for item in overlap.collectives] == [pytest.approx((300, 180))]
 
 
 def test_reasons_are_in_words(measured, module) -> None:
-    why = {room.name: room.why for room in overlap_of(measured, module).rooms}
+    why = {item.name: item.why for item in overlap_of(measured, module).collectives}
     assert set(why.values()) <= {
         "too little independent compute", "independent compute is not scheduled next to it",
         "nothing is scheduled next to it",

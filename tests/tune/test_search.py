@@ -9,7 +9,7 @@ from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.compare import Placement, reasons
 from pgle.schedule.predict import Prediction, predict
 from pgle.tune.moves import MIB, Axis, Flags, axes, by_exposure
-from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, no_room, search, without_one
+from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, nothing_to_gain, search, without_one
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -129,8 +129,8 @@ def test_a_lower_bound_is_never_accepted() -> None:
 
 
 def test_a_step_at_its_ceiling_has_no_room() -> None:
-    assert no_room(step(0.0))
-    assert not no_room(step(300.0))
+    assert nothing_to_gain(step(0.0))
+    assert not nothing_to_gain(step(300.0))
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:

@@ -25,9 +25,9 @@ def synchronous(step: MeasuredStep) -> Found | None:
     if step.measures_alone:
         return None
     ours = [item for item in _most_exposed(step) if item.sync]
-    rooms = {} if step.overlap is None else {room.name: room for room in step.overlap.rooms}
-    why = {item.name: rooms[item.name].why if item.name in rooms else "" for item in ours}
-    stuck = bool(rooms) and not any(rooms[item.name].hideable_us for item in ours if item.name in rooms)
+    judged = {} if step.overlap is None else {item.name: item for item in step.overlap.collectives}
+    why = {item.name: judged[item.name].why if item.name in judged else "" for item in ours}
+    stuck = bool(judged) and not any(judged[item.name].hideable_us for item in ours if item.name in judged)
     return Found(
         sum(item.transfer_exposed_us for item in ours),
         many(len(ours), "synchronous collective"),
@@ -69,9 +69,9 @@ def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
     overlap = step.overlap
     if overlap is None:
         return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
-    rooms = [room for room in overlap.rooms if room.name in names]
-    hideable = sum(room.hideable_us for room in rooms) / step.step_us
-    stuck = sum(room.exposed_us for room in rooms) / step.step_us - hideable
+    judged = [item for item in overlap.collectives if item.name in names]
+    hideable = sum(item.hideable_us for item in judged) / step.step_us
+    stuck = sum(item.exposed_us for item in judged) / step.step_us - hideable
     profile = f"a profile of this program ('{RUN}')" if overlap.use is None else f"a fresh profile ('{PROFILE}')"
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"

@@ -76,13 +76,13 @@ def _table(screen: Any, table: Table, everything: bool) -> None:
     first = cells if everything else cells[: table.shown]
     heads = table.heads()
     right = {at for at, is_number in enumerate(table.right()) if is_number}
-    rows = [[_drawn(cell) for cell in row] for row in first]
+    rows = [[_styled(cell) for cell in row] for row in first]
     screen.print(grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
     if left := len(cells) + table.more - len(first):
         screen.print(f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim")
 
 
-def _drawn(cell: Cell) -> Any:
+def _styled(cell: Cell) -> Any:
     """A cell; in colour on a terminal."""
     plain = shown(str(cell.value))
     if not cell.tone or not sys.stdout.isatty():

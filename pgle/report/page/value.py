@@ -59,19 +59,19 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
 
     def heads(self) -> list[str]:
         """The columns that have something to say, with the unit of their figures: ``exposed (ms)``."""
-        return [head for head, _, _ in self._drawn()]
+        return [head for head, _, _ in self._shown_columns()]
 
     def cells(self) -> list[list[Cell]]:
         """All rows under `heads`, each cell as its text with its tone."""
-        return [list(row) for row in zip(*(cells for _, _, cells in self._drawn()), strict=True)]
+        return [list(row) for row in zip(*(cells for _, _, cells in self._shown_columns()), strict=True)]
 
     def right(self) -> list[bool]:
         """Whether a column under `heads` holds figures, which are aligned right."""
-        return [is_number for _, is_number, _ in self._drawn()]
+        return [is_number for _, is_number, _ in self._shown_columns()]
 
-    def _drawn(self) -> list[tuple[str, bool, list[Cell]]]:
+    def _shown_columns(self) -> list[tuple[str, bool, list[Cell]]]:
         """Head, whether its cells are figures, and cells of every column in which a row has something."""
-        drawn = []
+        shown = []
         for place, found in enumerate(self.columns):
             items = [row[place] for row in self.rows]
             plain = [item.value if isinstance(item, Cell) else item for item in items]
@@ -84,8 +84,8 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
                 texts = [value if isinstance(value, str) else text for value, text in zip(plain, figures, strict=True)]
             tones: list[Tone] = [item.tone if isinstance(item, Cell) else "" for item in items]
             cells = [Cell(text, tone) for text, tone in zip(texts, tones, strict=True)]
-            drawn.append((head, found.unit is not Unit.TEXT, cells))
-        return drawn
+            shown.append((head, found.unit is not Unit.TEXT, cells))
+        return shown
 
 
 class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):

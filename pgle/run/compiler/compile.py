@@ -207,7 +207,7 @@ class Compiler:
 
     def _compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> Answer:
         reply = self._ask(request, folder, on_phase)
-        dumps.check_room(folder)
+        dumps.check_disk(folder)
         if error := reply.get("user_error"):
             raise UserError(error["what"], where=error["where"] or request.module, remedy=error["remedy"])
         if "crashed" in reply:

@@ -95,7 +95,7 @@ def is_full(folder: Path) -> bool:
     return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
-def check_room(folder: Path) -> None:
+def check_disk(folder: Path) -> None:
     """Refuse dumps that XLA may have cut short, of which it says nothing.
 
     Raises:

@@ -234,13 +234,13 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def waiting(run: RunDirectory, stage: str, older: str, *, force: bool) -> str:
-    """The folder to put back if the new run of a stage fails: `older`, which was set aside, if that run had finished.
+def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
+    """The folder to put back if the new run of a stage fails: `aside`, which was set aside, if that run had finished.
 
     With `force` the user wants nothing taken over from earlier runs.
     """
     last = read_manifest(run.path).last(stage)
-    return older if last is not None and last.is_done and not force else ""
+    return aside if last is not None and last.is_done and not force else ""
 
 
 def settle(run: RunDirectory) -> None:

@@ -87,18 +87,18 @@ def following(run: RunDirectory) -> str:
     profile, traces = run.found_profile, run.stage("profile").trace_files()
     if profile is None and not perf.exists():
         return typed("pgle", "convert", run.path) if traces else launch_of(run).line("profile", run.path, "--force")
-    if profile is not None and any(_is_older(profile, trace) for trace in traces):
+    if profile is not None and any(_written_before(profile, trace) for trace in traces):
         return typed("pgle", "convert", "--force", run.path)
     if not perf.exists():
         return launch_of(run).line("perf", run.path)
-    if profile is not None and _is_older(run.stage("perf").rank().log, profile):
+    if profile is not None and _written_before(run.stage("perf").rank().log, profile):
         return launch_of(run).line("perf", run.path, "--force")
     if not baseline.exists():
         return launch_of(run).line("perf", run.path, "--baseline")
-    return look_closer(run) if _is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
+    return report_or_analyze(run) if _is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
 
 
-def look_closer(run: RunDirectory) -> str:
+def report_or_analyze(run: RunDirectory) -> str:
     """The page on a run; where that is written already, where the step's time goes."""
     page = run.path / "report.html"
     return typed("pgle", "analyze", run.path) if page.exists() else typed("pgle", "report", run.path, "-o", page)
@@ -144,7 +144,7 @@ def _is_compared(manifest: Manifest) -> bool:
     return last == COMPARE
 
 
-def _is_older(path: Path, other: Path) -> bool:
+def _written_before(path: Path, other: Path) -> bool:
     """Whether a file was last written before another; one that is not there is not."""
     try:
         return path.stat().st_mtime < other.stat().st_mtime
@@ -211,7 +211,7 @@ class Found:
     complete: bool  # False where the folder holds more than was looked at
 
 
-def look(folder: Path) -> Found:
+def contents_of(folder: Path) -> Found:
     """Look at the names in a folder, and if a name does not tell, at the first bytes of the file."""
     by_kind: dict[str, list[Path]] = {}
     seen = 0

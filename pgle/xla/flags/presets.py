@@ -69,7 +69,7 @@ SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
 BROKEN = "0.10.2"  # the verifier refuses its own multi-streamed loops on GPUs (jax-ml/jax#39200)
 
 
-def fit(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:
+def for_release(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:
     """The choices as a release knows them: replaced where it has another name, left out with a finding where none."""
     fitted: list[Choice] = []
     findings: list[Finding] = []
@@ -195,7 +195,7 @@ def flags_for(
         raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
     at = version or known_flags().releases[-1]
     given = (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
-    choices, left_out = fit((*MODES[mode][1], *given, LOG, *_dumps(dump_to)), at)
+    choices, left_out = for_release((*MODES[mode][1], *given, LOG, *_dumps(dump_to)), at)
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
     environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
     warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
@@ -396,7 +396,7 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         if not profile:
             raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")
         choices = (choices[0], Choice(PROFILE_PATH, profile, "the measured costs", JAX), *choices[1:])
-    fitted, findings = fit(choices, at)
+    fitted, findings = for_release(choices, at)
     remarks = tuple(Finding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
     findings += _ignored(profile if name == "pgle-perf" else "")
     traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else ()

@@ -95,7 +95,7 @@ class ModuleVerdict:
     times: int = 1  # how often the log schedules it
     ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
-    def with_fit(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
+    def with_evidence(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
         """The verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
         if dump is None or dump.wanted is None or self.module not in ("", dump.module):
             return self
@@ -108,7 +108,7 @@ class ModuleVerdict:
             mismatched=dump.mismatched,
         )
 
-    def by_fit(self, bounds: Bounds) -> ModuleVerdict:
+    def judged_by(self, bounds: Bounds) -> ModuleVerdict:
         """The verdict on a module that took costs from the profile: were there enough of them?"""
         if self.wanted is None or self.covered is None:
             return replace(self, verdict=ProfileUse.USED, remedy="")
@@ -285,7 +285,7 @@ def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Boun
         return main
     main = replace(main, module=schedule.module)
     if schedule.agrees:
-        judged = replace(main, why="the profile has costs for the module").with_fit(schedule).by_fit(bounds)
+        judged = replace(main, why="the profile has costs for the module").with_evidence(schedule).judged_by(bounds)
         contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
         return replace(judged, why=f"{judged.why}; {schedule.sentence}{contrary}")
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
@@ -416,11 +416,11 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: E
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
-    base = replace(base, covered=covered, wanted=wanted).with_fit(context.schedule)
+    base = replace(base, covered=covered, wanted=wanted).with_evidence(context.schedule)
     if not base.found:
         why = f"the profile has a cost for none of the {base.wanted} instructions"
         return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
-    judged = base.by_fit(context.bounds)
+    judged = base.judged_by(context.bounds)
     return _proved(judged, judged.verdict, judged.why, proof, judged.remedy)
 
 

@@ -20,7 +20,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
-from pgle.run.compiler.dumps import check_room
+from pgle.run.compiler.dumps import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
@@ -352,7 +352,7 @@ def test_every_shipped_target_is_accepted_by_this_jax() -> None:
 def test_a_dump_at_the_limit_of_a_files_size_was_cut_short(tmp_path, monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (4, 8))
     (tmp_path / "xla.log").write_bytes(b"123")
-    check_room(tmp_path)
+    check_disk(tmp_path)
     (tmp_path / "xla.log").write_bytes(b"1234")
     with pytest.raises(UserError, match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited"):
-        check_room(tmp_path)
+        check_disk(tmp_path)

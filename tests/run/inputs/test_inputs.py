@@ -7,7 +7,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.inputs import logs
-from pgle.run.inputs.next_command import dump_near, look
+from pgle.run.inputs.next_command import contents_of, dump_near
 from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")
@@ -51,7 +51,7 @@ def test_links_in_a_circle_are_no_file(tmp_path):
 def test_what_lies_behind_a_link_is_found_once(tmp_path, testdata):
     (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
     (tmp_path / "again").symlink_to(testdata / "pax_fsdp4")
-    found = {sight.kind: sight for sight in look(tmp_path).sights}
+    found = {sight.kind: sight for sight in contents_of(tmp_path).sights}
     assert {path.name for path in found["nsys report"].paths} == {"proc0.sqlite", "proc3.sqlite"}
     assert found["HLO dump"].command.startswith(f"pgle predict {tmp_path}/again/proc")
 
@@ -60,7 +60,7 @@ def test_links_to_a_folder_above_end(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/x.mlir").touch()
     (tmp_path / "inner/up").symlink_to(tmp_path)
-    found = look(tmp_path)
+    found = contents_of(tmp_path)
     assert [sight.paths for sight in found.sights] == [(tmp_path / "inner/x.mlir",)]
     assert found.complete
 
@@ -83,9 +83,9 @@ def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
 def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
     (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").touch()
     (tmp_path / "module_0001.jit_step.before_optimizations.txt").touch()
-    assert [sight.command for sight in look(tmp_path).sights] == [f"pgle rehearse {tmp_path}"]
+    assert [sight.command for sight in contents_of(tmp_path).sights] == [f"pgle rehearse {tmp_path}"]
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
-    assert [sight.command for sight in look(tmp_path).sights] == [f"pgle predict {tmp_path}"]
+    assert [sight.command for sight in contents_of(tmp_path).sights] == [f"pgle predict {tmp_path}"]
 
 
 def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
@@ -94,7 +94,7 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
         (tmp_path / name / "report.json").write_text('{"schema": "pgle.report/1"}')
         (tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
     (tmp_path / "tuned/search.json").touch()
-    found = [(sight.kind, sight.command) for sight in look(tmp_path).sights]
+    found = [(sight.kind, sight.command) for sight in contents_of(tmp_path).sights]
     assert found == [
         ("search for flags", f"pgle report {tmp_path}/tuned"),
         ("rehearsal", f"pgle report {tmp_path}/rehearsal/rehearsal"),
@@ -114,7 +114,7 @@ def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, 
 def test_of_programs_the_one_that_is_started_is_named(tmp_path):
     (tmp_path / "train.py").write_text("import jax\nif __name__ == '__main__':\n    train()\n")
     (tmp_path / "model.py").write_text("import jax\n")
-    (sight,) = look(tmp_path).sights
+    (sight,) = contents_of(tmp_path).sights
     assert sight.paths[0].name == "train.py"
 
 
@@ -122,9 +122,9 @@ def test_files_of_different_programs_are_not_paired(tmp_path, testdata):
     (tmp_path / "dump").symlink_to(testdata / "pax_fsdp4/proc0/dump")
     shutil.copy(testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt", tmp_path / "profile.pbtxt")
     shutil.copy(testdata / "pax_fsdp4/proc0.sqlite", tmp_path / "trace.sqlite")
-    found = {sight.kind: sight.command for sight in look(tmp_path).sights}
+    found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
     assert found["cost profile"] == f"pgle show {tmp_path}/profile.pbtxt"
     assert f"--hlo {tmp_path}/dump" in found["nsys report"]
     (tmp_path / "profile.pbtxt.json").write_text('{"modules": [{"name": "pjit__wrapped_step_fn"}]}')
-    found = {sight.kind: sight.command for sight in look(tmp_path).sights}
+    found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
     assert found["cost profile"] == f"pgle verify {tmp_path}/profile.pbtxt --hlo {tmp_path}/dump"
