@@ -128,7 +128,7 @@ def test_a_lower_bound_is_never_accepted() -> None:
     assert not holds_up(after, replace(PGLE, lower_bound=True))
 
 
-def test_a_step_at_its_ceiling_has_no_room() -> None:
+def test_a_step_at_its_ceiling_has_nothing_to_gain() -> None:
     assert nothing_to_gain(step(0.0))
     assert not nothing_to_gain(step(300.0))
 
