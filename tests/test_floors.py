@@ -46,7 +46,7 @@ ROOMS = {
         "text",
         "page",
         "next_steps timeline",
-        "step compare flags begin show",
+        "step compare flags start show",
         "profiles verify analyze predict",
         "rehearse",
         "tune scale",
@@ -162,3 +162,13 @@ def test_private_parts_of_jax_are_named_in_two_places() -> None:
             words = {text for text in texts if isinstance(text, str) and " " not in text}
             named += [(below(path), word) for word in imports(path) | words if word.startswith(PRIVATE)]
     assert named == []
+
+
+def test_files_that_the_house_names_exist() -> None:
+    """Every file in backticks in CONTRIBUTING.md; the walks name some by their last part."""
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+\.(?:py|toml))`", text))
+    there = [f"/{path.relative_to(ROOT.parent).as_posix()}" for part in ("pgle", "tests", "scripts")
+             for path in (ROOT.parent / part).rglob("*.*")]  # fmt: skip
+    assert len(named) > 50
+    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in there)) == []

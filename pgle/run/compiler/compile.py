@@ -161,7 +161,7 @@ class Compiler:
 
         Raises:
             UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
-                is dumps.refused; XLA fails or crashes before the schedule is there (with XLA's own line).
+                is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
         """
         check(request)
         folder = request.dump_dir.resolve()
@@ -374,7 +374,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
 
 
 def check(request: RehearsalRequest) -> None:
-    """Refuse what needs no compiler to be dumps.refused.
+    """Refuse what needs no compiler to be refused.
 
     Raises:
         UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.
