@@ -315,8 +315,9 @@ def xml(found: Comparison, checks: Sequence[Check]) -> str:
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
         tag = {Outcome.OK: "system-out", Outcome.FAIL: "failure"}.get(check.outcome, "skipped")
-        found_out = ElementTree.SubElement(case, tag, {} if check.ok else {"message": _for_xml(check.message)})
-        found_out.text = _for_xml("\n".join((check.message, headline(found), *found.warnings)))
+        message = f"cannot tell: {check.message}" if check.outcome is Outcome.CANNOT_TELL else check.message
+        found_out = ElementTree.SubElement(case, tag, {} if check.ok else {"message": _for_xml(message)})
+        found_out.text = _for_xml("\n".join((message, headline(found), *found.warnings)))
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

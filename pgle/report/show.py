@@ -41,6 +41,8 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
         counted += f" (of {summary.entries:,} entries)"
     faults = tuple(_faults(summary.findings))
     found = sorted(summary.findings, key=lambda item: (tuple(Fault).index(item.fault), -_importance(item)))
+    differ = {fault for fault in Fault if len(_effects([item for item in found if item.fault is fault])) > 1}
+    rows = (_finding_row(item, item.fault in differ) for item in found)
     heads = "name | costs | it has | what XLA does"
     return Page(
         title=f"pgle show {name}",
@@ -50,7 +52,7 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
         table=_instructions(summary),
         notes=(*_kinds(summary), skew_line(summary.skew_us, summary.total_us, summary.skewed)),
         sections=(
-            Section("findings", "Names that XLA takes otherwise", (table(heads, map(_finding_row, found)),)),
+            Section("findings", "Names that XLA takes otherwise", (table(heads, rows),)),
             Section("origin", "Where this comes from", tuple(map(Prose, _provenance(summary.provenance)))),
             conversion_section(summary.warnings),
         ),
@@ -155,21 +157,26 @@ def _faults(findings: Sequence[Finding]) -> Iterator[str]:
     """Each kind of fault, how many names have it, and what XLA does if it does the same with all of them."""
     for fault in Fault:
         mine = [finding for finding in findings if finding.fault is fault]
-        about = [item.message for item in mine if not item.values_us]
-        about = about or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in mine))
+        about = _effects(mine)
         if named := sum(bool(item.values_us) for item in mine):
             yield f"{_TITLES[fault]} ({named}){f': {about[0]}' if len(about) == 1 else ''}"
         elif mine:
             yield f"{_TITLES[fault]}: {about[0]}"
 
 
-def _finding_row(finding: Finding) -> tuple[Value, ...]:
+def _effects(findings: Sequence[Finding]) -> list[str]:
+    """What XLA does with the names that have one kind of fault."""
+    about = [item.message for item in findings if not item.values_us]
+    return about or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in findings))
+
+
+def _finding_row(finding: Finding, differs: bool) -> tuple[Value, ...]:
     values = finding.values_us
     listed = ", ".join(map(_cost, values))
     if len(values) > 2:
         listed = f"{len(values)}: {_cost(min(values))} to {_cost(max(values))}"
     took = "" if finding.effective_us is None or len(values) == 1 else f" → {_cost(finding.effective_us)}"
-    return finding.name or "(no name)", listed + took, _TITLES[finding.fault], finding.message
+    return finding.name or "(no name)", listed + took, _TITLES[finding.fault], finding.message if differs else ""
 
 
 def _cost(value_us: float) -> str:

@@ -70,6 +70,7 @@ def test_duplicates_stand_below_with_what_xla_takes(testdata, capsys):
     out = capsys.readouterr().out
     assert "warning: names with several costs (19): XLA takes the last" in out
     assert "62: 1 µs to 15.85 ms → 1 µs" in out
+    assert out.count("XLA takes the last") == 1  # not again in each row
 
 
 def test_no_line_is_wider_than_100_columns(testdata, capsys):

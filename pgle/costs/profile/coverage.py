@@ -419,7 +419,8 @@ def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
     if ambiguous:
         yield (
             f"{ambiguous} collectives were renamed after scheduling and the dump does not say from what: "
-            f"give --schedule, or profile with LHS on ('{PROFILE_SYNC}')"
+            "give its schedule dump in --hlo too (--xla_dump_latency_hiding_schedule=true), or profile with LHS on "
+            f"('{PROFILE_SYNC}')"
         )
     if item.mismatches and not is_foreign:
         yield (

@@ -247,6 +247,7 @@ def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
     module = recorded("jax-0.12.0.1", "off")
     profile = estimate_profile(recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb"))
     found = main_of(cover(profile, [module]))
-    assert any("renamed after scheduling" in hint for hint in found.hints)
+    (hint,) = [hint for hint in found.hints if "renamed after scheduling" in hint]
+    assert "give its schedule dump in --hlo too" in hint
     assert found.collectives.covered == 0
     assert {gap.assumed_us for gap in found.gaps if gap.kind == "collective"} == {5000}
