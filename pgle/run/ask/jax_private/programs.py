@@ -63,7 +63,25 @@ def read_program(path: Path, data: bytes, default_devices: int) -> Program:
         what = "not an HLO dump" if form == "hlo" else NO_PROGRAM
         remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to" if form == "hlo" else DUMP_IR
         raise UserError(what, where=path, remedy=remedy)
+    if _holds_schedule(module):  # before it is printed: an A100 job's took XLA 22 GB
+        raise _scheduled()
     return program_from_hlo(module, _printed_hlo(module), default_devices)
+
+
+def _scheduled() -> UserError:
+    remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
+    return UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
+
+
+_SCHEDULE = 7
+"""``HloModuleProto.schedule``."""
+
+
+def _holds_schedule(module: bytes) -> bool:
+    try:
+        return any(number == _SCHEDULE for number, *_ in _fields(module))
+    except ValueError:  # damaged: XLA says so
+        return False
 
 
 NO_PROGRAM, DUMP_IR = "neither StableHLO nor HLO", "dump modules with JAX_DUMP_IR_TO=DIR"
@@ -109,8 +127,7 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
     """
     header = text[: text.find("\n")]
     if "is_scheduled=true" in header:
-        remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
-        raise UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
+        raise _scheduled()
     in_sdy = "xla.sdy" in text
     partitions, replicas = partitions_of(text)
     name = re.match(r"HloModule ([^\s,]+)", header)
