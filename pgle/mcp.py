@@ -180,8 +180,11 @@ def serve(root: Path) -> None:
     """Serve the tools on stdin and stdout until the client goes.
 
     Raises:
-        UserError: the SDK is not installed.
+        UserError: `root` is no folder, or the SDK is not installed.
     """
+    if not root.is_dir():
+        raise UserError("no such folder", where=root, remedy="check the path")
+    root = root.resolve()
     try:
         import anyio
         import mcp.types as types

@@ -12,6 +12,7 @@ import pytest
 from schemas import violations
 
 import pgle
+from pgle.cli.main import run
 from pgle.mcp import TOOLS, arguments, checked, inside
 
 pytest.importorskip("mcp")
@@ -58,6 +59,11 @@ def asked(folder: Path, *talks: Callable[[Client], Awaitable[None]]) -> None:
 
 def text(result: Any) -> str:
     return str(result.content[0].text)
+
+
+def test_a_folder_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mcp", "no/such"]) == 2
+    assert capsys.readouterr().err == "pgle: no/such: no such folder; check the path\n"
 
 
 def test_an_agent_finds_the_slow_collective_by_tools_alone(folder: Path) -> None:

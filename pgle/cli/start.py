@@ -127,4 +127,4 @@ def mcp_command(folder: Path) -> None:
     """
     from pgle.mcp import serve
 
-    serve(folder.resolve())
+    serve(folder)

@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     check_file(path)
     entries: list[Entry] = []
     warnings: list[str] = []
-    for number, line in enumerate(TextLines(path), 1):
+    for number, line in enumerate(TextLines(path, f"a history is JSON lines; {_OTHER}"), 1):
         if not line.strip():
             continue
         try:

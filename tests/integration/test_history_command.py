@@ -114,6 +114,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Captur
         (tmp_path / name).write_text("hello\n" * 200)
         assert run(["history", "show", "--file", str(tmp_path / name)]) == 2
         assert "is not a history of pgle" in capsys.readouterr().err
+    (tmp_path / "b.sqlite").write_bytes(b"SQLite format 3\0" + bytes(999))
+    assert run(["history", "show", "--file", str(tmp_path / "b.sqlite")]) == 2
+    assert "is not text; a history is JSON lines; choose another --file" in capsys.readouterr().err
 
 
 def test_runs_in_other_units_and_runs_without_steady_steps_are_not_kept(

@@ -120,9 +120,10 @@ def test_a_missing_module_is_named(capsys, tmp_path):
     assert "no such file" in refused(capsys, tmp_path / "step.mlir")
 
 
-def test_a_file_of_another_kind_is_named_without_what_a_parser_tripped_over(capsys, testdata):
-    said = refused(capsys, testdata / "nsys_synthetic" / "synthetic_cases.sqlite")
-    assert said.endswith("neither StableHLO nor HLO; dump modules with JAX_DUMP_IR_TO=DIR\n")
+def test_a_file_of_another_kind_is_named_as_it_was_typed(capsys, testdata, tmp_path):
+    (tmp_path / "link.sqlite").symlink_to(testdata / "nsys_synthetic" / "synthetic_cases.sqlite")
+    said = refused(capsys, tmp_path / "link.sqlite")
+    assert said.endswith("link.sqlite: neither StableHLO nor HLO; dump modules with JAX_DUMP_IR_TO=DIR\n")
 
 
 def test_a_folder_of_dumps_is_rehearsed_by_its_largest_module(programs, rehearse):

@@ -209,7 +209,9 @@ class Compiler:
         reply = self._ask(request, folder, on_phase)
         dumps.check_disk(folder)
         if error := reply.get("user_error"):
-            raise UserError(error["what"], where=error["where"] or request.module, remedy=error["remedy"])
+            is_module = error["where"] in ("", str(request.module.resolve()))
+            where = request.module if is_module else error["where"]  # the module as it was given
+            raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:
             raise dumps.crash(reply["crashed"], folder / dumps.LOG, request.flags)
         if "xla_error" in reply:

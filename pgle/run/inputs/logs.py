@@ -32,8 +32,8 @@ class TextLines:
     ``.gz`` and ``.xz`` are unpacked.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, remedy: str = "give a log, CSV or JSON lines") -> None:
+        self.path, self.remedy = path, remedy
 
     def has_more_than(self, lines: int) -> bool:
         """Whether there are more lines than so many; counts line feeds, a hundred times faster than reading."""
@@ -44,10 +44,9 @@ class TextLines:
         return count > lines
 
     def __iter__(self) -> Iterator[str]:
-        remedy = "give a log, CSV or JSON lines"
         with open_bytes(self.path) as file:
             if not is_text(file.peek(HEAD_BYTES)[:HEAD_BYTES]):
-                raise UserError("is not text", where=self.path, remedy=remedy)
+                raise UserError("is not text", where=self.path, remedy=self.remedy)
             text = io.TextIOWrapper(file, "utf-8-sig", errors="replace")
             lines = characters = 0
             while line := text.readline(LONGEST_LINE):
@@ -55,7 +54,7 @@ class TextLines:
                 lines, characters = lines + 1, characters + len(line)
                 if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
                     what = f"its first {MANY_LINES:,} lines are next to empty"
-                    raise UserError(what, where=self.path, remedy=remedy)
+                    raise UserError(what, where=self.path, remedy=self.remedy)
                 while len(line) == LONGEST_LINE and not line.endswith("\n"):
                     line = text.readline(LONGEST_LINE)
 
