@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.xla.flags.catalogue import Effect, Setting, catalogue, effects_of, known_in
-from pgle.xla.flags.lint import Lint
-from pgle.xla.flags.presets import Preset
-from pgle.xla.flags.text import Finding
+
+if TYPE_CHECKING:
+    from pgle.xla.flags.lint import Lint
+    from pgle.xla.flags.presets import Preset
+    from pgle.xla.flags.text import Finding
 
 TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 RECORD = "record"  # the section of `setting_page` that the first screen has too

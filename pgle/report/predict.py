@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pgle.errors import printable, shown
-from pgle.files import AnyPath
 from pgle.next import typed
 from pgle.report import step, text
 from pgle.report.page import figures, html, value
@@ -18,11 +18,14 @@ from pgle.report.step import parts_of
 from pgle.report.timeline import Panel, panel_of, timeline
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import PAGE_FILES, UNKNOWN, following, launch_of
-from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.compare import ExposedGroup, in_one, placements
-from pgle.schedule.predict import Prediction, Uncertain
-from pgle.schedule.program import Breakdown, Timeline
-from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
+    from pgle.run.predict import Predicted, PredictRequest, TargetFrom
+    from pgle.schedule.predict import Prediction, Uncertain
+    from pgle.schedule.program import Breakdown, Timeline
+    from pgle.xla.hlo.module import Module
 
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
 PREDICTED = "Times are predictions of pgle's schedule simulator. docs/rehearse.md says how far to trust them."

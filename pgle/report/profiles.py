@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.carry import By
 from pgle.costs.profile.value import Cost, CostKind, Origin, most_skewed
 from pgle.errors import many, printable, some
 from pgle.next import CONVERT, typed
@@ -154,11 +153,12 @@ def convert_document(result: Conversion) -> dict[str, object]:
 
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
 _BY = {
-    By.STRUCTURE: "structure: itself and its neighbours",
-    By.NAME: "name, opcode, shape and content",
-    By.SHAPE: "shapes and place",
-    By.SCALED: "another size or kernel: scaled (estimated)",
+    "structure": "structure: itself and its neighbours",
+    "name": "name, opcode, shape and content",
+    "shape": "shapes and place",
+    "scaled": "another size or kernel: scaled (estimated)",
 }
+"""By `By`, which needs numpy."""
 MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
 _SUMS = "costs (count) | sum (time)"
 
@@ -253,8 +253,8 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
 def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()) -> Page:
     """How much of the profile's time was carried, how each cost was matched, and the rest."""
     rows: list[tuple[Value, ...]] = []
-    for by in By:
-        rows += _sums((_BY[by],), (match.cost for match in carried.matches if match.by is by))
+    for by, how in _BY.items():
+        rows += _sums((how,), (match.cost for match in carried.matches if match.by == by))
     of = len(carried.matches) + len(carried.left)
     left = f"{many(len(carried.left), 'instruction')} without a counterpart (--section left)."
     lists = (
@@ -278,6 +278,8 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
 
 def carry_document(carried: Carried, written: Written) -> dict[str, object]:
     """``pgle.carry/1``."""
+    from pgle.costs.profile.carry import By
+
     return {
         "written": written,
         "carried": len(carried.matches),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -15,7 +15,9 @@ from pgle.errors import many, printable, shown, some
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Table, Value, table
-from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
+
+if TYPE_CHECKING:
+    from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
 
 MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
 ROWS, MODULES, CHANGES = 10, 8, 12  # costs, modules and changes on the first screen

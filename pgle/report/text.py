@@ -17,7 +17,7 @@ from enum import Enum
 from os import PathLike
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import table
 from rich.cells import cell_len
@@ -26,8 +26,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, cut, named, one_line, printable, shown
-from pgle.files import Progress
-from pgle.run.compiler.compile import OnPhase, Phase
+
+if TYPE_CHECKING:
+    from pgle.files import Progress
+    from pgle.run.compiler.compile import OnPhase, Phase
 
 GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from pgle.costs.profile.coverage import MOST_OFF, Coverage, ModuleCoverage, Share
 from pgle.costs.profile.value import CostKind, Fault, Origin, join_name, split_name
 from pgle.errors import cut, many, shown, some
 from pgle.next import quoted, word_of
@@ -17,6 +17,9 @@ from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone
 from pgle.report.show import conversion_section, ranks_given
 from pgle.xla.log.evidence import LIGHT_SPEED
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.coverage import Coverage, ModuleCoverage  # numpy, which `confirm` does without
 
 GAPS_SHOWN = 3  # on the first screen
 INVALID_SHOWN = 8
@@ -120,6 +123,8 @@ def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) 
 
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
+    from pgle.costs.profile.coverage import Share
+
     counts = {"instructions": module.count, "collectives": module.collectives}
     times = {
         "sum of costs": Share(module.time.covered, module.step_us),
@@ -180,6 +185,8 @@ def _short(name: str) -> str:
 
 def _off(module: ModuleCoverage) -> Iterator[str]:
     """Costs that their instructions cannot have; a profile that fails is of another program in any case."""
+    from pgle.costs.profile.coverage import MOST_OFF
+
     if module.implausible:
         first, others = module.implausible[0], len(module.implausible) - 1
         cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)

@@ -16,18 +16,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.errors import UserError, choices
 from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops, owner
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.lookup import LookupTable
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
@@ -271,7 +273,7 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(len(trace.instructions), -1, dtype=np.int32)
-    table = None if program.hlo is None else LookupTable(program.hlo, lhs_module)
+    table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in program.instructions:
@@ -311,6 +313,12 @@ def _file_by_guess(name: str) -> Filed | str:
         return "control flow"
     bare = strip_remat(name)
     return Filed(bare, kind, trace_name="" if bare == name else name)
+
+
+def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
+    from pgle.costs.profile.lookup import LookupTable  # slow to import: a conversion without HLO does without
+
+    return LookupTable(module, lhs_module)
 
 
 def _file(table: LookupTable, name: str) -> Filed | str:
