@@ -35,7 +35,7 @@ from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import ComputationSchedule, LhsSchedule, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
 
 T = TypeVar("T")
 Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
@@ -96,9 +96,9 @@ class RehearsalResult:
         return None if self.schedule is None else _once(read_schedule_dump, self.schedule)
 
     @property
-    def believed(self) -> Mapping[str, ComputationSchedule]:
+    def believed(self) -> Mapping[str, Statistics]:
         """What it believed of every computation, loop bodies once; empty where it left no dump."""
-        return {} if self.lhs is None else self.lhs.computations
+        return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
 
 
 _READING = threading.Lock()
@@ -209,7 +209,7 @@ class Compiler:
         reply = self._ask(request, folder, on_phase)
         dumps.check_disk(folder)
         if error := reply.get("user_error"):
-            is_module = error["where"] in ("", str(request.module.resolve()))
+            is_module = error["where"] in (None, "", str(request.module.resolve()))
             where = request.module if is_module else error["where"]  # the module as it was given
             raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:

@@ -59,6 +59,14 @@ class Slot:
         return self.end_cycles - self.start_cycles
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The sums of one computation's schedule, in cycles."""
+
+    total_wasted_cycles: float  # in which nothing ran
+    total_cycles: float  # the length of the computation
+
+
 @dataclass(frozen=True)
 class ComputationSchedule:
     """The schedule of one computation; bodies of loops count once.
@@ -70,19 +78,14 @@ class ComputationSchedule:
     slots: Mapping[str, Slot]  # by instruction name, in schedule order
 
     @cached_property
-    def total_wasted_cycles(self) -> float:
-        """Cycles in which nothing ran."""
+    def statistics(self) -> Statistics:
+        """Its sums."""
         wasted = busy_until = 0.0
         for slot in self.slots.values():
             if slot.start_cycles > busy_until + _NOISE:
                 wasted += slot.start_cycles - busy_until
             busy_until = max(busy_until, slot.end_cycles)
-        return wasted
-
-    @property
-    def total_cycles(self) -> float:
-        """The length of the computation."""
-        return max((slot.end_cycles for slot in self.slots.values()), default=0.0)
+        return Statistics(wasted, max((slot.end_cycles for slot in self.slots.values()), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ def base(testdata: Path) -> RehearsalRequest:
 
 def believed(schedule: Path | None) -> list[tuple[str, dict[str, Slot]]]:
     assert schedule is not None
-    found = read_schedule_dump(schedule).computations.values()
-    return sorted((computation.name, dict(computation.slots)) for computation in found)
+    found = read_schedule_dump(schedule).computations.items()
+    return sorted((name, dict(computation.slots)) for name, computation in found)
 
 
 def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
