@@ -99,7 +99,7 @@ class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
 class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
     """The timeline that moves; a page has one at most."""
 
-    data: str  # what its script draws, as `pgle.report.timeline.perfetto` writes it
+    data: str  # what its script draws, as `pgle.report.timeline` writes it
     text: str  # the same for a terminal, Markdown and readers without JavaScript
 
 
