@@ -67,7 +67,7 @@ verify: $(RUN)/profile.pbtxt $(RUN)/baseline/steps.jsonl  ## Check that the prof
 	scripts/verify.sh
 compare: verify $(RUN)/baseline/steps.jsonl $(RUN)/perf/steps.jsonl  ## Step times: baseline against perf
 	scripts/compare.sh
-tune: $(RUN)/profile.pbtxt  ## Search for flags by the measured costs, then all stages again under them
+tune: $(RUN)/profile.pbtxt  ## Search for flags by the measured costs, then all stages under what it found
 	scripts/tune.sh
 rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile, no GPU needed
 	scripts/rehearse.sh

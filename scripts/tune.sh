@@ -1,6 +1,8 @@
 #!/bin/sh
-# Flags that, with the profile of $RUN, make $CMD faster; then all stages again under them. Done stages are skipped.
+# Flags that, with the profile of $RUN, make $CMD faster; if there are some, all stages under them.
 set -eu
+[ -f "$RUN/tuned/report.json" ] || "${PGLE:-pgle}" tune "$RUN" -o "$RUN/tuned"
+[ -f "$RUN/tuned/flags.txt" ] || exit 0
 # shellcheck disable=SC2086  # CMD is a command line
-exec "${PGLE:-pgle}" run --tune --run-dir "$RUN" --capture "${CAPTURE:-auto}" --mode "${MODE:-sync}" \
-    --target "${TARGET:-h100}" --devices "${DEVICES:-4}" -- $CMD
+exec "${PGLE:-pgle}" run --run-dir "$RUN-tuned" --capture "${CAPTURE:-auto}" --mode "${MODE:-sync}" \
+    --target "${TARGET:-h100}" --devices "${DEVICES:-4}" --flags-file "$RUN/tuned/flags.txt" -- $CMD

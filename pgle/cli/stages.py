@@ -13,7 +13,6 @@ from pgle.cli.help import command
 from pgle.cli.paths import FOLDER, PATH, SHARE, leave_stdout
 
 if TYPE_CHECKING:
-    from pgle.run.stages.pipeline import PipelineRequest
     from pgle.run.stages.stage import StageRequest
 
 
@@ -36,12 +35,11 @@ def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, *
 @command(
     *opt.STAGE, opt.MODE, opt.WINDOW, *opt.BOUNDS,
     opt.option("--fail-slower", "Bound on a slowdown.", "SHARE", SHARE, default="1%"),
-    opt.flag("--tune tunes", "Then search for flags, and run all stages again under them."),
     *opt.PAGE,
 )  # fmt: skip
 @click.pass_context
 def run_command(
-    ctx: click.Context, /, mode: Any, force: bool, fail_slower: float, tunes: bool, **options: Any
+    ctx: click.Context, /, mode: Any, force: bool, fail_slower: float, **options: Any
 ) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
@@ -52,7 +50,6 @@ def run_command(
 
     \b
     pgle run -- python train.py --config x
-    pgle run --tune -- python train.py       # then 'pgle tune' by the measured costs, and the same under its flags
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
@@ -64,8 +61,6 @@ def run_command(
     stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
     request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
-    if tunes:
-        ctx.exit(_run_tuned(request, ctx.meta["pgle.as_json"]))
     if ctx.meta["pgle.as_json"]:
         result = run_pipeline(request, say)
         warnings: tuple[str, ...] = ()
@@ -75,27 +70,6 @@ def run_command(
         stages.show_end(result)
         warnings = stages.warnings
     return api.answer("run", result, report.run_page(result, warnings), report.run_document(result), result.good)
-
-
-def _run_tuned(request: PipelineRequest, as_json: bool) -> int:
-    """`--tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from functools import partial
-
-    from pgle.report import stages as report
-    from pgle.report.text import say
-    from pgle.report.tune import searching
-    from pgle.run.stages.simulated import SimulatedBackEnd
-    from pgle.run.tune import TuneRequest
-    from pgle.run.tuned_run import run_and_tune
-
-    run, search = request.stage.run.path, partial(searching, TuneRequest.budget)
-    if as_json:
-        report.show_tuned_run_json(found := run_and_tune(request, say, search), run)
-        return 0 if found.good else 1
-    with report.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
-        found = run_and_tune(request, stages.announce, search, lambda part: report.show_part(part, run, stages))
-    report.show_tuned_run(found, run)
-    return 0 if found.good else 1
 
 
 @command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)

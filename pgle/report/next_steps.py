@@ -136,17 +136,6 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     return (typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),)
 
 
-def after_tuning(run: RunDirectory, found: Comparison) -> Commands:
-    """What `pgle run --tune` leads to: `run` is the experiment under the flags that were found."""
-    if found.verdict != "faster":
-        return (next_command.report_or_analyze(run),)
-    if found.simulated:
-        first = RunDirectory(run.path.parents[1])
-        there = first.path.with_name(f"{first.path.name}-gpu")
-        return next_command.report_or_analyze(run), next_command.launch_of(first).on_gpus().line("run", there, "--tune")
-    return (typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile),)
-
-
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
     run = RunDirectory(Path(str(profile)).parent)
     return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None

@@ -1,4 +1,4 @@
-"""An experiment: a stage, `pgle auto`, all stages and `pgle run --tune`, as pages and as JSON."""
+"""An experiment: a stage, `pgle auto`, and all stages, as pages and as JSON."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from pgle.costs.profile.coverage import Coverage
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import compare, text
-from pgle.report.next_steps import after_stages, after_tuning
-from pgle.report.page import figures, terminal
+from pgle.report.next_steps import after_stages
+from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.profiles import costs_line
-from pgle.report.text import console, live, warn
+from pgle.report.text import live
 from pgle.report.verify import USE_TONES, main_lines, use_line
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import RunDirectory, free
@@ -29,12 +26,8 @@ from pgle.run.inputs.next_command import Launch, by_every_rank, following
 from pgle.run.stages.auto import AutoResult, used
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
-from pgle.run.tuned_run import TUNED, UNDER_NEW_FLAGS, TunedRun
 from pgle.trace.table import SIMULATED as NO_GPU
 from pgle.xla.flags.presets import MEASURES_ALONE
-
-if TYPE_CHECKING:
-    from pgle.run.tune import Tuning
 
 SIMULATED = "Simulated: no GPU was measured."
 
@@ -182,7 +175,7 @@ class Stages:
     """
 
     def __init__(self, *, simulated: bool) -> None:
-        self._simulated, self._what = simulated, ""
+        self._simulated = simulated
         self._stage, self._again, self._since = "", "", 0.0
         self._running = ExitStack()
         self._warnings: dict[str, None] = {}
@@ -200,8 +193,6 @@ class Stages:
     def announce(self, line: str) -> None:
         """What `run_pipeline` announces: a stage that begins, again and why, or that is skipped."""
         self._running.close()
-        if line.startswith(UNDER_NEW_FLAGS):
-            self._what, line = "tuned ", line.removeprefix(UNDER_NEW_FLAGS)
         name, _, why = line.partition(": ")
         if name not in STAGES:
             text.say(line)
@@ -244,7 +235,7 @@ class Stages:
 
     def _head(self) -> str:
         number = f"[{STAGES.index(self._stage) + 1}/{len(STAGES)}] "
-        return f"{self._what}{number}{self._stage:<{max(map(len, STAGES))}}  "
+        return f"{number}{self._stage:<{max(map(len, STAGES))}}  "
 
     def _print(self, line: str) -> None:
         if text.quiet:
@@ -261,7 +252,7 @@ def _covered(coverage: Coverage) -> float:
     return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
 
 
-def run_page(result: Pipeline, warnings: Sequence[str] = (), *, next_step: bool = True) -> Page:
+def run_page(result: Pipeline, warnings: Sequence[str] = ()) -> Page:
     """Whether the step got faster with the profile; first of all whether XLA found and used it."""
     verdict, tone = _verdict(result)
     found, notes = result.comparison, []
@@ -278,7 +269,7 @@ def run_page(result: Pipeline, warnings: Sequence[str] = (), *, next_step: bool 
         tone=tone,
         notes=tuple(notes),
         sections=sections,
-        next=_next(result) if next_step else (),
+        next=_next(result),
         warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
     )
 
@@ -317,43 +308,3 @@ def run_document(result: Pipeline) -> dict[str, object]:
         "ran": [item.request.stage for item in result.stages],
         "warnings": result.warnings,
     }
-
-
-def show_part(part: StageResult | Conversion | Coverage | Pipeline | Tuning, run: Path, stages: Stages) -> None:
-    """A part of `pgle run --tune`, as it ends."""
-    if isinstance(part, Pipeline):
-        stages.show_end(part)
-        terminal.show(run_page(part, stages.warnings, next_step=False))
-    elif isinstance(part, StageResult | Conversion | Coverage):
-        stages.show(part)
-    else:
-        from pgle.report.tune import tune_page, write_pages
-
-        page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
-        terminal.show(page if part.proof is None else replace(page, next=()))
-    sys.stdout.flush()
-
-
-def show_tuned_run(found: TunedRun, run: Path) -> None:
-    """The comparison of the experiment under the new flags with the first, and what to do next."""
-    warn(found.warnings)
-    if found.second is None or found.comparison is None:
-        return
-    console().print("\nWith the profile both times: under the new flags against before them", style="bold")
-    following = after_tuning(found.second.run, found.comparison)
-    terminal.show(compare.comparison_page(found.comparison, found.checks, following))
-
-
-def show_tuned_run_json(found: TunedRun, run: Path) -> None:
-    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
-    from pgle.report import tune
-
-    out = run / TUNED
-    more: dict[str, object] = {
-        "ok": found.good,
-        "tune": tune.document(found.tuning, out, tune.write_pages(found.tuning, out)),
-        "tuned": found.second and run_document(found.second),
-        "tuned_comparison": found.comparison and compare.document(found.comparison, found.checks),
-    }
-    text.show("pgle.run/1", {**run_document(found.first), **more})
-    warn(found.warnings)

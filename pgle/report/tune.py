@@ -1,4 +1,4 @@
-"""A search for flags: one live line while it runs, its answer as a page and as JSON; and `pgle run --tune`."""
+"""A search for flags: one live line while it runs, its answer as a page and as JSON."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.directory.directory import RunDirectory
 
 TRACE = "nsys_synthetic/synthetic_cases.sqlite"
 FOLDERS = [["init", "slurm", "-o"], ["tune", "x.mlir", "-o"], ["rehearse", "x.mlir", "-o"], ["doctor", "--run-dir"],
@@ -89,13 +88,3 @@ def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
         assert run([*words, *program]) == 2
         assert "the CUDA plugin of jax is not installed" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
-
-
-def test_a_folder_that_a_search_cannot_write_into_is_refused_before_the_experiment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (RunDirectory(Path("runs/default")).path / "tuned/mine").mkdir(parents=True)
-    assert run(["run", "--tune", "--capture", "jax", "--", "touch", "ran"]) == 2
-    assert "runs/default/tuned: is not an empty directory" in capsys.readouterr().err
-    assert not Path("ran").exists()

@@ -137,7 +137,6 @@ def after_results(run: RunDirectory) -> Iterator[str]:
         for simulated in (False, True):
             yield from report.after_comparison(compared(verdict, simulated))
             yield from report.after_comparison(compared(verdict, simulated, *inside))
-            yield from report.after_tuning(RunDirectory(run.path / "tuned/run"), compared(verdict))
     yield from report.after_stages(run, None)
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):

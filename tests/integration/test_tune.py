@@ -75,27 +75,6 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "out" / "search.json").exists()
 
 
-@pytest.mark.minutes
-def test_an_experiment_is_tuned_by_its_measured_costs_and_run_again_under_what_was_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ring = Path(__file__).parents[2] / "benchmarks" / "programs" / "ring.py"
-    program = [sys.executable, str(ring), "--devices", "4", "--compile-only"]
-    options = ["--run-dir", str(tmp_path / "run"), "--capture", "simulated", "--devices", "4"]
-    code = run(["run", "--tune", *options, "--json", "--", *program])
-    found = json.loads(capsys.readouterr().out)
-    assert code == (0 if found["ok"] else 1)
-    assert found["tune"]["costs_are"] == "estimated"  # what a simulated GPU measures is no measurement
-    assert (tmp_path / "run" / "tuned" / "search.json").exists()
-    assert (found["tuned"] is None) == (found["tune"]["verdict"] != "better")
-    if found["tuned"]:
-        assert found["tuned"]["used"]
-        assert found["tuned_comparison"]["verdict"] in ("faster", "same", "undecided")
-    again = [str(tmp_path / "run"), "-o", str(tmp_path / "again"), "--budget", "1", "--json"]
-    assert run(["tune", *again]) == 0
-    assert json.loads(capsys.readouterr().out)["step_us"]["pgle"] == pytest.approx(found["tune"]["step_us"]["pgle"])
-
-
 def test_a_memory_limit_that_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--memory-limit", "much"]) == 2
     assert "say 70GiB" in capsys.readouterr().err
