@@ -123,7 +123,7 @@ def _answers(function: Callable[P, R]) -> Callable[P, R]:
 def convert(
     inputs: Paths, output: StrPath | None = None, *, hlo: Paths = (), module: str = "auto", stat: str = "median",
     collective_stat: str = "median", complete: str | None = None, fingerprint_names: bool = False,
-    all_executions: bool = False, executor: str = "processes", force: bool = False,
+    all_executions: bool = False, force: bool = False,
 ) -> Answer[Conversion]:  # fmt: skip
     """Turn traces into a cost profile, as `pgle convert`.
 
@@ -137,7 +137,6 @@ def convert(
         complete: fill gaps with estimates for this GPU.
         fingerprint_names: write ``fingerprint::name``, so that other modules ignore the costs.
         all_executions: keep warm-up and truncated executions.
-        executor: where large inputs are read: ``processes`` of this machine, or ``dask://HOST:PORT``.
         force: overwrite.
     """
     from pgle.costs.measure.measured import AggregateOptions
@@ -156,7 +155,6 @@ def convert(
         options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
         target=complete,
         fingerprint_names=fingerprint_names,
-        executor=executor,
         force=force,
     )
     with progress("reading traces") as advance:
@@ -417,7 +415,7 @@ def scale(
     profile: StrPath | None = None, measured_on: StrPath | None = None, flags: Sequence[str] = (),
     devices_per_host: int | None = None, network_gb_s: float | None = None,
     measured_us: Mapping[int, float] | None = None, choose: str | None = None, quiet_s: float = 20.0,
-    executor: str = "processes", output: StrPath | None = None, cached: bool = True,
+    output: StrPath | None = None, cached: bool = True,
 ) -> Answer[Scaling]:  # fmt: skip
     """Predict a step at sizes that you do not have, as `pgle scale`.
 
@@ -433,7 +431,6 @@ def scale(
         measured_on: HLO dump that the profile was measured on; None: from its run directory, else the first row.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
-        executor: where rows are made: ``processes`` of this machine, or ``dask://HOST:PORT``.
         output: folder for rows and page; None: a temporary one, which stays.
     """
     from tempfile import TemporaryDirectory
@@ -456,7 +453,7 @@ def scale(
             words, sizes, out, vary=vary or {}, fit=fit, target=target, per_host=devices_per_host, unfit=unfit,
             network_gb_s=network_gb_s, profile=None if profile is None else Path(profile),
             measured_on=None if measured_on is None else Path(measured_on).resolve(), measured=measured_us or {},
-            flags=tuple(flags), choose=choose, quiet_s=quiet_s, executor=executor, cached=cached,
+            flags=tuple(flags), choose=choose, quiet_s=quiet_s, cached=cached,
         )  # fmt: skip
         with report.making(len(sizes)) as on_row:
             found = scale(request, on_row)

@@ -164,8 +164,6 @@ def _measured(text: str) -> dict[int, float]:
     *opt.FLAGS,
     opt.CHOOSE,
     opt.QUIET,
-    opt.option("--executor", "Where rows are made: processes of this machine, or a Dask cluster.",
-               "processes|dask://HOST:PORT", default="processes", show_default=False),
     opt.cache("Keep and reuse compilations."),
     opt.option("-o --output", "Folder for rows and page; the same again goes on.  [default: temporary]", "DIR", FOLDER),
     *opt.PAGE,

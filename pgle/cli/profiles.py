@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     opt.flag("--fingerprint-names", "Write fingerprint::name, so that other modules ignore the costs."),
     opt.flag("--all-executions", "Keep warm-up and truncated executions."),
     opt.option("--complete", "Fill gaps, with estimates for this GPU (h100, a100, …).", "TARGET"),
-    opt.option("--executor", "Where large inputs are read: processes of this machine, or a Dask cluster (pip install "
-           "'pgle[dask]').", "processes|dask://HOST:PORT", default="processes"),
     opt.FORCE, *opt.PAGE,
     computes=True,
 )  # fmt: skip
@@ -41,7 +39,6 @@ def convert_command(**options: Any) -> Answer[Any]:
     pgle convert report.nsys-rep -o profile.pbtxt --hlo dump/
     pgle convert rank*.sqlite --hlo dump/ -o profile.pbtxt
     pgle convert logdir/ -o profile.pb
-    pgle convert shared/rank*.sqlite --executor dask://head:8786 -o profile.pbtxt
     """
     return api.convert(**options)
 

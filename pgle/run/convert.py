@@ -15,7 +15,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
 from pgle.run.inputs.traces import read_traces, run_dirs
-from pgle.run.process.process import PROCESSES, executor
+from pgle.run.process.process import executor
 from pgle.xla.hlo.dumps import read_dumps
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class ConvertRequest:
     fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
     target: str | None = None  # GPU whose estimates fill the gaps; None leaves gaps
     force: bool = False  # overwrite
-    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.process.process` says it
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:
     """Read, measure and write."""
     _check_output(request)
-    trace = read_traces(request.inputs, where=request.executor, progress=progress)
+    trace = read_traces(request.inputs, progress=progress)
     measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
     profiles = _profiles(measured, request)
     written = write_profiles(profiles, force=request.force, inputs=(*request.inputs, *request.hlo))
@@ -193,7 +192,7 @@ def merge_files(
     if len(paths) < MANY or os.cpu_count() == 1:
         merged = merge(map(_read, labelled), options)
     else:
-        with executor(PROCESSES, READERS) as pool:
+        with executor(READERS) as pool:
             merged = merge(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
     (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
     return merged, written

@@ -26,7 +26,6 @@ OTHERWISE = {
     "devices-per-host": "the module may say it",
     "target": "analyze takes what the HLO says",
     "file": "of flags, of history",
-    "executor": "of large inputs, or of sizes",
     "name": "given, or searched for",
     "hardware": "given, or searched for",
     "pattern": "refers to compare",

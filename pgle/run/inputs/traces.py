@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
-from pgle.run.process.process import PROCESSES, executor
+from pgle.run.process.process import executor
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ EXPORT_SUFFIXES = (".sqlite", ".db")
 PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them faster than they start
 
 
-def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: Progress | None = None) -> Trace:
-    """The activities of all inputs as one table; large inputs are read in parallel, by the `executor` at `where`.
+def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
+    """The activities of all inputs as one table; large inputs are read by several processes.
 
     Args:
         paths: nsys reports, exports, xplane files, profiler log directories, run directories.
@@ -36,14 +36,13 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
 
     given = [file for path in paths for file in _files_of(path)]
     files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
-    if where == PROCESSES and len(files) == 1:
+    if len(files) == 1:
         read = [_read(files[0], progress)]
-    elif where == PROCESSES and not _is_long(files):
+    elif not _is_long(files):
         read = _counted(map(_read, files), len(files), progress)
     else:
-        with executor(where, len(files)) as pool:
-            anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
-            read = _counted(pool.map(_read, anywhere), len(files), progress)
+        with executor(len(files)) as pool:
+            read = _counted(pool.map(_read, files), len(files), progress)
     trace = without_repeats(combine(read))
     if len(files) == len(given):
         return trace

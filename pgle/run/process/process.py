@@ -1,4 +1,4 @@
-"""Children: the user's command as if it ran alone, and work on many files, in processes or on a Dask cluster."""
+"""Children: the user's command as if it ran alone, and work on many files in processes."""
 
 from __future__ import annotations
 
@@ -251,29 +251,13 @@ def _in_foreground() -> bool:
         return False
 
 
-PROCESSES = "processes"
-DASK = "dask://"
-CONNECT_S = 10  # seconds for which a scheduler may not answer
-
-
 @contextmanager
-def executor(where: str, tasks: int) -> Iterator[Executor]:
-    """An executor for so many tasks: `PROCESSES`, one for each core and no more than tasks; or ``dask://HOST:PORT``.
+def executor(tasks: int) -> Iterator[Executor]:
+    """An executor for so many tasks: processes, one for each core and no more than tasks.
 
     An exception that leaves the block ends the running ones, and drops the others. A submitted function must be
-    importable (a function of a module, no lambda), and return values are pickled. Workers of a cluster need pgle and
-    see the same file system.
+    importable (a function of a module, no lambda), and return values are pickled.
     """
-    is_dask = where.startswith(DASK) and where != DASK
-    if where != PROCESSES and not is_dask:
-        what = "is neither 'processes' nor dask://HOST:PORT"
-        raise UserError(what, where=f"--executor {where}", remedy="name the scheduler")
-    with _dask(where) if is_dask else _processes(tasks) as pool:
-        yield pool
-
-
-@contextmanager
-def _processes(tasks: int) -> Iterator[Executor]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -288,7 +272,7 @@ def _processes(tasks: int) -> Iterator[Executor]:
             yield pool
     except BrokenProcessPool:
         what = f"one of {workers} processes was killed, most likely for memory"
-        remedy = "give fewer or smaller inputs at a time; pgle convert: or --executor dask://HOST:PORT"
+        remedy = "give fewer or smaller inputs at a time"
         raise UserError(what, remedy=remedy) from None
     except BaseException:  # what was begun would be waited for
         for worker in multiprocessing.active_children():
@@ -316,39 +300,3 @@ def _blank_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextmanager
-def _dask(where: str) -> Iterator[Executor]:
-    try:
-        from distributed import CancelledError, Client, KilledWorker
-        from distributed.comm.core import CommClosedError
-    except ImportError:
-        raise UserError("needs Dask", where=f"--executor {where}", remedy="pip install 'pgle[dask]'") from None
-    try:
-        client = Client(where.replace(DASK, "tcp://"), timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError):
-        remedy = "is the scheduler running there, and may this machine reach it?"
-        raise UserError("no Dask scheduler answers", where=where, remedy=remedy) from None
-    try:
-        if not client.scheduler_info()["workers"]:
-            raise UserError("the cluster has no workers", where=where, remedy="start some: dask worker HOST:PORT")
-        try:
-            client.run(os.chdir, Path.cwd())  # a command and its files may be named from here
-        except OSError:
-            remedy = "start pgle in a folder that they share"
-            raise UserError(f"the workers do not see {Path.cwd()}", where=where, remedy=remedy) from None
-        yield client.get_executor(pure=False)
-    except KilledWorker:
-        what, remedy = (
-            "a worker of the cluster was killed, most likely for memory",
-            "give its workers more: --memory-limit",
-        )
-        raise UserError(what, where=where, remedy=remedy) from None
-    except ModuleNotFoundError as error:
-        what = f"the cluster's workers have no module {error.name}"
-        raise UserError(what, where=where, remedy="install the same pgle there") from None
-    except (CancelledError, CommClosedError):
-        raise UserError("the cluster went away", where=where, remedy="start it again") from None
-    finally:
-        client.close(timeout=CONNECT_S)

@@ -29,7 +29,7 @@ from pgle.run.capture.captured import (
 from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler, RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.process.process import PROCESSES, ended, last_line
+from pgle.run.process.process import ended, last_line
 from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
 from pgle.scale.grow import bases, grown
 from pgle.scale.plan import Trial, UnfitError, filled
@@ -68,7 +68,6 @@ class ScaleRequest:
     flags: tuple[str, ...] = ()
     choose: str | None = None
     quiet_s: float = 20.0
-    executor: str = PROCESSES
     cached: bool = True
 
     @property

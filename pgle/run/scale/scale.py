@@ -50,7 +50,7 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
         remedy = f"add {min(missing)} to --devices"
         raise UserError(f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy)
     record = Record(request.out, _about(request))
-    with executor(request.executor, len(wanted)) as pool:
+    with executor(len(wanted)) as pool:
         making = _Making(request, pool, record, on_row)
         rows = making.fitted(wanted) if request.fit else making.rows(wanted)
     return Scaling(request, rows, answer(rows, request.measured), request.hardware, record.resumed)
