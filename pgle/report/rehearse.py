@@ -222,7 +222,6 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     return (
         Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
         Prose(result.verdict.proof, code=True),
-        Prose(f"Worth a job? {result.worth}"),
         table("schedule | LHS expects exposed (time) | compile time (time)", rows),
         Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
         *(Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled),
@@ -293,7 +292,6 @@ def document(result: Rehearsal) -> dict[str, object]:
         "costs_are": result.costs_are,
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
-        "worth": result.worth,
         "verdict": verdict(result)[0],
         "next": "\n  ".join(advice(result)),
         "warnings": result.warnings,

@@ -32,7 +32,6 @@ _TITLES = {
     Fault.NAME: "names that match nothing",
     Fault.DONE: "costs of a -done",
     Fault.LOOP: "costs of whole loops",
-    Fault.MASKED: "costs hidden by the cost of a start",
 }
 
 

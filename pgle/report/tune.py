@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgle.errors import cut, some
+from pgle.errors import cut
 from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
@@ -23,11 +23,10 @@ from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Scheduled, Tuning
-from pgle.schedule.compare import Placement, Reason, in_one, placements, reasons
+from pgle.schedule.compare import Placement, in_one, placements
 from pgle.tune.search import LITTLE, Trial, best, fits, holds_up, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
-SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
 VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
 _PLAIN = re.compile(r"[\w=.,:/+ -]*", re.ASCII)  # what a shell leaves alone between double quotes
 
@@ -221,24 +220,12 @@ def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
-    """The flags, and the changes of the program that hide the rest; the largest saving first."""
-    step, actions = max(found.tuned.prediction.step_us, 1e-9), []
-    if found.proof is not None:
-        judged = found.proof.judged
-        why = f"shorter in {judged.won} of {judged.of} variations of the costs"
-        actions.append(Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
-    helped: dict[str, list[Reason]] = {}
-    room = 1 - found.tuned.prediction.ceiling.step_us / step
-    left = reasons(found.tuned.module, _placed(found, found.tuned), SEVERAL)
-    for item in left if found.verdict != "cannot-tell" else ():
-        helped.setdefault(item.help, []).append(item)
-    for help_, items in helped.items():
-        kinds = some(dict.fromkeys(item.kind for item in items), 2)
-        share = min(sum(item.exposed_us for item in items) / step, room)
-        why = f"{kinds}: {items[0].why}"
-        actions.append(Action(help_[:1].upper() + help_[1:], share, why, find=items[0].name))
-    actions = [action for action in actions if (action.saves or 0.0) >= LITTLE]
-    return tuple(sorted(actions, key=lambda action: -(action.saves or 0.0)))
+    """The flags, if there are some that help enough."""
+    if found.proof is None or -found.proof.judged.mean < LITTLE:
+        return ()
+    judged = found.proof.judged
+    why = f"shorter in {judged.won} of {judged.of} variations of the costs"
+    return (Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])),)
 
 
 def why_next(found: Tuning) -> str:
@@ -379,7 +366,6 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "coverage": proof and proof.coverage,
         "less_memory": proof and proof.in_less,
         "whole_against_trial": proof and proof.change,
-        "reasons": reasons(found.pgle.module, found.collectives),
         "written": proof.written if proof else (),
         "page": page,
         "jaxlib": found.jaxlib,

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.value import CostKind, Fault, Origin, join_name, split_name
+from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
 from pgle.errors import cut, many, shown, some
 from pgle.next import quoted, word_of
 from pgle.report import text
@@ -112,9 +112,6 @@ def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) 
         weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
         yield Section("gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12)))
-    heading = "Names of an instruction of another opcode or shape; XLA would take them"
-    others = ((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
-    yield Section("mismatches", heading, (table("name | cost (time) | in the profile | in the module", others),))
     unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
     rows = ((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
     yield Section("unused", "Costs that no module uses", (table("name | cost (time) | why", rows),))
@@ -136,13 +133,12 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     ):
         yield table(heads, ((name, share.covered, share.total, share.value) for name, share in shares.items()))
     yield Prose(f"Names: {_AGAINST[module.against]}.")
-    yield Prose(_basis(module))
     if module.filled_in:
         how = "simulated, estimated, or those of an instruction of the same shape"
         yield Prose(f"{module.filled_in:,} of these costs are not measured: {how}.")
     others = [item for item in coverage.modules if not item.is_main]
     if others:
-        shared = sum(bool(item.count.covered or item.mismatches) for item in others)
+        shared = sum(bool(item.count.covered or item.mismatched) for item in others)
         yield Prose(f"The profile has names of instructions of {shared} of {many(len(others), 'other module')}.")
 
 
@@ -151,15 +147,6 @@ _AGAINST = {
     "scheduling names": "the HLO's scheduling names",
     "final names": "those of the final HLO (this dump has no scheduling names)",
 }
-
-
-def _basis(module: ModuleCoverage) -> str:
-    parts = []
-    if module.basis.get(Origin.SAME_SHAPE):
-        parts.append(f"{module.basis[Origin.SAME_SHAPE]:,} from the same shape")
-    if module.basis.get(Origin.ESTIMATED):
-        parts.append(f"{module.basis[Origin.ESTIMATED]:,} estimated ({module.estimated_for})")
-    return f"Times of gaps: {', '.join(parts)}." if parts else ""
 
 
 def _gaps(module: ModuleCoverage, most: int) -> Table:
@@ -171,8 +158,7 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
         if module.fallback == LIGHT_SPEED and not gap.is_mismatch:
             assumed = "model"
         weight = gap.weight_us / module.time.total if module.time.total else None
-        hint = gap.hint or ("name of another instruction" if gap.is_mismatch else "")
-        rows.append((shown(gap.name), gap.cost_us, assumed, weight, shown(hint)))
+        rows.append((shown(gap.name), gap.cost_us, assumed, weight, shown(gap.hint)))
     heads = "instruction without a cost | takes, estimated (time) | XLA assumes (time) | weight (share) | hint"
     return table(heads, rows, shown=most)
 
@@ -222,7 +208,6 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
 
 
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
-    log = module.log
     return {
         **text.picked(module, "name=module fingerprint program_id source main=is_main names_from=against"),
         "coverage": text.picked(
@@ -231,13 +216,10 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
         ),
         "totals": text.picked(
             module,
-            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us "
-            "weights_from=basis estimated_for",
+            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us",
         ),
-        "names": text.picked(module, "own=own_names bare=bare_names other_fingerprint=other_names"),
         "missing": [gap.name for gap in module.gaps],
-        **text.picked(module, "unchecked filled_in gaps mismatched=mismatches xla_takes_gaps_for=fallback"),
-        "xla_log": log and {"found": log.found, "missing": len(log.missing), "idle": len(log.idle)},
+        **text.picked(module, "unchecked filled_in gaps xla_takes_gaps_for=fallback"),
         "hints": [_filled(hint, profile, module) for hint in module.hints],
     }
 

@@ -124,7 +124,7 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         wanted=round(fit.count.total),
         time_coverage=fit.time.value,
         kept_share=fit.kept_share,
-        mismatched=len(fit.mismatches),
+        mismatched=fit.mismatched,
     ).judged_by(request.bounds)
     main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
     return replace(verdict, main=main, modules=(main, *verdict.modules[1:]))
@@ -230,7 +230,7 @@ def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
         wanted=round(fit.count.total),
         time_coverage=fit.time.value,
         kept_share=fit.kept_share,
-        mismatched=len(fit.mismatches),
+        mismatched=fit.mismatched,
     )
 
 

@@ -37,7 +37,7 @@ from pgle.run.process.environment import (
     memory_fraction,
     user_flags,
 )
-from pgle.schedule.compare import Move, Placement, compare_placements, judge_gain, placements
+from pgle.schedule.compare import Move, Placement, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.flags.catalogue import known_in, release
 from pgle.xla.flags.presets import LHS, SOL
@@ -207,7 +207,6 @@ class Rehearsal:
     moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
     profile: Path  # the profile that was given to XLA
-    worth: str  # one sentence: is PGLE worth a job, and why
     warnings: tuple[str, ...]  # one line each
     tune: str = ""  # the command that looks for flags
     measure: str = ""  # the command that measures the program
@@ -296,7 +295,6 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        worth=_judgement(request.setting, verdict, baseline, profiled, moves, costs_are),
         warnings=(
             *request.setting.warnings,
             *given.warnings,
@@ -309,18 +307,6 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             *_of_both(baseline, profiled),
         ),
     )
-
-
-def _judgement(
-    setting: Setting, verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str
-) -> str:
-    """Is PGLE worth a job? Schedules of no step, or for which XLA did not take the profile, say nothing about it."""
-    if setting.no_step:
-        return f"Cannot tell: {setting.no_step}."
-    if moves and verdict.verdict is not ProfileUse.USED:
-        used = "used only a part of" if verdict.verdict is ProfileUse.PARTLY_USED else "did not use"
-        return f"Cannot tell: XLA {used} the profile here ({verdict.why})."
-    return judge_gain(baseline.prediction, profiled.prediction, moves, costs_are)
 
 
 def _has_default(request: RehearseRequest) -> bool:

@@ -1,22 +1,18 @@
-"""Two schedules of one program: where each puts its collectives, which is faster, whether a profile pays, and why
-collectives stay exposed.
-"""
+"""Two schedules of one program: where each puts its collectives, and why collectives stay exposed."""
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pgle.schedule.predict import Gain, Prediction, gain
-from pgle.schedule.program import FREE, Stream, Timeline
+from pgle.schedule.predict import Prediction
+from pgle.schedule.program import Stream, Timeline
 from pgle.trace.table import distinct
 from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
-from pgle.xla.hlo.module import Computation, Instruction, Module
-from pgle.xla.hlo.names import lhs_names, loops
+from pgle.xla.hlo.module import Computation, Module
+from pgle.xla.hlo.names import lhs_names
 
 BLOCK = 4096  # instructions that are looked at together
 
@@ -209,86 +205,11 @@ models are 1 to 2 %, and null results are common (see docs)."""
 MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behind is the answer
 
 
-def judge_gain(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
-    """The sentence; it says where the costs are not measured.
-
-    Args:
-        costs_are: ``measured``, ``estimated`` or ``mixed``.
-    """
-    step = baseline.step_us
-    gained = gain(baseline, profiled)
-    copies = baseline.timeline.breakdown.exposed_copy_us
-    exposed = _exposed_share(baseline)
-    what = "exposed communication" if copies == 0 else "exposed communication and host copies"
-    by = "" if costs_are == "measured" else f" ({costs_are} costs)"
-    if baseline.lower_bound or profiled.lower_bound:
-        return f"Cannot tell: the program has a loop of unknown length, of which one iteration is counted{by}."
-    change = in_percent(gained)
-    if gained.share >= LEAST_GAIN and gained.idle_share > gained.share / 2:
-        return (
-            f"Cannot tell: the step gets {change} shorter, but {gained.idle_share:.1%} are time in which nothing runs, "
-            f"the model's noise; exposed time goes from {exposed:.1%} to {_exposed_share(profiled):.1%} of the "
-            f"step{by}."
-        )
-    if gained.share >= LEAST_GAIN and gained.low < 0:
-        return f"Cannot tell: the step gets {change} shorter, and the range reaches below zero{by}."
-    if gained.share >= LEAST_GAIN:
-        moved = sum(move.moved for move in moves)
-        copies_us = copies - profiled.timeline.breakdown.exposed_copy_us
-        hidden = f"{copies_us:.0f} µs more of the host copies hide"
-        others = hidden if copies_us > 0 else "no collective moves, but other instructions do,"
-        reason = f"the profile moves {moved} of {len(moves)} collectives" if moved else others
-        return f"Yes: {reason} and the step gets {change} shorter{by}."
-    if gained.share <= -LEAST_GAIN:
-        return (
-            f"No: with true costs the greedy scheduler does worse here, the step gets {-gained.share:.1%} longer{by}."
-        )
-    if not moves and not baseline.timeline.breakdown.copy_us:
-        return "No: the program has no collective that could be hidden."
-    if exposed < LEAST_GAIN:
-        return f"No: only {exposed:.2%} of the step is {what} without a profile{by}."
-    before = [move.before for move in moves if move.before is not None]
-    kept = _share([item for item in before if item.kept_by], baseline)
-    if kept > 0.5:
-        flag = next(item.kept_by for item in before if item.kept_by)
-        return f"No: {flag} keeps {kept:.0%} of the {what} synchronous, whatever the profile says{by}."
-    stuck = stuck_share(baseline, before)
-    if stuck > MOSTLY:
-        return (
-            f"No: {exposed:.1%} of the step is {what}, but {stuck:.0%} of it has nothing independent to hide behind, "
-            f"so no profile hides it{by}."
-        )
-    room = max(0.0, (step - baseline.ceiling.step_us) / step)
-    small = f"the profile {'shortens the step by only' if gained.share > 0 else 'lengthens the step by'} "
-    small += f"{abs(gained.share):.2%}"
-    result = "the profile does not change the step time" if abs(gained.share) < 5e-5 else small
-    return f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, but {result}{by}."
-
-
 def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
     """The part of a schedule's exposed time, of its placements, that no other order of its instructions hides."""
-    return _share([item for item in placed if item.reason == NOTHING_INDEPENDENT], prediction)
-
-
-def _exposed_share(prediction: Prediction) -> float:
-    """The share of the step in which only collectives or copies run."""
-    found = prediction.timeline.breakdown
-    return (found.exposed_communication_us + found.exposed_copy_us) / max(found.step_us, 1e-9)
-
-
-def in_percent(gained: Gain) -> str:
-    """A gain and its range: ``3.1% (1.6 … 3.1%)``."""
-    if gained.high - gained.low < 5e-4:
-        return f"{gained.share:.1%}"
-    known = f"as measured on {gained.samples} launches" if gained.samples else "as on two other jobs"
-    low, high = f"{100 * gained.low:.1f}", f"{gained.high:.1%}"
-    return f"{gained.share:.1%} (range {low} … {high}; kernels that hide collectives run slower, {known})"
-
-
-def _share(placements: Sequence[Placement], baseline: Prediction) -> float:
-    """The part of the exposed time that is theirs; no more than all, where collectives overlap each other."""
-    exposed = baseline.exposed_us + baseline.timeline.breakdown.exposed_copy_us
-    return min(sum(item.exposed_us for item in placements) / max(exposed, 1e-9), 1.0)
+    exposed_us = prediction.exposed_us + prediction.timeline.breakdown.exposed_copy_us
+    stuck_us = sum(item.exposed_us for item in placed if item.reason == NOTHING_INDEPENDENT)
+    return min(stuck_us / max(exposed_us, 1e-9), 1.0)  # collectives may overlap each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,117 +259,3 @@ def in_one(placed: Iterable[Placement]) -> tuple[ExposedGroup, ...]:
 
 def _exposed_us(placement: Placement | None) -> float:
     return 0.0 if placement is None else placement.exposed_us
-
-
-SHOWN = 3
-FAR = 2_000  # instructions that are looked at for the nearest one with a name of the program
-
-_BACKWARD = "transpose("  # in the names that jax gives the instructions of a backward pass
-_GRADIENTS = (
-    "accumulate gradients over micro-batches, so that the next one's compute hides this one's reduction, or give the "
-    "optimizer's update of other weights to overlap it"
-)
-_PARTIAL_SUMS = (
-    "gather the weights of that product before it, or shard them along a dimension that it does not sum over "
-    "(jax.lax.with_sharding_constraint), so that no partial sums travel"
-)
-_WEIGHTS = "gather a layer's weights while the layer before computes (a scan over layers with pipelined all-gathers)"
-_HALVES = "split the batch in two halves whose layers alternate, so that one computes while the other communicates"
-_TOKENS = "split the tokens in two halves, so that one's experts compute while the other's tokens travel"
-_NOTHING: Mapping[str, str] = {
-    "all-reduce": _HALVES,
-    "reduce-scatter": _GRADIENTS,
-    "all-gather": _HALVES,
-    "all-to-all": _TOKENS,
-    "ragged-all-to-all": _TOKENS,
-    "collective-permute": "take more micro-batches, and send the one before while this one computes",
-}
-_GROUPS = "put it and the compute into one scheduling group (jax.experimental.scheduling_groups)"
-_BYTES = "send fewer bytes (a narrower type, a larger batch on each device), since the compute next to it is too short"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One collective that stays exposed."""
-
-    name: str  # when LHS ran
-    kind: str  # ``all-gather`` …
-    exposed_us: float  # of the step, all executions together
-    why: str  # in words
-    made_by: str  # what makes its operand, in the program's words with the source line; empty where nothing says so
-    needed_by: str  # the first that needs its result; empty: the step returns it
-    loop: str  # the loop around it with its iterations; empty if absent
-    help: str  # what change of the program would help
-
-
-def reasons(module: Module, placed: Iterable[Placement], count: int = SHOWN) -> tuple[Reason, ...]:
-    """The collectives that stay exposed, the most exposed first."""
-    names = lhs_names(module)
-    dones = {pair.start: pair.done for pair in async_pairs(module)}
-    starts = {names.get(item.name, item.name): item for item, _ in walk_collectives(module)}
-    worst = sorted((item for item in placed if item.reason), key=lambda item: -item.exposed_us)[:count]
-    return tuple(_reason(module, item, starts[item.name], dones) for item in worst if item.name in starts)
-
-
-def _reason(module: Module, placed: Placement, start: Instruction, dones: Mapping[str, str]) -> Reason:
-    inside = module.computations[start.computation].instructions
-    items = {item.name: item for item in inside}
-    users: dict[str, list[str]] = {}
-    for item in inside:
-        for operand in item.operands:
-            users.setdefault(operand, []).append(item.name)
-    made = _nearest(module, start.operands, items, lambda item: item.operands)
-    done = dones.get(start.name, start.name)
-    needed = _nearest(module, users.get(done, ()), items, lambda item: users.get(item.name, ()))
-    around = loops(module, start.name)
-    loop = "" if not around else f"{around[-1][0]} × {around[-1][1] or 'unknown'}"
-    return Reason(
-        name=placed.name,
-        kind=placed.kind,
-        exposed_us=placed.exposed_us,
-        why=placed.reason,
-        made_by="" if made is None else in_words(made),
-        needed_by="" if needed is None else in_words(needed),
-        loop=loop,
-        help=_help(placed, made, needed, bool(around)),
-    )
-
-
-def _nearest(
-    module: Module,
-    first: Iterable[str],
-    items: Mapping[str, Instruction],
-    following: Callable[[Instruction], Iterable[str]],
-) -> Instruction | None:
-    """The nearest instruction that computes and has a name of the program."""
-    seen, queue = set(first), deque(first)
-    while queue and len(seen) < FAR:
-        item = items.get(queue.popleft())
-        if item is None:
-            continue
-        if item.op_name and item.opcode not in FREE and collective_kind(module, item) is None:
-            return item
-        new = [name for name in following(item) if name not in seen]
-        seen.update(new)
-        queue.extend(new)
-    return None
-
-
-def in_words(item: Instruction) -> str:
-    """An instruction in the program's words: its operation without the name of the jitted function, and its line."""
-    operation = re.sub(r"^(jit|pjit|pmap)\([^)]*\)/", "", item.op_name)
-    return f"{operation} at {item.source.rpartition('/')[2]}" if item.source else operation
-
-
-def _help(placed: Placement, made: Instruction | None, needed: Instruction | None, looped: bool) -> str:
-    if placed.kept_by:
-        return f"leave out {placed.kept_by}"
-    if placed.reason != NOTHING_INDEPENDENT:
-        return _BYTES if placed.independent_us < placed.cost_us else _GROUPS
-    if placed.kind == "all-gather" and made is None:
-        return _WEIGHTS
-    if placed.kind == "reduce-scatter" and made is not None and _BACKWARD not in made.op_name:
-        return _PARTIAL_SUMS
-    if placed.kind == "all-reduce" and needed is None and not looped:
-        return _GRADIENTS
-    return _NOTHING.get(placed.kind, _HALVES)

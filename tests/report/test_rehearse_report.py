@@ -9,7 +9,7 @@ import pytest
 
 from pgle.report import rehearse
 from pgle.report.rehearse import advice, verdict
-from pgle.schedule.compare import Move, Placement, judge_gain
+from pgle.schedule.compare import Move, Placement
 
 
 def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo") -> Any:
@@ -41,23 +41,13 @@ def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str =
 
 
 @pytest.mark.parametrize(
-    ("independent_us", "worth", "following"),
-    [
-        (
-            0.0,
-            "nothing independent to hide behind, so no profile hides it",
-            "No order of these instructions hides it",
-        ),
-        (90.0, "perfect overlap would save 39.0%", "Another order saves at most 39.0 %"),
-    ],
+    ("independent_us", "following"),
+    [(0.0, "No order of these instructions hides it"), (90.0, "Another order saves at most 39.0 %")],
 )
 def test_where_nothing_is_independent_flags_that_make_other_instructions_are_named_and_else_room(
-    independent_us: float, worth: str, following: str
+    independent_us: float, following: str
 ) -> None:
-    result = rehearsed(independent_us)
-    prediction = result.profiled.prediction
-    assert worth in judge_gain(prediction, prediction, result.moves, "measured")
-    why, command = advice(result)
+    why, command = advice(rehearsed(independent_us))
     assert following in why
     assert command == "pgle tune step.hlo"
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.compare import Placement, reasons
 from pgle.schedule.predict import Prediction, predict
 from pgle.tune.moves import MIB, Axis, Flags, axes, by_exposure
 from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, nothing_to_gain, search, without_one
@@ -267,22 +266,6 @@ def test_a_preset_is_tried_without_flags_of_kinds_that_the_program_lacks() -> No
     (first,) = [a for a in axes(program("all-reduce", looped=True), "0.12.0.1", ()) if a.name == "preset fsdp"]
     assert "xla_gpu_pipeline_all_reduce" in first.settings[0]
     assert not [flag for flag in first.settings[0] if "all_gather" in flag or "reduce_scatter" in flag]
-
-
-@pytest.mark.parametrize(
-    ("made_by", "helps"),
-    [("transpose(jvp(Model))/dot_general", "accumulate gradients"), ("jvp(Model)/logits/dot_general", "weights of")],
-)
-def test_only_what_the_backward_pass_makes_is_reduced_as_a_gradient(made_by: str, helps: str) -> None:
-    shape = Shape("bf16", (64, 64))
-    x, w = (Instruction(name, "parameter", shape, "e") for name in "xw")
-    product = Instruction("d", "dot", shape, "e", ("x", "w"), op_name=f"jit(step)/{made_by}")
-    items = (x, w, product, Instruction("r", "reduce-scatter", shape, "e", ("d",)))
-    module = Module("m", 1, "", "e", {"e": Computation("e", items, "r")}, True, num_partitions=8)
-    placed = Placement("r", "reduce-scatter", True, 0, 0.0, 100.0, 100.0, 0.0)
-    (found,) = reasons(module, [placed])
-    assert found.made_by == made_by
-    assert helps in found.help
 
 
 def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:

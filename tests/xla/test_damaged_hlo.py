@@ -11,7 +11,6 @@ from pgle.errors import UserError
 from pgle.xla.collectives import walk_collectives
 from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.log.evidence import checker_counts
 
 FOLDER = Path(__file__).parents[2] / "testdata" / "hlo" / "jax-0.12.0.1" / "collectives"
 FILES = {path.name.removesuffix(".xz"): lzma.decompress(path.read_bytes()) for path in sorted(FOLDER.glob("*.xz"))}
@@ -44,7 +43,6 @@ def test_damage_never_surprises(folder: Path, data: st.DataObject) -> None:
         return
     assert lhs_names(module).keys() <= module.instructions.keys()
     assert len(list(walk_collectives(module))) <= len(schedulable(module)) + len(module.instructions)
-    assert checker_counts(module, ()).found == 0
     for item in module.walk():
         assert owner(module, item.name) in module.instructions
         loops(module, item.name)

@@ -7,10 +7,8 @@ and shape, a name that now belongs to another instruction is a mismatch and no c
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from math import isfinite
 
 from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
@@ -29,11 +27,10 @@ from pgle.costs.profile.value import (
 )
 from pgle.errors import UserError
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
-from pgle.xla.collectives import is_done, stem
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import owner
 from pgle.xla.hlo.schedule_dump import LhsSchedule
-from pgle.xla.log.evidence import T_SHIRT_SIZES, CheckerCounts, assumed_us, checker_counts, fallback_of
+from pgle.xla.log.evidence import T_SHIRT_SIZES, assumed_us, fallback_of
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
 from pgle.xla.targets import Hardware
 
@@ -53,17 +50,7 @@ class Gap:
     basis: Origin | None  # the source of `cost_us`; None if absent
     assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
     is_mismatch: bool = False  # the profile has the name, for another instruction
-    hint: str = ""  # where its cost may have gone, a clause; empty where nothing is known
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A cost whose name belongs to an instruction of another opcode or shape in this module."""
-
-    name: str
-    cost_us: float
-    profile_op: str
-    module_op: str
+    hint: str = ""  # where its cost went, or what the profile has instead, a clause; empty where nothing is known
 
 
 MOST_OFF, HEAVY = 30.0, 0.01
@@ -101,7 +88,9 @@ def _weighed(
         assumed = assumed_us(table.module, row.instruction) if taken is None else taken.cost_us
         weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
         is_mismatch = taken is not None and taken.is_valid
-        hint = "" if taken is None or is_mismatch else f"its cost is {taken.cost_us:g}"
+        hint = ""
+        if taken is not None:
+            hint = f"a cost of {taken.opcode} {taken.shape}" if is_mismatch else f"its cost is {taken.cost_us:g}"
         found.append(
             Gap(row.name, row.kind, row.opcode, row.shape, weight, cost_us, weigh(cost_us, row), basis, assumed,
                 is_mismatch, hint)
@@ -116,37 +105,6 @@ class Unused:
     name: str
     cost: Cost
     reason: str
-
-
-MAX_ALIKE = 2000  # unused names of one shape or stem that a gap is compared with; each takes microseconds
-_RENAMED = "a name of "
-
-
-class _NearNames:
-    """Finds unused costs that may belong to a gap."""
-
-    def __init__(self, unused: Sequence[Unused]) -> None:
-        self.names = {item.name for item in unused}
-        self.by_shape: dict[tuple[str, str], list[str]] = defaultdict(list)
-        self.by_stem: dict[str, list[str]] = defaultdict(list)
-        for item in unused:
-            if item.reason.startswith(_RENAMED):
-                continue  # it is known whose name it is
-            if item.cost.shape:
-                self.by_shape[item.cost.opcode, item.cost.shape].append(item.name)
-            self.by_stem[stem(item.cost.name)].append(item.name)
-
-    def hint(self, gap: Gap, run_time_names: Iterable[str]) -> str:
-        """Its run-time name, an unused cost of the same shape, or of a similar name; empty without any."""
-        run_time = next((name for name in run_time_names if name in self.names), None)
-        if run_time is not None:
-            return f"in the profile as {run_time}"
-        if same := self.by_shape.get((gap.opcode, gap.shape)):
-            return f"same shape: {get_close_matches(gap.name, same[:MAX_ALIKE], 1, 0)[0]}"
-        stems = {stem(gap.name), stem(gap.name).replace("-start", "")}
-        alike = [name for one in sorted(stems) for name in self.by_stem.get(one, ())]
-        close = get_close_matches(gap.name, alike[:MAX_ALIKE], 1, 0.6)
-        return f"near: {close[0]}" if close else ""
 
 
 def _unused(
@@ -177,7 +135,7 @@ def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modu
     if re.search(r"-done(\.\d+)*$", cost.name):
         return "a done; XLA looks up its start"
     if cost.name in renamed:
-        return f"{_RENAMED}{renamed[cost.name]} at run time"
+        return f"a name of {renamed[cost.name]} at run time"
     for module in modules:
         inside = owner(module, cost.name)
         if inside is not None and inside != cost.name:
@@ -185,9 +143,6 @@ def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modu
         if inside is not None:
             return "not scheduled, or free"
     return "no instruction of that name"
-
-
-GAPS_WITH_NEAR_NAMES = 200  # gaps, heaviest first, for which similar names are looked for; nobody reads more
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,21 +176,18 @@ class ModuleCoverage:
     costs: Mapping[str, Cost]  # what XLA finds, by the name when LHS ran, whatever it is worth
     step_us: float  # time of one execution, gaps as estimated
     lost_us: float  # weight of collectives without a cost
-    basis: Mapping[str, int]  # instructions by the source of their cost: ``profile``, ``same-shape``, ``estimated``
-    estimated_for: str  # the GPU of the estimates, empty where none was needed
     filled_in: int  # covered by costs that nobody measured
-    gaps: tuple[Gap, ...]  # without a cost, heaviest first; mismatches are among them
-    mismatches: tuple[Mismatch, ...]  # names that belong to another instruction
+    gaps: tuple[Gap, ...]  # without a cost, heaviest first
     unchecked: int  # covered names of which the profile knows neither opcode nor shape
-    own_names: int  # costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others
-    bare_names: int
-    other_names: int
+    is_of_others: bool  # every cost is under another fingerprint
     implausible: tuple[Implausible, ...]  # covered by a cost that is far off the estimate, heaviest first
-    # asynchronous fusions and copies whose done has a cost; XLA adds it to the cost of the start
-    dones: tuple[str, ...]
-    log: CheckerCounts | None  # what XLA's accuracy checker would count; None without a schedule dump
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
     hints: tuple[str, ...] = ()  # what to do, each with a command
+
+    @property
+    def mismatched(self) -> int:
+        """Gaps whose name in the profile is of another opcode or shape."""
+        return sum(gap.is_mismatch for gap in self.gaps)
 
     @property
     def kept_share(self) -> float:
@@ -291,11 +243,11 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
     unused = _unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
-    near = _NearNames(unused)
+    names = {item.name for item in unused}
     done = []
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)
-        done.append(_with_hints(marked, table, near) if marked.is_main or marked.count.covered else marked)
+        done.append(_with_hints(marked, table, names) if marked.is_main or marked.count.covered else marked)
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
     return Coverage(tuple(done), unused, profile_findings(profile), tuple(_warnings(done[0], dumps)), profile.warnings)
 
@@ -327,9 +279,6 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     gaps = _weighed(table, covered, missed, estimate)
     covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
     step_us = covered_us + sum(gap.total_us for gap in gaps)
-    basis = {str(origin): sum(gap.basis == origin for gap in gaps) for origin in FILLED}
-    dones = {item.name for item in table.module.walk() if is_done(item)}
-    prefixes = [cost.fingerprint for cost in profile.costs]
     annotated = any(row.instruction.scheduling_name for row in rows.values())
     by_dump = table.lhs_module is not None
     return ModuleCoverage(
@@ -344,21 +293,10 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
         ),
         costs=found, step_us=step_us, gaps=gaps,
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
-        basis={"profile": len(covered)} | {origin: count for origin, count in basis.items() if count},
-        estimated_for=hardware.name if basis[Origin.ESTIMATED] else "",
         filled_in=sum(cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()),
-        mismatches=tuple(
-            Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{row.opcode} {row.shape}")
-            for name, cost in lost.items()
-            if cost is not None and cost.is_valid and (row := rows[name])
-        ),
         unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
-        own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),
-        bare_names=prefixes.count(""),
-        other_names=sum(bool(prefix) and prefix != module.fingerprint for prefix in prefixes),
+        is_of_others=all(cost.fingerprint not in ("", module.fingerprint) for cost in profile.costs),
         implausible=_implausible(table, covered, step_us, hardware, estimate),
-        dones=tuple(name for name in effective if name in table.consulted and name in dones),
-        log=checker_counts(table.module, effective) if by_dump else None,
         fallback=fallback_of(module),
     )  # fmt: skip
 
@@ -382,31 +320,29 @@ def _implausible(
     return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _with_hints(item: ModuleCoverage, table: LookupTable, near: _NearNames) -> ModuleCoverage:
-    by_lhs_name: dict[str, list[str]] = {}
-    for run_time, name in table.run_time_names.items():
-        by_lhs_name.setdefault(name, []).append(run_time)
-    gaps = [
-        replace(gap, hint=gap.hint or near.hint(gap, by_lhs_name.get(gap.name, ())))
-        for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]
-    ]
-    full = replace(item, gaps=(*gaps, *item.gaps[GAPS_WITH_NEAR_NAMES:]))
+def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Collection[str]) -> ModuleCoverage:
+    found = {name: run_time for run_time, name in table.run_time_names.items() if run_time in unused}
+    gaps = (
+        replace(gap, hint=f"in the profile as {found[gap.name]}") if not gap.hint and gap.name in found else gap
+        for gap in item.gaps
+    )
+    full = replace(item, gaps=tuple(gaps))
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous))))
 
 
 def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
     """Remedies for what a module lacks, the likeliest cause first."""
-    if item.other_names and not item.own_names and not item.bare_names:
+    if item.is_of_others:
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
     is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
     if is_foreign:
-        also = f" ({len(item.mismatches)} names are of another opcode or shape there)" if item.mismatches else ""
+        also = f" ({item.mismatched} names are of another opcode or shape there)" if item.mismatched else ""
         yield (
             f"this profile was made by another program, flags or jax version{also}: profile this program with "
             f"'{PROFILE}'"
         )
     lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]
-    if any(gap.hint for gap in lost):
+    if any(gap.hint and not gap.is_mismatch for gap in lost):
         yield (
             f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
             "was on in the profile run, or DUMP has a schedule dump of the performance run"
@@ -422,7 +358,7 @@ def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
             "give its schedule dump in --hlo too (--xla_dump_latency_hiding_schedule=true), or profile with LHS on "
             f"('{PROFILE_SYNC}')"
         )
-    if item.mismatches and not is_foreign:
+    if item.mismatched and not is_foreign:
         yield (
             "names of another opcode or shape come from another program or another jax: profile this one again with "
             f"'{PROFILE}'"
@@ -434,13 +370,6 @@ def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
 def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str]:
     if main.unchecked:
         yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
-    if main.own_names + main.bare_names == 0 and main.other_names:
-        yield f"XLA takes nothing of it for {main.module}: every name carries another fingerprint"
-    if main.dones:
-        yield (
-            f"{len(main.dones)} costs are of dones of asynchronous fusions or copies (first {main.dones[0]}): XLA "
-            "adds each to the cost of its start; leave them out"
-        )
     dump = dumps.get(main.module)
     if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:
         yield (

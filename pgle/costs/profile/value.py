@@ -228,7 +228,6 @@ class Fault(StrEnum):
     NAME = "name"
     DONE = "done"
     LOOP = "loop"
-    MASKED = "masked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,6 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
     bare_groups: dict[bool, dict[str, Sequence[Cost]]] = {}
     findings: list[Finding] = []
-    masked: list[Finding] = []
     for fingerprint, own in [("", bare), *sorted(by_module.items())]:
         averages = _averages(own) or _averages(bare)
         if averages not in bare_groups:
@@ -260,7 +258,6 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
                 shared = bare_groups[averages].get(name, [])
                 groups[name] = sorted([*shared, *costs], key=lambda cost: position[id(cost)])
         findings += _merges(fingerprint, groups, averages)
-        masked += _masked(groups, bare_groups[averages], averages)
     for cost in profile.costs:
         if not 0 < cost.cost_us <= MAX_COST_US:
             findings += _value(cost)
@@ -269,7 +266,7 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     odd = [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual] if usual != stems else []
     for cost in {cost.full_name: cost for cost in odd}.values():
         findings += _name(cost)
-    return (*findings, *masked)
+    return tuple(findings)
 
 
 def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
@@ -331,22 +328,3 @@ def _name(cost: Cost) -> Iterator[Finding]:
     for _, fault, what in islice((item for item in _NAMES if item[0](cost)), 1):
         effective = cost.cost_us if fault is Fault.LOOP else None
         yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
-
-
-def _masked(
-    groups: Mapping[str, Sequence[Cost]], bare: Mapping[str, Sequence[Cost]], averages: bool
-) -> Iterator[Finding]:
-    """Costs under the name that an ``async-start`` wraps, if the start has a cost too: the start's counts."""
-    for name, costs in groups.items():
-        match = re.fullmatch(r"(.+)-start((?:\.\d+)*)", name) if "-start" in name else None
-        if match is None:
-            continue
-        start = _merged(name, costs, averages)
-        surely, perhaps = start.trace_name, match[1] + match[2]
-        known = next((other for other in (surely, perhaps) if other in groups or other in bare), None)
-        if known is None or known == name:
-            continue
-        wrapped = _merged(known, groups.get(known) or bare[known], averages)
-        condition = "" if known == surely else "if it is what that starts, "
-        what = f"{name} has a cost too; {condition}XLA uses the cost of the start"
-        yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)

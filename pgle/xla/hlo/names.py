@@ -178,8 +178,7 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command buffers and dones.
 
     XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
-    cost nothing): `pgle.xla.log.evidence.checker_counts` gives its very numbers. Those in `unscheduled_conditions`
-    may have a cost and can do without.
+    cost nothing). Those in `unscheduled_conditions` may have a cost and can do without.
     """
     scheduled = set(module.scheduled)
     items = (item for name in module.scheduled for item in module.computations[name].instructions)

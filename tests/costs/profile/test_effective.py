@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.profile.files import decode_profile, read_profile
-from pgle.costs.profile.value import Cost, Fault, Profile, effective_costs, effective_entries, profile_findings
+from pgle.costs.profile.value import Fault, Profile, effective_costs, effective_entries, profile_findings
 
 FP = "0123456789abcdef0123456789abcdef"
 
@@ -83,16 +83,6 @@ def test_what_remat_averages_is_found():
 )
 def test_odd_costs_and_names_are_found(name, cost_us, fault):
     assert [item.fault for item in profile_findings(profile_of((name, cost_us)))] == [fault]
-
-
-def test_a_start_masks_the_name_it_seems_to_wrap():
-    profile = profile_of(("reduce-scatter.4", 500), ("reduce-scatter-start.4", 3))
-    assert found(profile, Fault.MASKED) == [("reduce-scatter.4", (500, 3), 3)]
-
-
-def test_a_start_masks_the_name_it_had_in_the_trace():
-    costs = (Cost("all-gather-start", 3, trace_name="all-gather.25"), Cost("all-gather.25", 500))
-    assert found(Profile(costs), Fault.MASKED) == [("all-gather.25", (500, 3), 3)]
 
 
 def test_a_sound_profile_has_no_findings():
