@@ -26,7 +26,8 @@ from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import estimate_profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import Compiler
-from pgle.run.rehearse import DEFAULT_FRACTION, Setting
+from pgle.run.process.environment import DEFAULT_FRACTION
+from pgle.run.rehearse import RehearseRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import run_program
 from pgle.xla.flags.catalogue import Effect, public_record
@@ -102,8 +103,11 @@ class Bench:
     def step(self, compiler: Compiler, side: Side) -> Step:
         if side not in self.known:
             flags = (*self.flags, *_flag_of_jax(side.flags))
-            setting = Setting(self.module(side), (), self.python, flags, (), self.fraction)
-            request = setting.request(self.target, self.out / f"arm{len(self.known)}", topology=TOPOLOGY, flags=flags)
+            asked = RehearseRequest(
+                self.module(side), self.target, self.out / f"arm{len(self.known)}", self.python, topology=TOPOLOGY,
+                memory_fraction=self.fraction,
+            )  # fmt: skip
+            request = asked.compilation(flags)
             made = compiler.compile(request)
             if self.profiled:
                 module = made.scheduled if made.lhs is None else made.lhs.module

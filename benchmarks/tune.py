@@ -112,7 +112,6 @@ def speed(module: Path, out: Path) -> Iterator[str]:
         prepared(asked) as (_, given),
         open_bench(TuneRequest(**vars(given))) as bench,
     ):
-        bench.start()
         compiler = bench.session.compiler
         for what, settings in (
             ("other program", [{threshold: str(size << 20)} for size in (16, 8, 4, 2)]),

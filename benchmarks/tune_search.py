@@ -81,7 +81,6 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")
         with prepared(asked) as (_, given), open_bench(TuneRequest(**vars(given))) as bench:
-            bench.start()
             pgle = bench.pgle
             known: dict[str, Trial] = {}
 
@@ -95,7 +94,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
             ceiling = pgle.prediction.ceiling.step_us
             ours = search(
                 pgle.trial, ceiling, found, lambda settings: [attempt(flags) for flags, _ in settings],
-                budget=budget, memory_limit=None,
+                budget=budget,
             )  # fmt: skip
             runs = {"pgle tune": [gains(ours, pgle.trial, budget)]}
             for name, way in (("random", randomly), ("TPE", by_tpe)):

@@ -375,8 +375,7 @@ def tune(
     step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, output: StrPath, devices: int | None = None,
     target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
     network_gb_s: float | None = None, choose: str | None = None, quiet_s: float = 20.0, cached: bool = True,
-    budget: int = 20, time_limit_s: float | None = None, memory_limit_bytes: int | None = None, worlds: int = 20,
-    seed: int = 0,
+    budget: int = 20,
 ) -> Answer[Tuning]:  # fmt: skip
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
 
@@ -384,10 +383,6 @@ def tune(
         step: as of `rehearse`, and so are `args` to `cached`.
         output: folder for flags, profile, trials and page; a search that was stopped there continues.
         budget: trials at most.
-        time_limit_s: begin no trial after so long; None: no limit.
-        memory_limit_bytes: temporary device memory at most; None: no limit.
-        worlds: perturbed worlds to judge by.
-        seed: of the worlds.
     """
     from dataclasses import replace
 
@@ -397,14 +392,10 @@ def tune(
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with prepared(asked, resumes=begun) as (known, given):
-        request, out = TuneRequest(
-            **vars(given), budget=budget, time_limit_s=time_limit_s, memory_limit=memory_limit_bytes, worlds=worlds,
-            seed=seed,
-        ), given.out  # fmt: skip
-        with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
-            found = tune(request, on_trial=on_trial, on_phase=on_phase)
+        with report.searching(budget) as (on_trial, on_phase):
+            found = tune(TuneRequest(**vars(given), budget=budget), on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(known))
-        page = report.write_pages(found, out)
+        page, out = report.write_pages(found, given.out), given.out
     return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 
 

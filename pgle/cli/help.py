@@ -30,7 +30,7 @@ SECTIONS: dict[str, str] = {
     "max-memory-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
-    "Search": "budget time-limit memory-limit worlds seed",
+    "Search": "budget",
     "Output": "all section kind sort label html junit github shell force json quiet -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.

@@ -51,38 +51,18 @@ def predict_command(**options: Any) -> Answer[Any]:
 def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
 
-    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling; - reads stdin. FOLDER: a folder of
-    such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
-    program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the environment count. The exit
-    code is 1 if XLA did not use the profile.
+    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling. FOLDER: a folder of such dumps. RUN: a
+    run directory, with its module, measured profile, flags and GPU. COMMAND: a program. It runs on virtual CPU devices
+    until it has compiled its step. XLA_FLAGS of the environment count. The exit code is 1 if XLA did not use the
+    profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
     pgle rehearse step.mlir --profile profile.pbtxt --target a100 -o rehearsal
     pgle rehearse runs/a
-    cat step.hlo | pgle rehearse - --target b200
     pgle rehearse --devices 8 -- python train.py --config x
     """
     return api.rehearse(words, **options)
-
-
-def _size_bytes(text: str) -> int:
-    """Bytes of a size that a user wrote: ``70GiB``, ``8e10``."""
-    units = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-    found = re.fullmatch(r"\s*(\d*\.?\d+(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
-    size = float(found[1]) * units.get(found[2], 0) if found else 0
-    if not 0 < size < 1e18:
-        raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
-    return int(size)
-
-
-def _seconds(text: str) -> float:
-    """Seconds of a time that a user wrote: ``90s``, ``30m``, ``1.5h``."""
-    found = re.fullmatch(r"\s*(\d*\.?\d+)\s*(s|m|h)\s*", text.lower())
-    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-    if not 0 < seconds < 1e9:
-        raise UserError("is no time", where=f"--time-limit {text}", remedy="say 90s, 30m or 2h")
-    return seconds
 
 
 @command(
@@ -91,12 +71,6 @@ def _seconds(text: str) -> float:
     opt.CHOOSE,
     opt.QUIET,
     opt.option("--budget", "Trials at most.", default=20, type=click.IntRange(1)),
-    opt.option("--time-limit time_limit_s", "Begin no trial after so long, and prove the best so far: 90s, 30m, 2h.",
-               "TIME", _seconds),
-    opt.option("--memory-limit memory_limit_bytes", "Temporary device memory at most: 70GiB, 8e10.", "SIZE",
-               _size_bytes),
-    opt.option("--worlds", "Variations of the costs to judge by.", default=20, type=click.IntRange(1)),
-    opt.option("--seed", "Of the variations.", default=0, show_default=True),
     opt.cache("Keep and reuse compilations."),
     opt.option("-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True),
     *opt.PAGE,

@@ -22,7 +22,7 @@ from pgle.report.predict import (
 from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
-from pgle.run.rehearse import LHS_ON, Rehearsal, Setting, Side
+from pgle.run.rehearse import LHS_ON, Rehearsal, RehearseRequest, Side
 from pgle.schedule.compare import LEAST_GAIN, MOSTLY, groups, stuck_share
 from pgle.schedule.predict import Gain, gain
 from pgle.tune.search import NEAR_CEILING
@@ -44,18 +44,18 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     grouped = groups(result.moves)
     notes = (
         f"{LHS_WORDS}.",
-        *setting_notes(result.setting),
+        *setting_notes(result.request),
         *exposed_notes(grouped, result.profiled.prediction.step_us, ", without and with the profile"),
-        f"no step: {result.setting.no_step}" if result.setting.no_step else "",
+        f"no step: {result.request.no_step}" if result.request.no_step else "",
         "" if todo else why,
         f"Page: {near(picture)}" if picture is not None else "",
     )
-    compiled, assumed = result.baseline.compiled, " (assumed: --devices N)" if result.setting.assumed else ""
+    compiled, assumed = result.baseline.compiled, " (assumed: --devices N)" if result.request.assumed else ""
     return Page(
         title=f"pgle rehearse: {result.baseline.module.name}",
         identity=(
             compiled.module_name,
-            f"{compiled.num_devices} × {result.target.name}{assumed}",
+            f"{compiled.num_devices} × {result.request.target.name}{assumed}",
             f"jaxlib {compiled.jaxlib}",
             f"predicted from {result.costs_are} costs",
         ),
@@ -85,7 +85,7 @@ def write_pictures(result: Rehearsal) -> Path:
 def verdict(result: Rehearsal) -> tuple[str, Tone]:
     """The largest fact in one line with one number, and its tone."""
     prediction = result.profiled.prediction
-    if result.setting.no_step:
+    if result.request.no_step:
         return "Cannot tell: no training step was found", "bad"
     if not result.good:
         used = str(result.verdict.verdict).replace("-", " ")
@@ -119,7 +119,7 @@ def pays(result: Rehearsal) -> bool:
 
 def advice(result: Rehearsal) -> tuple[str, str]:
     """Why, and the command to type next."""
-    if result.setting.no_step:
+    if result.request.no_step:
         return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
@@ -205,11 +205,11 @@ def _hideable(result: Rehearsal) -> float:
     return min(_ceiling_saves(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
 
 
-def setting_notes(setting: Setting) -> list[str]:
+def setting_notes(asked: RehearseRequest) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
-    flags = [f"your flags: {some(map(quoted, setting.flags), 1)}"] if setting.flags else []
-    others = f"other modules: {some(setting.others, OTHERS)} (--choose NAME takes one)"
-    return [*flags, *([others] if setting.others else [])]
+    flags = [f"your flags: {some(map(quoted, asked.flags), 1)}"] if asked.flags else []
+    others = f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)"
+    return [*flags, *([others] if asked.others else [])]
 
 
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
@@ -232,8 +232,8 @@ def about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
     """The module, the target and the compiler of the schedules."""
     compiled = result.baseline.compiled
     return (
-        ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
-        ("your flags", " ".join(result.setting.flags) or "none"),
+        ("module", f"{result.request.module}, fingerprint {compiled.fingerprint}"),
+        ("your flags", " ".join(result.request.flags) or "none"),
         ("profile", f"{result.profile} ({result.costs_are})"),
         ("figures", f"predicted from {result.costs_are} costs; no GPU was used"),
     )
@@ -277,9 +277,10 @@ def document(result: Rehearsal) -> dict[str, object]:
             {"name": move.name, **{key: of and text.picked(of, _MOVE) for key, of in sides.items()}}
         )
     return {
-        "module": str(result.setting.module),
-        **text.picked(result.setting, "others flags"),
-        **text.picked(result, "target=target.name devices=baseline.compiled.num_devices baseline.compiled.jaxlib used"),
+        "module": str(result.request.module),
+        **text.picked(result.request, "others flags"),
+        **text.picked(result.baseline.compiled, "devices=num_devices jaxlib"),
+        **text.picked(result, "target=request.target.name used"),
         "modules": [text.picked(
             result, "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy"
         )],

@@ -22,9 +22,9 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
-from pgle.run.tune import LESS, OnTrial, Scheduled, Tuning
+from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
 from pgle.schedule.compare import Placement, in_one, placements
-from pgle.tune.search import LITTLE, Trial, best, fits, holds_up, judge
+from pgle.tune.search import LITTLE, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
@@ -61,7 +61,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         table=_sides(found),
         notes=(
             f"{VARIATIONS}.",
-            *setting_notes(found.request.setting),
+            *setting_notes(found.request),
             *(_record(found) if found.proof is not None else (why_next(found), *exposed)),
             f"Page: {near(picture)}" if picture is not None else "",
         ),
@@ -76,8 +76,8 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         warnings=(*found.refused, *found.warnings),
         tiles=tiles([(item.label, item.parts) for item in (schedules[-2], schedules[-1])], "predicted"),
         about=(
-            ("module", str(found.request.setting.module)),
-            ("your flags", " ".join(found.request.setting.flags) or "none"),
+            ("module", str(found.request.module)),
+            ("your flags", " ".join(found.request.flags) or "none"),
             ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled(found.tuned.trial)}"),
         ),
     )  # fmt: skip
@@ -98,8 +98,7 @@ def verdict(found: Tuning) -> tuple[str, Tone]:
     if found.verdict == "no-room":
         return f"No flags needed: hiding all communication would save {saved}", "good"
     if found.proof is None:
-        so_far = "" if found.complete else " so far"
-        return f"No better flags{so_far}; perfect overlap would save {saved}", "" if found.complete else "warn"
+        return f"No better flags; perfect overlap would save {saved}", ""
     judged, neither_us, trial = found.proof.judged, found.baseline.trial.step_us, found.tuned.trial
     words = f"These flags shorten the step by {figures.share(-judged.mean)} on average"
     words += f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
@@ -115,7 +114,7 @@ def exported(found: Tuning) -> str:
     """The line that sets the flags that were found, for a shell; empty: there are none."""
     if found.proof is None:
         return ""
-    words = (LHS_ON, *found.request.setting.flags, *_words(found.tuned.trial))
+    words = (LHS_ON, *found.request.flags, *_words(found.tuned.trial))
     text = " ".join(dict.fromkeys(words))
     return f'export XLA_FLAGS="{text}"' if _PLAIN.fullmatch(text) else f"export XLA_FLAGS={quoted(text)}"
 
@@ -197,7 +196,7 @@ def _proof(found: Tuning) -> Iterator[str]:
     head = "Compiled whole: XLA used the profile" if proof.used else "Not proven: XLA did not use enough of the profile"
     moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
     same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
-    yield f"{head}: {proof.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
+    yield f"{head}: {proof.use.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
     yield from (f"wrote {path}" for path in proof.written)
 
 
@@ -213,10 +212,10 @@ def _schedules(found: Tuning) -> list[Schedule]:
     ]  # fmt: skip
 
 
-def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
+def _placed(found: Tuning, side: Simulated) -> list[Placement]:
     if side is found.pgle:
         return list(found.collectives)
-    return list(placements(side.module, side.prediction.timeline, found.request.setting.flags).values())
+    return list(placements(side.module, side.prediction.timeline, found.request.flags).values())
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
@@ -232,19 +231,11 @@ def why_next(found: Tuning) -> str:
     """What the answer leads to, in a sentence or two."""
     if found.proof is not None:
         return "Profile again under these flags and compare on the GPUs: only that proves the gain."
-    if not found.complete:
-        return "The time limit ended the search. The same command with a longer --time-limit continues it."
     if found.verdict == "cannot-tell":
         return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
     saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling.step_us)
     if found.verdict == "no-room":
         return f"At most {saved} of the step could be hidden."
-    if (over := _over_limit(found)) is not None:
-        shorter, limit = judge(over.worlds_us, found.pgle.trial.worlds_us), found.request.memory_limit
-        return (
-            f"What helps does not fit --memory-limit {figures.size(limit)}: '{over.label}' saves "
-            f"{figures.share(-shorter.mean)} and needs {figures.size(over.temp_bytes)}. Raise the limit to continue."
-        )
     if (near_ := promising(found)) is not None:
         judged = judge(near_.worlds_us, found.pgle.trial.worlds_us)
         return (
@@ -281,34 +272,23 @@ def _measuring(found: Tuning, *flags: object) -> tuple[str, ...]:
 
 def promising(found: Tuning) -> Trial | None:
     """The best that is shorter by half a per cent on average, but not in enough worlds; None if absent."""
-    pgle, limit = found.pgle.trial, found.request.memory_limit
+    pgle = found.pgle.trial
     refused = tuple(line.partition(": ")[0] for line in found.refused)
     left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
-    within = [trial for trial in left if fits(trial, limit)]
     least_us, least_mean_us = ((1 - LITTLE) * (us or 0.0) for us in (pgle.step_us, pgle.mean_us))
-    good = [item for item in within if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
+    good = [item for item in left if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
     return min(good, key=lambda trial: trial.mean_us, default=None)
 
 
-def _over_limit(found: Tuning) -> Trial | None:
-    """The shortest that is accepted except for its memory; None if absent."""
-    pgle, limit = found.pgle.trial, found.request.memory_limit
-    return min(
-        (trial for trial in found.trials if holds_up(trial, pgle) and not fits(trial, limit)),
-        key=lambda trial: trial.mean_us,
-        default=None,
-    )
-
-
 @contextmanager
-def searching(budget: int, memory_limit: int | None = None) -> Iterator[tuple[OnTrial, OnPhase]]:
+def searching(budget: int) -> Iterator[tuple[OnTrial, OnPhase]]:
     """One live line on a search: trial k of n, the best so far, what compiles, and how long the rest takes."""
-    with live("starting XLA's compiler") as line, phases(line) as on_phase, announced(line, budget, memory_limit) as on:
+    with live("starting XLA's compiler") as line, phases(line) as on_phase, announced(line, budget) as on:
         yield on, on_phase
 
 
 @contextmanager
-def announced(line: Line, budget: int, memory_limit: int | None) -> Iterator[OnTrial]:
+def announced(line: Line, budget: int) -> Iterator[OnTrial]:
     """Counts trials on a line, and has it name the best; what compiles to a known program is no trial.
 
     If a signal ends the search, it names the best setting so far and how to continue.
@@ -321,14 +301,14 @@ def announced(line: Line, budget: int, memory_limit: int | None) -> Iterator[OnT
         if trial is pgle or trial.same_as or trial.label.startswith("without "):
             return
         line.done = min(line.done + 1, budget)
-        found = best(pgle, seen, memory_limit)
+        found = best(pgle, seen)
         line.best = "" if found is pgle else f"{_change(found, pgle)} ({cut(found.label, 40)})"
 
     try:
         yield announce
     except (KeyboardInterrupt, SystemExit):
         if seen:
-            found, pgle = best(seen[0], seen, memory_limit), seen[0]
+            found, pgle = best(seen[0], seen), seen[0]
             change = f"{' '.join(_words(found))}, {_change(found, pgle)} (predicted, not proven)"
             say(f"best so far: {'the profile alone' if found is pgle else change}")
             say("the trials are kept; run the same command again to continue")
@@ -355,14 +335,13 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
-        "complete": found.complete,
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
         **text.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,
         "not_modelled": found.tuned.prediction.not_modelled,
         "public": {name: effects_of(name, value) for name, value in tuned.flags.items()},
         "used": proof and proof.used,
-        "why": proof.why if proof else "",
+        "why": proof.use.why if proof else "",
         "coverage": proof and proof.coverage,
         "less_memory": proof and proof.in_less,
         "whole_against_trial": proof and proof.change,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import os
 import shutil
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,39 +13,31 @@ from pgle.costs.estimate.estimate import PARTITIONED_LATER, assumed_warnings, op
 from pgle.costs.measure.contention import Contention
 from pgle.costs.profile.files import encode_profile, profile_files, read_profile, sidecar, sidecar_path
 from pgle.costs.profile.lookup import LookupTable, estimate_profile
-from pgle.costs.profile.value import Profile, effective_costs
+from pgle.costs.profile.value import effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.ask.flag_probe import installed, lint_flags
-from pgle.run.ask.plugins import repair
-from pgle.run.capture.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step, partitioned
-from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult, devices_in
+from pgle.run.ask.flag_probe import installed
+from pgle.run.capture.captured import partitioned
+from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
 from pgle.run.directory.out import claim
-from pgle.run.process.environment import (
-    DEFAULT_FRACTION,
-    EFFORTS,
-    MEMORY_FRACTION,
-    OF_CPUS,
-    checked_effort,
-    flags_with,
-    memory_fraction,
-    user_flags,
-)
+from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
 from pgle.schedule.compare import Move, Placement, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.flags.catalogue import known_in, release
+from pgle.xla.flags.catalogue import release
 from pgle.xla.flags.presets import LHS, SOL
-from pgle.xla.flags.text import Finding, FlagList, typed_flag
+from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Hardware, Target, find_hardware
 
-TPU_KERNEL = "tpu_custom_call"  # what jax lowers Pallas to for TPUs
+LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
+LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
+LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.8 and later)
 
 NEAR = 0.03
 """Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended rematerialisation, and the step
@@ -108,13 +97,7 @@ def unread_warnings(prediction: Prediction, placed: Iterable[Placement]) -> list
 def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
     """The unknowns of the custom calls of a scheduled module: their costs, or how they would be partitioned."""
     lines = opaque_warnings(module, measured)
-    targets = {item.custom_call_target for item in module.walk()}
-    if TPU_KERNEL in targets:
-        lines.append(
-            f"{TPU_KERNEL} is a kernel for TPUs, which no GPU runs, so this program was lowered for TPUs: lower it for "
-            "GPUs (lowering_platforms=('cuda',)), or rehearse the program itself"
-        )
-    if PARTITIONED_LATER in targets:
+    if any(item.custom_call_target == PARTITIONED_LATER for item in module.walk()):
         lines.append(
             f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
             "module: their operands are gathered here; rehearse the program itself, with a Python that has jax's CUDA "
@@ -147,28 +130,47 @@ def belief_warnings(believed_us: float | None, step_us: float) -> list[str]:
     ]
 
 
-LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
-LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
-LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.8 and later)
-
-
 @dataclass(frozen=True)
 class RehearseRequest:
-    """What to rehearse."""
+    """A module, and all that is decided of its compilations before the first."""
 
-    setting: Setting  # the module, the jaxlib that compiles it, and the user's XLA flags, which win over ours
+    module: Path  # the file
     target: Target  # the GPU
     out: Path  # folder for dumps, profile and pictures; new or empty
-    profile: Path | None = None  # measured costs; None: estimates stand in for them
+    python: str  # the interpreter whose jaxlib compiles
+    flags: tuple[str, ...] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     topology: str | None = None  # ``SxHxD``; None: one host
-    cached: bool = True  # take compilations from the user's cache, and keep them there
     network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
+    profile: Path | None = None  # measured costs; None: estimates stand in for them
+    cached: bool = True  # take compilations from the user's cache, and keep them there
+    # part of the GPU's memory that the job's allocator has; 0: it has no limit
+    memory_fraction: float = DEFAULT_FRACTION
+    others: tuple[str, ...] = ()  # the other modules, which were not chosen, in words, the largest first
+    no_step: str = ""  # why the module is no step of its captured program
+    assumed: bool = False  # nobody names how many devices the captured program has
+    warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network: one value for the whole answer."""
-        topology = self.setting.topology or self.topology
-        return find_hardware(self.target, topology=topology, network_gb_s=self.network_gb_s)
+        return find_hardware(self.target, topology=self.topology, network_gb_s=self.network_gb_s)
+
+    @property
+    def allocator_bytes(self) -> int:
+        """Device memory that the job's allocator has; 0: it has no limit."""
+        return int(self.memory_fraction * self.target.memory_bytes)
+
+    def compilation(self, flags: Sequence[str]) -> RehearsalRequest:
+        """What all its compilations share, with these flags."""
+        return RehearsalRequest(
+            module=partitioned(self.module),
+            target=self.target.text,
+            portable_target=self.target.portable_text,
+            allocator_bytes=self.allocator_bytes,
+            dump_dir=self.out,
+            topology=self.topology,
+            flags=tuple(flags),
+        )
 
 
 @dataclass(frozen=True)
@@ -182,23 +184,19 @@ class Side:
     @property
     def believed_exposed_us(self) -> float | None:
         """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
-        believed = self.compiled.believed
-        if not believed:
-            return None
-        return sum(item.total_wasted_cycles * self._runs(name) for name, item in believed.items())
-
-    def _runs(self, computation: str) -> int:
-        """How often a computation runs in a step; loops of unknown length count once."""
-        found = self.module.computations.get(computation)
-        return prod(trips or 1 for _, trips in loops(self.module, found.root)) if found is not None else 1
+        believed, exposed = self.compiled.believed, 0.0
+        for name, item in believed.items():
+            found = self.module.computations.get(name)  # loops of unknown length count once
+            around = loops(self.module, found.root) if found is not None else []
+            exposed += item.total_wasted_cycles * prod(trips or 1 for _, trips in around)
+        return exposed if believed else None
 
 
 @dataclass(frozen=True)
 class Rehearsal:
     """Baseline (LHS without a profile) against profiled."""
 
-    setting: Setting  # what was compiled, by which jaxlib, with which flags of the user
-    target: Target  # the GPU it was compiled for
+    request: RehearseRequest  # what was compiled
     default: Side | None  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
     # baseline, profiled: LHS without the profile and with it
     baseline: Side
@@ -219,7 +217,7 @@ class Rehearsal:
     @property
     def good(self) -> bool:
         """Whether a step was compiled, and used the profile if there is anything that it could move."""
-        return not self.setting.no_step and (self.used or not self.moves)
+        return not self.request.no_step and (self.used or not self.moves)
 
 
 def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
@@ -228,22 +226,24 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     Raises:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
-    hardware = request.hardware
-    base = request.setting.request(request.target, request.out, topology=request.topology)
+    hardware, own = request.hardware, request.flags
+    flags = (LHS_ON, *own)
     if request.profile is not None:
         read_profile(request.profile)  # a bad profile is refused before anything is compiled
-    flags = (LHS_ON, *request.setting.flags)
-    python = request.setting.python
     with (
         ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
-            base, request.out, hardware, python=python, cached=request.cached, checked=True, on_phase=on_phase
+            request.compilation(flags),
+            hardware,
+            python=request.python,
+            cached=request.cached,
+            checked=True,
+            on_phase=on_phase,
         ) as session,
     ):
         # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
         # passes alone make the same of it.
         whole = session.begun("baseline", flags)
-        own = request.setting.flags
         plain = pool.submit(session.schedule, "default", own) if _has_default(request) else None
         guess = request.profile
         if guess is None and whole.result().schedule is not None and not whole.result().kept:
@@ -280,14 +280,13 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         profiled = side(second, measured)
     verdict = confirm_compiled(second.log, second.lhs, given)
     moves = compare_placements(
-        placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
-        placements(profiled.module, profiled.prediction.timeline, request.setting.flags),
+        placements(baseline.module, baseline.prediction.timeline, own),
+        placements(profiled.module, profiled.prediction.timeline, own),
     )
     is_modelled = request.target.compute_capability >= LHS_BY_DEFAULT  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     return Rehearsal(
-        setting=request.setting,
-        target=request.target,
+        request=request,
         default=default,
         baseline=baseline,
         profiled=profiled,
@@ -296,12 +295,12 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         costs_are=costs_are,
         profile=profile,
         warnings=(
-            *request.setting.warnings,
+            *request.warnings,
             *given.warnings,
-            *custom_call_warnings(baseline.module, () if request.profile is None else _names(given, baseline)),
-            *memory_warnings(first, base.allocator_bytes, request.target),
+            *custom_call_warnings(baseline.module, () if costs is None else effective_costs(given, first.fingerprint)),
+            *memory_warnings(first, request.allocator_bytes, request.target),
             *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
-            *lhs_warnings(request.setting.flags, runs=first.lhs is not None),
+            *lhs_warnings(own, runs=first.lhs is not None),
             *(belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else ()),
             *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
             *_of_both(baseline, profiled),
@@ -311,8 +310,8 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
 
 def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
-    jaxlib = release(installed(request.setting.python).jaxlib)
-    asked = any(flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.setting.flags)
+    jaxlib = release(installed(request.python).jaxlib)
+    asked = any(flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.flags)
     recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 8)
     return not asked and not recent
 
@@ -340,159 +339,3 @@ def _of_both(baseline: Side, profiled: Side) -> tuple[str, ...]:
     same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
     lines = [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
     return tuple(dict.fromkeys(lines if same else [differ, *lines]))
-
-
-def _names(profile: Profile, side: Side) -> Collection[str]:
-    return effective_costs(profile, side.compiled.fingerprint)
-
-
-OURS: Mapping[str, str] = {
-    "xla_dump_to": "give the folder with -o",
-    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
-}
-"""Flags that a rehearsal sets itself, and what to do instead."""
-
-
-MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
-OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
-
-_ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
-OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The module to compile, and how."""
-
-    module: Path  # the file
-    others: tuple[str, ...]  # the other modules, which were not chosen, in words, the largest first
-    python: str  # the interpreter whose jaxlib compiles
-    flags: tuple[str, ...]  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
-    warnings: tuple[str, ...]  # one line each
-    # part of the GPU's memory that the job's allocator has; 0: it has no limit
-    memory_fraction: float = DEFAULT_FRACTION
-    topology: str | None = None  # of a captured step that is for other devices than were asked for
-    no_step: str = ""  # why the module is no step of its captured program
-    assumed: bool = False  # nobody names how many devices the captured program has
-
-    def request(
-        self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = ()
-    ) -> RehearsalRequest:
-        """What all compilations of it for one target share."""
-        return RehearsalRequest(
-            module=partitioned(self.module),
-            target=target.text,
-            portable_target=target.portable_text,
-            allocator_bytes=int(self.memory_fraction * target.memory_bytes),
-            dump_dir=out,
-            topology=self.topology or topology,
-            flags=flags,
-        )
-
-
-def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram, flags: Sequence[str]) -> Setting:
-    """Everything that is decided before the first compilation.
-
-    Args:
-        modules: one file, or all of a program or folder.
-        choose: which, as in `choose_module`; None: the program's step.
-        program: that compiled them; its environment compiles where it can.
-        flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
-
-    Raises:
-        UserError: no module matches, or XLA would end over a flag.
-    """
-    module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
-    python, warnings = _compiling_python(program)
-    kept, more = checked_flags(flags, python, program.flags_of(module))
-    doubt = repair(installed(python).versions, python)
-    if doubt and doubt.fails:
-        warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
-    others = candidates([path for path in modules if path != module])
-    remarks = (*capture_warnings(module), *warnings, *more)
-    unsure = "" if choose else no_step(module)
-    return Setting(module, tuple(others), python, kept, remarks, memory_fraction(os.environ), no_step=unsure)
-
-
-def told_of_hosts(setting: Setting, target: Target, topology: str | None, network_gb_s: float | None) -> Setting:
-    """The setting with a flag by which XLA's speed-of-light model, too, knows the hosts and the network of the user.
-
-    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no collective can cross
-    hosts, if the user has set the flag, or if the jaxlib does not know it.
-
-    Args:
-        setting: as the user has it.
-        target: the GPU.
-        topology: ``SxHxD``; None: not known.
-        network_gb_s: what the user says of the network, per GPU and direction.
-    """
-    shape = setting.topology or topology
-    hardware = find_hardware(target, topology=shape, network_gb_s=network_gb_s)
-    together, devices = hardware.devices_per_host, devices_in(shape) if shape else math.inf
-    options = {"gpus_per_node": f"{together}"} if together != OF_XLA and devices > min(together, OF_XLA) else {}
-    if network_gb_s and devices > together:
-        options["nic_speed_gbps"] = f"{network_gb_s:g}"  # in GB/s, whatever its name says
-    given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in setting.flags)
-    if not options or given or known_in(MODEL_OPTIONS, installed(setting.python).jaxlib) is False:
-        return setting
-    flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
-    line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
-    return replace(setting, flags=(*setting.flags, flag), warnings=(*setting.warnings, line))
-
-
-def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
-    """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
-    is_new = program.version >= OLDEST_PYTHON
-    if program.plugin and is_new and shutil.which(program.python):
-        return program.python, ()
-    ours = installed().jaxlib
-    if not program.python or program.jaxlib == ours:
-        return sys.executable, ()
-    mended = repair({"jaxlib": program.jaxlib}, program.python)
-    if not program.plugin:
-        why, remedy = "has no CUDA plugin", mended.line if mended else "install one there"
-    elif not is_new:
-        why, remedy = f"is Python {'.'.join(map(str, program.version))}", "use Python 3.11 or newer there"
-    else:
-        why, remedy = "is not on this machine", f"compile where jaxlib {program.jaxlib} is"
-    what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
-    return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
-
-
-def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
-
-    A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
-
-    Raises:
-        UserError: the jaxlib that compiles would end over one of them.
-    """
-    environment, warnings = [], []
-    for flag in flags_with(own):
-        if flag.name in OURS:
-            warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
-        elif flag.name not in OF_CPUS and not flag.name.startswith("xla_dump_"):
-            environment.append(flag)
-    typed = [typed_flag(text) for text in given]
-    for flag in typed:
-        if flag.name in OURS:
-            raise UserError("rehearse sets this flag itself", where=f"--flag {flag.word}", remedy=OURS[flag.name])
-        if flag.name in EFFORTS:
-            checked_effort(flag, f"--flag {flag.word}")
-    if not environment and not typed:
-        return (), tuple(warnings)
-    of_xla = tuple(flag for flag in (*environment, *typed) if flag.name not in EFFORTS)
-    found = lint_flags(FlagList(of_xla), python=python).findings
-    errors = [finding for finding in found if finding.level == "error"]
-    ours = {flag.name for flag in (*user_flags().flags, *typed)}
-    for finding in errors:
-        if finding.code in _ENDS_XLA and finding.flag in ours:
-            raise _refused(finding, any(flag.name == finding.flag for flag in typed))
-    unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
-    warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
-    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
-
-
-def _refused(finding: Finding, is_typed: bool) -> UserError:
-    where = f"{'--flag' if is_typed else 'XLA_FLAGS:'} --{finding.flag}"
-    return UserError(finding.message, where=where, remedy=finding.remedy or "see: pgle flags lint")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +17,40 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import typed
+from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.ask.plugins import repair
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
-from pgle.run.capture.captured import CapturedProgram, fitted, modules_in, read_captured
+from pgle.run.capture.captured import (
+    CapturedProgram,
+    candidates,
+    capture_warnings,
+    choose_module,
+    fitted,
+    modules_in,
+    no_step,
+    read_captured,
+)
 from pgle.run.compiler.compile import OnPhase, devices_in
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.directory.out import opened
-from pgle.run.inputs.logs import STDIN, keep_module
 from pgle.run.inputs.next_command import UNKNOWN, Launch, following, launch_of, tune
-from pgle.run.process.environment import check_compiler, compiler_of
+from pgle.run.process.environment import (
+    EFFORTS,
+    OF_CPUS,
+    check_compiler,
+    checked_effort,
+    compiler_of,
+    flags_with,
+    memory_fraction,
+    user_flags,
+)
 from pgle.run.process.process import check_program
-from pgle.run.rehearse import Rehearsal, RehearseRequest, Setting, checked_flags, rehearse, settle, told_of_hosts
+from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
+from pgle.xla.flags.catalogue import known_in
 from pgle.xla.flags.presets import Mode, flags_for
-from pgle.xla.flags.text import format_flags, parse_flags
-from pgle.xla.targets import load_target
+from pgle.xla.flags.text import Finding, FlagList, format_flags, parse_flags, typed_flag
+from pgle.xla.targets import Target, load_target
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
@@ -39,7 +61,7 @@ _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 class RehearseCommand:
     """The command line."""
 
-    # one module file, ``-`` for one on stdin, a folder of dumps, a run directory, or the words of a command
+    # one module file, a folder of dumps, a run directory, or the words of a command
     words: tuple[str, ...]
     # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
     profile: str | None = None
@@ -61,7 +83,7 @@ class RehearseCommand:
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture the modules if the words start a program, then rehearse."""
     with prepared(command) as (known, request):
-        is_inside = request.setting.module.is_relative_to(request.out)
+        is_inside = request.module.is_relative_to(request.out)
         request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)
         return replace(rehearse(request, on_phase), tune=tune_line(known), measure=measure(known))
 
@@ -188,9 +210,8 @@ def _starts_as_program(path: Path) -> bool:
 def prepared(
     command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
 ) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
-    """A command line with what it means in full, by which the same module can be asked for again, and everything that
-    is decided before the first compilation; `resumes` says whether a folder holds what can be continued, and is kept
-    after a failure."""
+    """A command line with what it means in full, and everything that is decided before the first compilation;
+    `resumes` says whether a folder holds what can be continued, and is kept after a failure."""
     command = of_run(command)
     target = load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
@@ -202,29 +223,27 @@ def prepared(
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
-        try:
-            setting = _fitted(settle(modules, command.choose, program, command.flags), command)
-            setting = told_of_hosts(setting, target, command.topology, command.network_gb_s)
-            again = replace(command, words=(str(setting.module),)) if command.words == (STDIN,) else command
-            yield (
-                again,
-                RehearseRequest(setting, target, out, profile, command.topology, command.cached, command.network_gb_s),
-            )
-        except UserError as error:
-            if command.words == (STDIN,) and error.where == str(modules[0]):
-                raise UserError(error.what, where=STDIN, remedy=error.remedy) from None
-            raise
+        request = settle(
+            modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,
+            network_gb_s=command.network_gb_s,
+        )  # fmt: skip
+        request = replace(request, profile=profile, cached=command.cached)
+        yield command, told_of_hosts(_fitted(request, command))
 
 
-def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
-    """The setting for the devices that a captured step is for, which the program decides."""
-    setting = replace(setting, warnings=(*command.doubts, *setting.warnings))
+def _fitted(request: RehearseRequest, command: RehearseCommand) -> RehearseRequest:
+    """The request for the devices that a captured step is for, which the program decides."""
+    request = replace(request, warnings=(*command.doubts, *request.warnings))
     if not (is_program(command.words) or (command.typed and command.topology)):
-        return setting
+        return request
     devices = _devices(command)
-    setting = replace(setting, assumed=devices.assumed and not command.typed)
-    topology, remarks = fitted(setting.module, command.topology or f"1x1x{devices.count}")
-    return replace(setting, topology=topology, warnings=(*remarks, *setting.warnings)) if remarks else setting
+    topology, remarks = fitted(request.module, command.topology or f"1x1x{devices.count}")
+    return replace(
+        request,
+        assumed=devices.assumed and not command.typed,
+        topology=topology if remarks else request.topology,
+        warnings=(*remarks, *request.warnings),
+    )
 
 
 def _devices(command: RehearseCommand) -> Devices:
@@ -236,8 +255,6 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
     first = Path(command.words[0])
     if len(command.words) == 1:
-        if command.words[0] == STDIN:
-            return [keep_module(out)], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), command.ran or read_captured(first)
         if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
@@ -258,3 +275,131 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         choose=command.choose,
     )
     return captured, read_captured(out / "captured")
+
+
+OURS: Mapping[str, str] = {
+    "xla_dump_to": "give the folder with -o",
+    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+}
+"""Flags that a rehearsal sets itself, and what to do instead."""
+
+
+MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
+OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
+
+_ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
+OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
+
+
+def settle(
+    modules: Sequence[Path], choose: str | None, program: CapturedProgram, flags: Sequence[str], *,
+    target: Target, out: Path, topology: str | None = None, network_gb_s: float | None = None,
+) -> RehearseRequest:  # fmt: skip
+    """The step among some modules, what compiles it, and the flags that count.
+
+    Args:
+        modules: one file, or all of a program or folder.
+        choose: which, as in `choose_module`; None: the program's step.
+        program: that compiled them; its environment compiles where it can.
+        flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
+        target, out, topology, network_gb_s: of the request.
+
+    Raises:
+        UserError: no module matches, or XLA would end over a flag.
+    """
+    module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
+    python, warnings = _compiling_python(program)
+    kept, more = checked_flags(flags, python, program.flags_of(module))
+    doubt = repair(installed(python).versions, python)
+    if doubt and doubt.fails:
+        warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
+    return RehearseRequest(
+        module,
+        target,
+        out,
+        python,
+        kept,
+        topology,
+        network_gb_s,
+        memory_fraction=memory_fraction(os.environ),
+        others=tuple(candidates([path for path in modules if path != module])),
+        no_step="" if choose else no_step(module),
+        warnings=(*capture_warnings(module), *warnings, *more),
+    )
+
+
+def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
+    """The request with a flag by which XLA's speed-of-light model, too, knows the hosts and the network of the user.
+
+    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no collective can cross
+    hosts, if the user has set the flag, or if the jaxlib does not know it.
+    """
+    together = request.hardware.devices_per_host
+    devices = devices_in(request.topology) if request.topology else math.inf
+    options = {"gpus_per_node": f"{together}"} if together != OF_XLA and devices > min(together, OF_XLA) else {}
+    if request.network_gb_s and devices > together:
+        options["nic_speed_gbps"] = f"{request.network_gb_s:g}"  # in GB/s, whatever its name says
+    given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
+    if not options or given or known_in(MODEL_OPTIONS, installed(request.python).jaxlib) is False:
+        return request
+    flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
+    line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
+    return replace(request, flags=(*request.flags, flag), warnings=(*request.warnings, line))
+
+
+def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
+    """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
+    is_new = program.version >= OLDEST_PYTHON
+    if program.plugin and is_new and shutil.which(program.python):
+        return program.python, ()
+    ours = installed().jaxlib
+    if not program.python or program.jaxlib == ours:
+        return sys.executable, ()
+    mended = repair({"jaxlib": program.jaxlib}, program.python)
+    if not program.plugin:
+        why, remedy = "has no CUDA plugin", mended.line if mended else "install one there"
+    elif not is_new:
+        why, remedy = f"is Python {'.'.join(map(str, program.version))}", "use Python 3.11 or newer there"
+    else:
+        why, remedy = "is not on this machine", f"compile where jaxlib {program.jaxlib} is"
+    what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
+    return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
+
+
+def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
+
+    A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
+
+    Raises:
+        UserError: the jaxlib that compiles would end over one of them.
+    """
+    environment, warnings = [], []
+    for flag in flags_with(own):
+        if flag.name in OURS:
+            warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
+        elif flag.name not in OF_CPUS and not flag.name.startswith("xla_dump_"):
+            environment.append(flag)
+    typed = [typed_flag(text) for text in given]
+    for flag in typed:
+        if flag.name in OURS:
+            raise UserError("rehearse sets this flag itself", where=f"--flag {flag.word}", remedy=OURS[flag.name])
+        if flag.name in EFFORTS:
+            checked_effort(flag, f"--flag {flag.word}")
+    if not environment and not typed:
+        return (), tuple(warnings)
+    of_xla = tuple(flag for flag in (*environment, *typed) if flag.name not in EFFORTS)
+    found = lint_flags(FlagList(of_xla), python=python).findings
+    errors = [finding for finding in found if finding.level == "error"]
+    ours = {flag.name for flag in (*user_flags().flags, *typed)}
+    for finding in errors:
+        if finding.code in _ENDS_XLA and finding.flag in ours:
+            raise _refused(finding, any(flag.name == finding.flag for flag in typed))
+    unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
+    warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
+    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
+
+
+def _refused(finding: Finding, is_typed: bool) -> UserError:
+    where = f"{'--flag' if is_typed else 'XLA_FLAGS:'} --{finding.flag}"
+    return UserError(finding.message, where=where, remedy=finding.remedy or "see: pgle flags lint")

@@ -11,10 +11,8 @@ A search that was stopped is made anew by the same command: it is deterministic,
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,14 +49,13 @@ from pgle.tune.search import (
     Trial,
     best,
     exposed_by_kind,
-    fits,
     holds_up,
     judge,
     nothing_to_gain,
     search,
     without_one,
 )
-from pgle.tune.worlds import World, steps_in, worlds
+from pgle.tune.worlds import steps_in, worlds
 from pgle.xla.flags.text import FOUND_BY_SEARCH, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
@@ -80,6 +77,7 @@ LESS = 0.05
 """Part of the memory limit that is then taken away. XLA itself keeps as much free when it plans
 (`--xla_gpu_memory_limit_slop_factor=95`), and what a job holds besides is not in XLA's plan."""
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
+WORLDS = worlds(20)
 
 
 @dataclass(frozen=True)
@@ -87,29 +85,23 @@ class TuneRequest(RehearseRequest):
     """What to tune; `out` is new or empty, or that of the same search."""
 
     budget: int = 20  # trials at most
-    time_limit_s: float | None = None  # begin no trial after so long; None: none
-    memory_limit: int | None = None  # of temporary device memory, bytes; None: none
-    worlds: int = 20  # how many
-    seed: int = 0  # of the worlds
 
     def is_of(self) -> dict[str, Any]:
         """All that a trial depends on, but its flags."""
-        setting = self.setting
         return {
             "schema": "pgle.search/1",
             "pgle": __version__,
-            "jaxlib": installed(setting.python).jaxlib,
-            "module": sha256(read_bytes(setting.module)),
+            "jaxlib": installed(self.python).jaxlib,
+            "module": sha256(read_bytes(self.module)),
             "profile": sha256(read_bytes(self.profile)) if self.profile else "",
-            "flags": list(setting.flags),
+            "flags": list(self.flags),
             "target": sha256(self.target.text.encode()),
-            "memory_fraction": setting.memory_fraction,
-            **{name: getattr(self, name) for name in ("topology", "network_gb_s", "worlds", "seed")},
+            **{name: getattr(self, name) for name in ("memory_fraction", "topology", "network_gb_s")},
         }
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class Simulated:
     """One setting with its schedule."""
 
     trial: Trial  # its figures
@@ -119,25 +111,29 @@ class Scheduled:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proven:
     """An accepted setting compiled whole."""
 
-    scheduled: Scheduled  # its schedule, by all passes
+    scheduled: Simulated  # its schedule, by all passes
     judged: Judged  # it against the profile alone, over the worlds of the search
     # it against the profile alone if the job has a little less memory (`LESS`); None if both need much less than it has
     in_less: Judged | None
     accepted: bool  # whether it is better by the rule of the search, and not longer in less memory
-    used: bool  # whether XLA used the new profile, by its log and schedule
-    why: str  # the line that proves it
+    use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
     coverage: float  # share of the new module's time that the new profile has a cost for
     change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
     memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
 
     @property
+    def used(self) -> bool:
+        """Whether XLA used the new profile, and enough of it."""
+        return self.use.verdict is ProfileUse.USED
+
+    @property
     def agrees(self) -> bool:
         """Whether step and memory equal the trial's."""
-        return abs(self.change) < SAME_STEP and abs(self.memory_change) < SAME_MEMORY
+        return _agree(self.change, self.memory_change)
 
 
 @dataclass(frozen=True)
@@ -146,21 +142,20 @@ class Tuning:
 
     request: TuneRequest  # what was tuned
     verdict: str  # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
-    baseline: Scheduled  # LHS without a profile, the user's own flags
-    pgle: Scheduled  # the same flags with the profile
-    proof: Proof | None  # of the best setting; None where nothing is better
+    baseline: Simulated  # LHS without a profile, the user's own flags
+    pgle: Simulated  # the same flags with the profile
+    proof: Proven | None  # of the best setting; None where nothing is better
     trials: tuple[Trial, ...]  # all, in order
     without: dict[str, Trial]  # the best setting without each of its flags, by flag
     refused: tuple[str, ...]  # settings that the worlds of the search accepted, and the proof did not, with why
     collectives: tuple[Placement, ...]  # of the `pgle` schedule, where they stand and why they stay exposed
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
-    complete: bool = True  # False where the time limit ended the search
     launch: Launch = field(default_factory=Launch)  # how pgle runs the program whose module this is
-    warnings: tuple[str, ...] = field(default=())  # one line each
+    warnings: tuple[str, ...] = ()  # one line each
 
     @property
-    def tuned(self) -> Scheduled:
+    def tuned(self) -> Simulated:
         """The best setting; `pgle` where nothing is better."""
         return self.pgle if self.proof is None else self.proof.scheduled
 
@@ -183,19 +178,17 @@ def tune(
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
     check(request)  # before anything is compiled
-    until = time.monotonic() + (request.time_limit_s or math.inf)
     with open_bench(request, on_phase) as bench:
-        bench.start()
         write_files({request.out / NAME: json.dumps(request.is_of(), indent=1) + "\n"}, force=True)
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not nothing_to_gain(bench.pgle.prediction)
-        found = _Search(bench, on_trial, until)
+        found = _Search(bench, on_trial)
         proof = found.run() if room else None
         if proof is None:  # what an earlier search in this folder had found, by another limit, does not stand
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
-        without = found.without(proof.scheduled.trial) if proof is not None and found.complete else {}
+        without = {} if proof is None else found.without(proof.scheduled.trial)
     pgle = bench.pgle
     return Tuning(
         request=request,
@@ -206,13 +199,11 @@ def tune(
         trials=tuple(found.trials),
         without=without,
         refused=tuple(found.refused),
-        collectives=tuple(placements(pgle.module, pgle.prediction.timeline, request.setting.flags).values()),
+        collectives=tuple(placements(pgle.module, pgle.prediction.timeline, request.flags).values()),
         costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
         jaxlib=bench.jaxlib,
-        complete=found.complete,
         warnings=(
-            *_ended_early(found),
-            *request.setting.warnings,
+            *request.warnings,
             *([bench.carried] if bench.carried else ()),
             *pgle.prediction.timeline.warnings,
             *assumed_warnings(pgle.module, request.hardware, is_named=request.network_gb_s is not None),
@@ -251,39 +242,31 @@ def begun(folder: Path) -> bool:
     return bool(_read(folder))
 
 
-@dataclass
 class Bench:
-    """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads."""
+    """Compiles settings and simulates them; `schedule` may be called from several threads.
 
-    request: TuneRequest  # the program to tune
-    session: Session  # schedules of the module
-    baseline: Scheduled = field(init=False)  # LHS alone, by the user's own flags
-    pgle: Scheduled = field(init=False)  # the same with the profile
-    jaxlib: str = ""  # that compiles
-    carried: str = ""  # what of the profile had to be carried over to this module, in one line
-    memory_share: float = 0.0  # part of the GPU's memory that the program needs
-    _first: LookupTable = field(init=False)
-    _given: Profile = field(init=False)
-    _worlds: tuple[World, ...] = ()
-    _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
-    _costs: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
-    _complete: set[Path] = field(default_factory=set)
+    Attributes:
+        baseline: LHS alone, by the user's own flags.
+        pgle: the same with the profile.
+        jaxlib: that compiles.
+        carried: what of the profile had to be carried over to this module, in one line.
+        memory_share: part of the GPU's memory that the program needs.
+    """
 
-    def start(self) -> None:
-        """Compile by the user's own flags; again, by all passes, where the session does not trust fewer any more."""
-        request = self.request
-        self._worlds = worlds(request.worlds, request.seed)
-        given = read_profile(request.profile) if request.profile is not None else None
-        self._programs.clear()
-        shutil.rmtree(self.session.folder / "no-profile", ignore_errors=True)
-        result = self.session.schedule("no-profile", self.session.base.flags)
-        self.jaxlib = result.jaxlib
+    def __init__(self, request: TuneRequest, session: Session) -> None:
+        self.request, self.session = request, session
+        self._programs: dict[tuple[str, str], Trial] = {}
+        self._costs: dict[Path, tuple[Profile, int]] = {}
+        self._complete: set[Path] = set()
+        result = session.schedule("no-profile", session.base.flags)
+        self.jaxlib, self.carried = result.jaxlib, ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         self._first = table = _table(result)
-        if given is not None and request.profile is not None:
-            fit = fitted(request.profile, given, table, request.hardware)
-            given, self.carried = fit.profile, fit.note
-        self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, request.hardware)
+        if request.profile is None:
+            self._given = estimate_profile(table.module, request.hardware)
+        else:
+            fit = fitted(request.profile, read_profile(request.profile), table, request.hardware)
+            self.carried, self._given = fit.note, as_if_alone(fit.profile, table.module)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
@@ -291,7 +274,7 @@ class Bench:
         try:
             self.pgle = self.schedule(({}, "the profile"))
         except UserError as error:
-            raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
+            raise UserError(f"does not compile with the profile: {error}", where=request.module) from None
         self._programs[self._program({})] = self.pgle.trial
 
     def trial(self, setting: Setting) -> Trial:
@@ -314,7 +297,7 @@ class Bench:
             for made in ("names", *SCHEDULES):
                 shutil.rmtree(folder / made, ignore_errors=True)
 
-    def schedule(self, setting: Setting) -> Scheduled:
+    def schedule(self, setting: Setting) -> Simulated:
         """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
         flags, _ = setting
         folder, named = self.folder_of(flags), self._named(flags)
@@ -330,7 +313,7 @@ class Bench:
                 break
         return self.judged(setting, result, profile, modelled)
 
-    def judged(self, setting: Setting, result: RehearsalResult, profile: Profile, modelled: int) -> Scheduled:
+    def judged(self, setting: Setting, result: RehearsalResult, profile: Profile, modelled: int) -> Simulated:
         """A compilation simulated with its costs, as they are and in all worlds."""
         module = result.scheduled
         prediction = predict(module, profile, self.request.hardware)
@@ -339,27 +322,24 @@ class Bench:
             step_us=prediction.step_us,
             exposed_us=prediction.exposed_us,
             exposed_by_kind=exposed_by_kind(prediction),
-            worlds_us=steps_in(self._worlds, module, prediction),
+            worlds_us=steps_in(WORLDS, module, prediction),
             temp_bytes=result.memory.get("temp"),
             memory_bytes=result.memory_bytes,
             lower_bound=prediction.lower_bound,
             modelled=modelled,
             program=result.fingerprint,
         )
-        return Scheduled(trial, module, prediction, profile)
+        return Simulated(trial, module, prediction, profile)
 
-    def whole(self, setting: Setting, folder: Path) -> tuple[Scheduled, ModuleVerdict, float]:
-        """A setting compiled by all passes: simulated, whether XLA used the profile, and what that covers of it."""
-        flags, tried = setting[0], self.schedule(setting)
+    def whole(self, tried: Simulated, folder: Path, *, profile: bool = True) -> tuple[Simulated, RehearsalResult]:
+        """A setting compiled by all passes, with the profile of its trial or without one, and simulated."""
         emptied(folder)
-        path = self.folder_of(flags) / "profile.pbtxt"
-        wanted = replace(self.session.base, dump_dir=folder, flags=self.options(flags), profile=path)
+        flags = tried.trial.flags
+        wanted = replace(self.session.base, dump_dir=folder, flags=self.options(flags))
+        if profile:
+            wanted = replace(wanted, profile=self.folder_of(flags) / "profile.pbtxt")
         result = self.session.compiler.compile(wanted)
-        schedules = {} if result.lhs is None else {result.scheduled.name: result.lhs}
-        covered = cover(tried.profile, [result.scheduled], schedules).main
-        share = min((item.time.value or 0.0 for item in covered), default=0.0)
-        use = confirm_compiled(result.log, result.lhs, tried.profile)
-        return self.judged(setting, result, tried.profile, tried.trial.modelled), use, share
+        return self.judged((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
 
     def in_less_memory(self, trial: Trial) -> Judged | None:
         """A setting against the profile alone with a little less memory; None if both need much less than there is.
@@ -379,7 +359,7 @@ class Bench:
 
     def axes(self) -> tuple[Axis, ...]:
         """What can be changed in the program besides the user's own flags."""
-        given = [typed_flag(flag).name for flag in self.request.setting.flags]
+        given = [typed_flag(flag).name for flag in self.request.flags]
         return axes(self.baseline.module, self.jaxlib, given, self.memory_share)
 
     def options(self, flags: Flags) -> tuple[str, ...]:
@@ -388,7 +368,7 @@ class Bench:
 
     def folder_of(self, flags: Flags) -> Path:
         """Where a setting is compiled."""
-        return self.session.folder / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+        return self.session.base.dump_dir / sha256(json.dumps(sorted(flags.items())).encode())[:12]
 
     def _has_new_names(self, program: Path, result: RehearsalResult) -> bool:
         """Whether a schedule shows names that the program had not before it; then they get costs.
@@ -422,12 +402,12 @@ class Bench:
 @contextmanager
 def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
     """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
-    flags = (LHS_ON, *request.setting.flags)
-    base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     emptied(folder)
-    python, cached = request.setting.python, request.cached
-    with open_session(base, folder, request.hardware, python=python, cached=cached, on_phase=on_phase) as session:
+    base = replace(request.compilation((LHS_ON, *request.flags)), dump_dir=folder)
+    with open_session(
+        base, request.hardware, python=request.python, cached=request.cached, on_phase=on_phase
+    ) as session:
         try:
             yield Bench(request, session)
         except BaseException as error:
@@ -449,25 +429,24 @@ def _table(result: RehearsalResult) -> LookupTable:
 
 
 class _Search:
-    """The trials of one search, none of which begins after a time."""
+    """The trials of one search."""
 
-    def __init__(self, bench: Bench, on_trial: OnTrial, until: float = math.inf) -> None:
-        self.request, self.bench, self.on_trial, self.until = bench.request, bench, on_trial, until
+    def __init__(self, bench: Bench, on_trial: OnTrial) -> None:
+        self.request, self.bench, self.on_trial = bench.request, bench, on_trial
         self.trials: list[Trial] = []
         self.refused: list[str] = []
-        self.complete = True  # False once the time limit left out a trial
 
-    def run(self) -> Proof | None:
+    def run(self) -> Proven | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
-        request, pgle, bench = self.request, self.bench.pgle.trial, self.bench
-        ceiling, limit = bench.pgle.prediction.ceiling.step_us, request.memory_limit
-        search(pgle, ceiling, bench.axes(), self.attempt, budget=request.budget, memory_limit=limit)
+        bench, pgle = self.bench, self.bench.pgle.trial
+        ceiling_us = bench.pgle.prediction.ceiling.step_us
+        search(pgle, ceiling_us, bench.axes(), self.attempt, budget=self.request.budget)
         left = [trial for trial in self.trials if self._is_better(trial)]
         for _ in range(PROOFS):
-            trial = best(pgle, left, limit)
+            trial = best(pgle, left)
             if trial is pgle:
                 return None
-            proof = self.prove(self._simplified(trial) if self.complete else trial)
+            proof = self.prove(self._simplified(trial))
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
@@ -476,37 +455,28 @@ class _Search:
         return None
 
     def attempt(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Trials of these settings, several at once; without those that the time limit left out."""
+        """Trials of these settings, several at once."""
+        made = self._tried(settings)
+        self.trials += made
+        return made
 
-        def tried(setting: Setting) -> Trial | None:
-            return None if time.monotonic() >= self.until else self.bench.trial(setting)
-
+    def _tried(self, settings: Sequence[Setting]) -> list[Trial]:
+        """Trials that are not yet, or will never be, shown among those of the search."""
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            made = [trial for trial in threads.map(tried, settings) if trial is not None]
-        self.complete = self.complete and len(made) == len(settings)
-        done = []
+            made = threads.map(self.bench.trial, settings)
+        known = [self.bench.pgle.trial, *self.trials]
         for trial in made:
             # What another was at the same time, or elsewhere, is the same.
-            alike = [other for other in (self.bench.pgle.trial, *self.trials) if other.program == trial.program]
-            twin = next((other for other in alike if other.worlds_us == trial.worlds_us and not other.same_as), None)
-            if trial.program and twin is not None and not trial.same_as:
-                trial = replace(trial, same_as=twin.label)
-            done.append(trial)
-            self.trials.append(trial)
-            self.on_trial(trial, self.bench.pgle.trial)
-        return done
+            alike = (other for other in known if other.program == trial.program and not other.same_as)
+            twin = next((other for other in alike if other.worlds_us == trial.worlds_us), None)
+            is_alike = twin and trial.program and not trial.same_as
+            known.append(replace(trial, same_as=twin.label) if twin and is_alike else trial)
+            self.on_trial(known[-1], self.bench.pgle.trial)
+        return known[1 + len(self.trials) :]
 
     def without(self, accepted: Trial) -> dict[str, Trial]:
         """The accepted setting without each of its flags, by flag."""
-        return dict(zip(accepted.flags, self._aside(without_one(accepted)), strict=False))
-
-    def _aside(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Trials outside the search, which are not shown among its own; a proof takes what it takes."""
-        before, until, self.until = len(self.trials), self.until, math.inf
-        found = self.attempt(settings)
-        del self.trials[before:]
-        self.until = until
-        return found
+        return dict(zip(accepted.flags, self._tried(without_one(accepted)), strict=False))
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
@@ -518,7 +488,7 @@ class _Search:
         for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
             rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
             if rest and len(rest) < len(trial.flags):
-                other = self._aside([(rest, f"without {', '.join(names)}")])[0]
+                other = self._tried([(rest, f"without {', '.join(names)}")])[0]
                 if is_as_good(other):
                     trial = replace(other, label=trial.label, same_as="")
         return trial
@@ -526,30 +496,30 @@ class _Search:
     def _is_better(self, trial: Trial) -> bool:
         return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
 
-    def prove(self, trial: Trial) -> Proof:
+    def prove(self, trial: Trial) -> Proven:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
-        bench = self.bench
-        found, use, coverage = bench.whole((trial.flags, trial.label), self.request.out / "proof")
-        is_better = self._is_better(found.trial) and fits(found.trial, self.request.memory_limit)
+        bench, out = self.bench, self.request.out
+        tried = bench.schedule((trial.flags, trial.label))
+        found, result = bench.whole(tried, out / "proof")
+        changes = _change(found.trial.step_us, trial.step_us), _change(found.trial.temp_bytes, trial.temp_bytes)
+        if not _agree(*changes):  # then it is judged against whole compilations
+            bench.baseline, _ = bench.whole(bench.baseline, out / "trials" / "baseline", profile=False)
+            bench.pgle, _ = bench.whole(bench.pgle, out / "trials" / "pgle")
+        is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
-        proof = Proof(
+        covered = cover(tried.profile, [result.scheduled], {result.scheduled.name: result.lhs} if result.lhs else {})
+        return Proven(
             scheduled=found,
             judged=judge(found.trial.worlds_us, bench.pgle.trial.worlds_us),
             in_less=in_less,
             accepted=is_better and (in_less is None or in_less.mean < 0),
-            used=use.verdict is ProfileUse.USED,
-            why=use.why,
-            coverage=coverage,
-            change=_change(found.trial.step_us, trial.step_us),
-            memory_change=_change(found.trial.temp_bytes, trial.temp_bytes),
+            use=confirm_compiled(result.log, result.lhs, tried.profile),
+            coverage=min((item.time.value or 0.0 for item in covered.main), default=0.0),
+            change=changes[0],
+            memory_change=changes[1],
         )
-        if proof.agrees or bench.session.is_distrusted:
-            return proof
-        bench.session.distrust()
-        bench.start()
-        return replace(self.prove(trial), change=proof.change, memory_change=proof.memory_change)
 
-    def write(self, proof: Proof) -> tuple[Path, ...]:
+    def write(self, proof: Proven) -> tuple[Path, ...]:
         """``flags.txt`` and the profile that goes with it."""
         out, own = self.request.out, self.bench.options({})
         lines = (*own, FOUND_BY_SEARCH, *self.bench.options(proof.scheduled.trial.flags)[len(own) :])
@@ -559,19 +529,15 @@ class _Search:
         return tuple(Path(str(path)) for path in files)
 
 
-def _ended_early(search: _Search) -> list[str]:
-    if search.complete:
-        return []
-    made = sum(not trial.same_as for trial in search.trials)
-    what = f"the time limit ended the search after {made} of at most {search.request.budget} trials"
-    return [f"{what}: this is the best so far; the same command with a longer --time-limit, or none, continues"]
-
-
 def _change(after: float | None, before: float | None) -> float:
     return after / before - 1 if after and before else 0.0
 
 
-def _refusal(proof: Proof) -> str:
+def _agree(step_change: float, memory_change: float) -> bool:
+    return abs(step_change) < SAME_STEP and abs(memory_change) < SAME_MEMORY
+
+
+def _refusal(proof: Proven) -> str:
     """Why a setting that the trials accepted did not stand."""
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
@@ -580,15 +546,15 @@ def _refusal(proof: Proof) -> str:
     return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 
 
-def _warnings(request: TuneRequest, pgle: Scheduled, proof: Proof | None) -> list[str]:
+def _warnings(request: TuneRequest, pgle: Simulated, proof: Proven | None) -> list[str]:
     tuned = pgle.trial if proof is None else proof.scheduled.trial
-    have = int(request.setting.memory_fraction * request.target.memory_bytes)
+    have = request.allocator_bytes
     lines = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else []
     if proof is None:
         return lines
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes
     if before and after and after > 1.05 * before:
-        lines.append(f"temporary memory grows by {after / before - 1:.0%}; --memory-limit bounds it")
+        lines.append(f"temporary memory grows by {after / before - 1:.0%}")
     if not proof.agrees:
         lines.append(
             f"trials end at the schedule; compiled to the end, the step differs by {change(proof.change)} and "

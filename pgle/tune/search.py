@@ -79,16 +79,10 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
     return trial.step_us <= pgle.step_us * (1 - LITTLE) and judge(trial.worlds_us, pgle.worlds_us).accepted
 
 
-def best(current: Trial, trials: Sequence[Trial], memory_limit: int | None) -> Trial:
-    """The shortest mean step within the memory limit; one that is hardly shorter does not replace `current`."""
-    fitting = [item for item in trials if item.worlds_us and fits(item, memory_limit)]
-    shortest = min(fitting, key=lambda item: item.mean_us, default=current)
+def best(current: Trial, trials: Sequence[Trial]) -> Trial:
+    """The shortest mean step; one that is hardly shorter does not replace `current`."""
+    shortest = min(trials, key=lambda item: item.mean_us, default=current)
     return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
-
-
-def fits(trial: Trial, memory_limit: int | None) -> bool:
-    """Whether a trial needs no more temporary memory than that."""
-    return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
 
 
 def nothing_to_gain(pgle: Prediction) -> bool:
@@ -105,7 +99,7 @@ Setting = tuple[Flags, str]
 
 def search(
     pgle: Trial, ceiling_us: float, found: Sequence[Axis], attempt: Callable[[Sequence[Setting]], Sequence[Trial]],
-    *, budget: int, memory_limit: int | None,
+    *, budget: int,
 ) -> list[Trial]:  # fmt: skip
     """All trials, in order; `best` picks from them.
 
@@ -115,7 +109,6 @@ def search(
         found: the axes.
         attempt: compiles and simulates, at once where there are several.
         budget: trials at most; flags that leave the program and its scheduling as they were are none.
-        memory_limit: of temporary memory in bytes; None: no limit.
     """
     trials: list[Trial] = []
     current = pgle
@@ -131,7 +124,7 @@ def search(
         unknown = [item for item in settings if item[0] not in known and not _is_between_alike(item[0], number, made)]
         new = unknown[: max(left(), 0)]
         trials.extend(attempt(new) if new else ())
-        current = best(current, trials, memory_limit)
+        current = best(current, trials)
         return current is not before
 
     def on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:

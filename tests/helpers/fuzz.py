@@ -173,7 +173,7 @@ def rehearsals(case: Case) -> Words:
     words += ["--profile", profile] if case.draw.random() < 0.8 else []
     words += ["--topology", case.draw.choice(damage.NUMBERS)[:20]] if case.draw.random() < 0.1 else []
     if case.draw.random() < 0.3:
-        return ["tune", *words, "--worlds", "3", "--budget", "4"]
+        return ["tune", *words, "--budget", "4"]
     return ["rehearse", *words]
 
 
@@ -347,7 +347,7 @@ def asked(case: Case) -> Words:
             "-o",
             case.outputs / "r",
         ],
-        ["tune", module, "--target", "a100", "--no-cache", f"--budget={value}", "--worlds=2", "-o", case.outputs / "r"],
+        ["tune", module, "--target", "a100", "--no-cache", f"--budget={value}", "-o", case.outputs / "r"],
         ["history", "show", "--file", sides[0], f"--name={value}"],
     ]
     return case.draw.choice(commands)

@@ -177,14 +177,14 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
             for is_stuck in (False, True):
                 found = SimpleNamespace(
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
-                    setting=SimpleNamespace(no_step=""),
+                    request=SimpleNamespace(no_step=""),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
                 )  # fmt: skip
                 yield "\n  ".join(rehearsal.advice(found))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
-                                    complete=True, pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
+                                    pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 
 

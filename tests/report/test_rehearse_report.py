@@ -29,7 +29,7 @@ def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str =
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)
     side = SimpleNamespace(prediction=prediction)
     return SimpleNamespace(
-        setting=SimpleNamespace(no_step=""),
+        request=SimpleNamespace(no_step=""),
         good=True,
         default=None,
         baseline=side,

@@ -20,10 +20,10 @@ def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True
     trial = Trial(flags, "a", after[0], worlds_us=after)
     prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=90.0))
     return SimpleNamespace(
-        verdict="better", complete=True, proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
+        verdict="better", proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
         pgle=SimpleNamespace(prediction=prediction),
         baseline=SimpleNamespace(trial=Trial({}, "", 110.0, worlds_us=BEFORE)), tuned=SimpleNamespace(trial=trial),
-        request=SimpleNamespace(setting=SimpleNamespace(flags=own)),
+        request=SimpleNamespace(flags=own),
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import subprocess
 import sys
@@ -174,23 +173,6 @@ def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: 
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_module_on_stdin_is_kept_where_later_commands_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"HloModule step\n")))
-    with prepared(rehearsal_of("-", out=tmp_path / "out")) as (again, asked):
-        assert again.words == (str(asked.setting.module),)
-        assert asked.setting.module == asked.out / "captured" / "stdin.txt"
-        assert asked.setting.module.read_text() == "HloModule step\n"
-
-
-def test_what_is_no_module_on_stdin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"step\n")))
-    with pytest.raises(UserError, match=r"^-: not HLO$"), prepared(rehearsal_of("-", out=tmp_path / "out")) as given:
-        raise UserError("not HLO", where=given[1].setting.module)
-    assert not any(tmp_path.iterdir())
-
-
 OWN = "--xla_gpu_memory_limit_slop_factor=95"
 
 
@@ -207,8 +189,8 @@ def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str]
     )  # fmt: skip
     extend_manifest(tmp_path, record)
     with prepared(rehearsal_of(str(tmp_path), out=tmp_path / "out")) as (_, asked):
-        assert asked.setting.flags == (own,)
-        assert any("is not known" in line for line in asked.setting.warnings) == (not hook)
+        assert asked.flags == (own,)
+        assert any("is not known" in line for line in asked.warnings) == (not hook)
 
 
 def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.environment import memory_fraction
-from pgle.run.rehearse import Setting, settle, told_of_hosts
+from pgle.run.rehearse import RehearseRequest
+from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.xla.targets import load_target
 
 OURS = CapturedProgram(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
@@ -24,9 +25,9 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = tmp_path / "step.mlir"
     module.touch()
 
-    def settled(environment: str = "", *flags: str, program: CapturedProgram = OURS) -> Setting:
+    def settled(environment: str = "", *flags: str, program: CapturedProgram = OURS) -> RehearseRequest:
         monkeypatch.setenv("XLA_FLAGS", environment)
-        return settle([module], None, program, flags)
+        return settle([module], None, program, flags, target=load_target("h100"), out=tmp_path)
 
     return settled
 
@@ -130,7 +131,7 @@ def test_what_is_no_part_of_a_memory(value: str) -> None:
     ],
 )
 def test_xlas_own_model_gets_hosts_and_network(settled, target, topology, network, options) -> None:
-    setting = told_of_hosts(settled(), load_target(target), topology, network)
+    setting = told_of_hosts(replace(settled(), target=load_target(target), topology=topology, network_gb_s=network))
     flag = f"--xla_gpu_analytical_latency_estimator_options={options}"
     assert setting.flags == ((flag,) if options else ())
     assert [flag in line for line in setting.warnings] == [True] * bool(options)
@@ -138,4 +139,5 @@ def test_xlas_own_model_gets_hosts_and_network(settled, target, topology, networ
 
 def test_the_users_own_options_of_xlas_model_stay(settled) -> None:
     given = settled("", "--xla_gpu_analytical_latency_estimator_options=rtt_us=20")
-    assert told_of_hosts(given, load_target("gb200"), "1x16x4", None) is given
+    given = replace(given, target=load_target("gb200"), topology="1x16x4")
+    assert told_of_hosts(given) is given

@@ -9,8 +9,7 @@ import pytest
 
 from pgle.run.compiler.compile import RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.rehearse import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
-from pgle.xla.hlo.text import module_from_text
+from pgle.run.rehearse import belief_warnings, lhs_warnings, memory_warnings
 from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
 
@@ -39,18 +38,6 @@ def test_a_scheduler_that_is_short_of_memory(compiled: RehearsalResult) -> None:
     compiled.log.write_text(SCHEDULER.format(52 * GIB, 48 * GIB))
     (line,) = memory_warnings(compiled, 60 * GIB, load_target("h100"))
     assert line.startswith("the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)")
-
-
-def test_a_kernel_for_tpus_runs_on_no_gpu() -> None:
-    text = """HloModule tpu, is_scheduled=true
-
-ENTRY main {
-  p = f32[8,128]{1,0} parameter(0)
-  ROOT c = f32[8,128]{1,0} custom-call(p), custom_call_target="tpu_custom_call"
-}
-"""
-    *_, line = custom_call_warnings(module_from_text(text.encode(), "tpu.txt"), ())
-    assert line.startswith("tpu_custom_call is a kernel for TPUs, which no GPU runs")
 
 
 @pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])

@@ -49,17 +49,15 @@ def bench(cost: Callable[[int], float], seen: list[int]) -> Callable[[Sequence[t
 
 def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_quarters() -> None:
     seen: list[int] = []
-    found = search(
-        PGLE, CEILING_US, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20, memory_limit=None
-    )
+    found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20)
     assert seen[:3] == [8, 16, 4]
     assert 2 in seen
-    assert best(PGLE, found, None).flags == {THRESHOLD: str(2 * MIB)}
+    assert best(PGLE, found).flags == {THRESHOLD: str(2 * MIB)}
 
 
 def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
     seen: list[int] = []
-    search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1300 - mib, seen), budget=5, memory_limit=None)
+    search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1300 - mib, seen), budget=5)
     assert len(seen) == len(set(seen)) == 5
 
 
@@ -72,7 +70,7 @@ def test_the_search_ends_at_the_ceiling_and_not_below_it(ceiling_us: float, goes
         return [trial(flags, 1200.0) for flags, _ in settings]  # each takes 1300 µs as costs stand
 
     two = [Axis(name, "", ({name: "on"},)) for name in "ab"]
-    search(PGLE, ceiling_us, two, attempt, budget=20, memory_limit=None)
+    search(PGLE, ceiling_us, two, attempt, budget=20)
     assert any("b" in flags for flags in seen) == goes_on
 
 
@@ -82,23 +80,17 @@ def test_what_a_start_of_several_flags_brought_is_left_out_where_it_does_harm() 
 
     start = Axis("both", "all", ({"a": "on", "b": "on"},))
     alone = [Axis(name, "", ({name: "off"},)) for name in "ab"]
-    found = search(PGLE, 100.0, [start, *alone], attempt, budget=20, memory_limit=None)
-    assert best(PGLE, found, None).flags.keys() == {"a"}
+    found = search(PGLE, 100.0, [start, *alone], attempt, budget=20)
+    assert best(PGLE, found).flags.keys() == {"a"}
 
 
 def test_what_does_not_help_is_not_kept() -> None:
-    found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
-    assert best(PGLE, found, None) is PGLE
-
-
-def test_a_setting_over_the_memory_limit_is_never_best() -> None:
-    greedy, modest = trial({"a": "1"}, 1000.0, temp_bytes=100), trial({"b": "1"}, 1100.0, temp_bytes=10)
-    assert best(PGLE, [greedy, modest], 50) is modest
-    assert best(PGLE, [greedy, modest], None) is greedy
+    found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1400.0, []), budget=20)
+    assert best(PGLE, found) is PGLE
 
 
 def test_a_setting_that_does_not_compile_is_passed_over() -> None:
-    assert best(PGLE, [Trial({"a": "1"}, "a", failure="unknown flag")], None) is PGLE
+    assert best(PGLE, [Trial({"a": "1"}, "a", failure="unknown flag")]) is PGLE
 
 
 @pytest.mark.parametrize(
@@ -275,7 +267,7 @@ def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:
     def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         return [replace(made, program=f"{made.mean_us:g}") for made in known(settings)]
 
-    search(PGLE, CEILING_US, [AXIS], attempt, budget=20, memory_limit=None)
+    search(PGLE, CEILING_US, [AXIS], attempt, budget=20)
     assert seen == [8, 16, 4]
 
 

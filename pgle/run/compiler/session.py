@@ -45,15 +45,15 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 @contextmanager
 def open_session(
-    base: RehearsalRequest, folder: Path, hardware: Hardware, *, python: str, cached: bool,
-    checked: bool = False, on_phase: OnPhase = lambda phase: None,
+    base: RehearsalRequest, hardware: Hardware, *, python: str, cached: bool, checked: bool = False,
+    on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:  # fmt: skip
     """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
     are compared with a whole compilation of this module with these flags though this jaxlib's are trusted already."""
     cache = Cache.of_user() if cached else None
     trusted = cache.trusted(python) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
-        yield Session(compiler, base, folder, hardware, trusted)
+        yield Session(compiler, base, hardware, trusted)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,10 @@ class Session:
     """Schedules of one module; `schedule` may be called from several threads."""
 
     compiler: Compiler  # that compiles
-    base: RehearsalRequest  # what all schedules share: module, target and topology
-    folder: Path  # for everything that is compiled
+    base: RehearsalRequest  # what all schedules share: module, target and topology; its folder is for all of them
     hardware: Hardware  # that predictions are for
     # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
     trusted: Path | None = None
-    is_distrusted: bool = False
     _is_trusted: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # by the flags that passes before scheduling read
@@ -103,14 +101,13 @@ class Session:
         """
         wanted = self._request(name, flags, profile)
         prepared = self._prepared_for(wanted)
-        if not self.is_distrusted:
-            if prepared.first is not None and profile is None and wanted.flags == prepared.flags:
-                return prepared.first.result()
-            with suppress(UserError):  # whatever it is, a whole compilation has the last word
-                found = self._alone(wanted, prepared) if prepared.unscheduled else None
-                if found is not None and prepared.agrees:
-                    return found
-            shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        if prepared.first is not None and profile is None and wanted.flags == prepared.flags:
+            return prepared.first.result()
+        with suppress(UserError):  # whatever it is, a whole compilation has the last word
+            found = self._alone(wanted, prepared) if prepared.unscheduled else None
+            if found is not None and prepared.agrees:
+                return found
+        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
     def begun(self, name: str, flags: Sequence[str]) -> Future[RehearsalResult]:
@@ -121,7 +118,7 @@ class Session:
     def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalRequest:
         """A request of this session, by which no step is wrapped into command buffers."""
         kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
-        return replace(self.base, dump_dir=self.folder / name, flags=kept, profile=profile)
+        return replace(self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile)
 
     def predicted(self, made: RehearsalResult) -> Prediction:
         """A schedule's step with estimated costs; predicted once."""
@@ -136,17 +133,11 @@ class Session:
             self._programs[module] = sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
         return self._programs[module]
 
-    def distrust(self) -> None:
-        """From now on every schedule is a whole compilation: the scheduling passes alone gave another one."""
-        self.is_distrusted, self._is_trusted = True, False
-        if self.trusted is not None:
-            self.trusted.unlink(missing_ok=True)
-
     def _prepared_for(self, wanted: RehearsalRequest) -> Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
         with self._lock:
             if early not in self._prepared:  # other flags are compiled at the same time
-                folder = self.folder / f"all-passes{len(self._prepared) or ''}"
+                folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
                 self._prepared[early] = begun(lambda: self._prepare(wanted, folder))
         return self._prepared[early].result()
 
@@ -172,7 +163,7 @@ class Session:
 
         whole = begun(lambda: self.compiler.compile(request, on_phase))
         whole.add_done_callback(on_end)
-        if not devices.result() or is_limited or self.is_distrusted:
+        if not devices.result() or is_limited:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
         prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices.result())

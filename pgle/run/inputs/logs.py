@@ -5,13 +5,11 @@ from __future__ import annotations
 import codecs
 import io
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import MAX_FILE_BYTES, open_bytes, read_head
-from pgle.run.directory.out import claim
 
 HEAD_BYTES = 4096  # of a file, to decide whether it is text
 
@@ -93,19 +91,6 @@ def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
         raw = raw.rename(raw.with_suffix(archive))
         head = read_head(raw, HEAD_BYTES)
     return raw.rename(folder / f"stdin{_suffix(head, binary)}{archive}")
-
-
-def keep_module(out: Path) -> Path:
-    """The module on stdin, kept in ``captured/`` of a folder; where one is kept already, it must be the same."""
-    captured = out / "captured"
-    claim(captured)
-    captured.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix="stdin-") as folder:
-        piped = keep_stdin(Path(folder), binary=".hlo.pb")
-        kept = captured / piped.name
-        if kept.exists() and kept.read_bytes() != piped.read_bytes():
-            raise UserError("holds the search of another module", where=out, remedy="choose a new folder with -o DIR")
-        return piped.replace(kept)
 
 
 def _suffix(head: bytes, binary: str) -> str:

@@ -27,10 +27,11 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, RehearsalResult
+from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.dumps import memory_of
 from pgle.run.process.process import ended, last_line
-from pgle.run.rehearse import LHS_ON, Setting, settle, told_of_hosts
+from pgle.run.rehearse import LHS_ON
+from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.grow import bases, grown
 from pgle.scale.plan import Trial, UnfitError, filled
 from pgle.scale.row import Row, end_of, exposed_by_collective, operations_of
@@ -140,23 +141,24 @@ def _made(request: RowRequest, log: int) -> Made:
         if module.is_scheduled:
             return Made(module, Path(trial.file).resolve(), memory_of(Path(trial.file)), 0)
     modules, program = ([Path(trial.file)], CapturedProgram()) if trial.file else _captured(request, target, log)
-    setting = settle(modules, request.choose, program, request.flags)
-    if setting.no_step:
-        raise UserError(setting.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
-    own = None if trial.file else devices_of(setting.module)
+    found = settle(
+        modules, request.choose, program, request.flags, target=target, out=request.folder / COMPILED,
+        topology=topology, network_gb_s=request.network_gb_s,
+    )  # fmt: skip
+    if found.no_step:
+        raise UserError(found.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
+    own = None if trial.file else devices_of(found.module)
     if own not in (None, trial.devices):
         remedy = "does the command fix their number? Write {devices} in its place"
-        raise UserError(f"{module_name(setting.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
-    setting = told_of_hosts(setting, target, topology, request.network_gb_s)
-    made = _compiled(request, setting, target, topology)
-    limit = int(setting.memory_fraction * target.memory_bytes)
-    found = Made(made.scheduled, made.after_optimizations, made.memory, limit, setting.warnings)
+        raise UserError(f"{module_name(found.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
+    asked = told_of_hosts(found)
+    with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
+        made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
+    row = Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, asked.warnings)
     if trial.file or trial.devices <= MOST_DEVICES:
-        return found
+        return row
     how = f"{', '.join(map(str, bases(trial.devices, MOST_DEVICES, trial.per_host)))} GPUs"
-    return replace(
-        found, warnings=(*found.warnings, f"its module is grown from captures at {how}"), grown=setting.module
-    )
+    return replace(row, warnings=(*row.warnings, f"its module is grown from captures at {how}"), grown=found.module)
 
 
 def _captured(request: RowRequest, target: Target, log: int) -> tuple[Sequence[Path], CapturedProgram]:
@@ -187,13 +189,6 @@ def _captured_at(request: RowRequest, trial: Trial, where: Path, target: Target,
         until_step=True,
         output=log,
     )
-
-
-def _compiled(request: RowRequest, setting: Setting, target: Target, topology: str) -> RehearsalResult:
-    """Compiled once, by all passes, with LHS and without a profile, whose names may be those of another size."""
-    wanted = setting.request(target, request.folder / COMPILED, topology=topology, flags=(LHS_ON, *setting.flags))
-    with Compiler(setting.python, cache=Cache.of_user() if request.cached else None) as compiler:
-        return compiler.compile(wanted)
 
 
 def _priced(request: RowRequest, empty: Row, made: Made) -> Row:

@@ -31,7 +31,8 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.hook import HOOK_SITE
-from pgle.run.rehearse import Rehearsal, settle
+from pgle.run.rehearse import Rehearsal
+from pgle.run.rehearse_program import settle
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import load_target
 
@@ -299,7 +300,8 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     )
     assert "CustomSPMDPartitioning" in chosen.read_text()
     assert not list(chosen.parent.glob("*_multi_slice_*")), "XLA takes minutes to cut an array for 2,048 devices"
-    compiled = settle([chosen], None, read_captured(chosen.parent), ()).request(H100, tmp_path, topology="2x2x4").module
+    request = settle([chosen], None, read_captured(chosen.parent), (), target=H100, out=tmp_path, topology="2x2x4")
+    compiled = request.compilation(()).module
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
     assert shapes["rsqrt"] == (64, 1), "of 1024 rows each of 16 devices has 64"
@@ -403,8 +405,8 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(tmp_path
     (tmp_path / ".stopped").touch()
     program = {"python": sys.executable, "version": [3, 12], "executed": {module.name: 1}}
     (tmp_path / ".program.json").write_text(json.dumps(program))
-    setting = settle([module], choose, read_captured(tmp_path), ())
-    assert Rehearsal.good.fget(SimpleNamespace(setting=setting, used=True, moves=())) == good
+    request = settle([module], choose, read_captured(tmp_path), (), target=H100, out=tmp_path)
+    assert Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=())) == good
 
 
 def test_a_module_is_chosen_by_its_name(captured):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +45,7 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
+        session = Session(compiler, replace(base, dump_dir=tmp_path / "session"), HARDWARE, trusted)
         schedules = [session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)]
         whole = [
             compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
@@ -86,7 +85,7 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     environment = compiling.environment()
     monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path, HARDWARE)
+        session = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE)
         session.schedule("plain", [LHS])
         alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
         whole, dumped = tmp_path / "all-passes", tmp_path / "dumped"
@@ -109,7 +108,7 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     target = load_target("a100")  # where XLA runs no LHS by itself
     ampere = replace(base, target=target.text, portable_target=target.portable_text)
     with Compiler() as compiler:
-        session = Session(compiler, ampere, tmp_path / "session", HARDWARE)
+        session = Session(compiler, replace(ampere, dump_dir=tmp_path / "session"), HARDWARE)
         session.schedule("lhs", [LHS])
         alone = session.schedule("default", [])
         whole = compiler.compile(replace(ampere, dump_dir=tmp_path / "whole", flags=()))
@@ -124,7 +123,7 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
 
 def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path, HARDWARE)
+        session = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE)
         session.schedule("plain", [LHS])
         session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
         assert len(list(tmp_path.glob(f"*/{UNSCHEDULED}"))) == 1
@@ -135,7 +134,7 @@ def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, 
 def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
     flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path, HARDWARE).schedule("plain", flags)
+        result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule("plain", flags)
     config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert 'xla_enable_hlo_passes_only: "remat-pipeline"' in config
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
@@ -143,27 +142,12 @@ def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -
 
 def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path, HARDWARE).schedule(
+        result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule(
             "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]
         )
     config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert "xla_gpu_all_reduce_combine_threshold_bytes" in config
     assert "xla_gpu_enable_command_buffer: " not in config
-
-
-def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRequest, tmp_path: Path) -> None:
-    profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
-    profile.write_text(COSTS)
-    with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
-        session.schedule("plain", [LHS])
-        session.distrust()
-        shutil.rmtree(tmp_path / "session" / "plain")
-        plain, found = session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)
-    assert not trusted.exists()
-    assert list((tmp_path / "session" / "costs").glob("*.before_optimizations.hlo.pb"))
-    assert "xla_enable_hlo_passes_only" not in next(found.log.parent.glob("*.config.pbtxt")).read_text()
-    assert plain.after_optimizations.exists()
 
 
 def test_where_passes_alone_give_another_schedule_all_of_them_run(
@@ -172,6 +156,8 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
     steps = iter((100.0, 100.2))  # microseconds, a little more than the part by which they may differ
     monkeypatch.setattr(Session, "predicted", lambda session, made: SimpleNamespace(step_us=next(steps)))
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path, HARDWARE, tmp_path / "trusted").schedule("plain", [LHS])
+        result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE, tmp_path / "trusted").schedule(
+            "plain", [LHS]
+        )
     assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert not (tmp_path / "trusted").exists()
