@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pgle.run.predict import Predicted
     from pgle.run.rehearse import Rehearsal
     from pgle.run.rehearse_program import RehearseCommand
-    from pgle.run.scale.scale import Scaling
+    from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
     from pgle.steps.series import Rules, Side
@@ -429,9 +429,7 @@ def scale(
     from pgle.report import scale as report
     from pgle.run.capture.lowered_step import lowered_steps
     from pgle.run.directory.out import opened
-    from pgle.run.scale.record import begun
-    from pgle.run.scale.row import ScaleRequest
-    from pgle.run.scale.scale import scale
+    from pgle.run.scale import ScaleRequest, begun, scale
 
     folder = None if output is None else os.fspath(output)
     with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, begun) as out:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -21,18 +20,17 @@ from pgle.report.page.html import render
 from pgle.report.page.value import Action, Cell, Chart, Page, Prose, Section, Table, Value, table
 from pgle.report.text import live
 from pgle.run.directory.directory import STORED, free
-from pgle.run.scale.scale import OnRow, Scaling
-from pgle.scale.advice import Advice, Kind, advice
-from pgle.scale.answer import BREAKS, Judged, more_than
-from pgle.scale.plan import Trial, filled
-from pgle.scale.row import Exposed, Row
+from pgle.run.scale import OnRow, Scaling
+from pgle.scale.answer import BREAKS, Judged
+from pgle.scale.plan import SizeTrial, filled
+from pgle.scale.row import Exposed, ScaleRow
 from pgle.xla.targets import load_target
 
 PAGE = "scale.html"
 NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
 MISSING = 3  # sizes without a step, in the verdict
-ABOVE = 1.02  # efficiency that is explained
+LITTLE = 0.02  # of the step: less is not worth a line
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
 LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
@@ -91,10 +89,10 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
     )
 
 
-def _warnings(rows: Sequence[Row]) -> tuple[str, ...]:
+def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
     """Each once; what not all rows say with the size of the first that does."""
     there = [row for row in rows if not row.failure]
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[ScaleRow]] = {}
     for row in there:
         for line in dict.fromkeys(row.warnings):
             lines.setdefault(line, []).append(row)
@@ -156,11 +154,11 @@ def _ahead(found: Scaling, best: Judged) -> str:
     return f", ahead of {_named(behind.row)} by {figures.share(lead)}, but the ranges overlap"
 
 
-def _gpus(row: Row) -> str:
+def _gpus(row: ScaleRow) -> str:
     return f"{figures.count(row.devices)} GPU{'s' * (row.devices > 1)}"
 
 
-def _named(row: Row) -> str:
+def _named(row: ScaleRow) -> str:
     return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
 
 
@@ -192,9 +190,9 @@ def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[
     )  # fmt: skip
 
 
-def _refused(found: Scaling) -> Mapping[str, Sequence[Row]]:
+def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
     """Rows without a step, by the reason in brief."""
-    reasons: dict[str, list[Row]] = {}
+    reasons: dict[str, list[ScaleRow]] = {}
     for item in found.answer.rows:
         if item.row.failure:
             reasons.setdefault(_brief(item.row.failure), []).append(item.row)
@@ -273,63 +271,63 @@ def _notes(found: Scaling) -> Iterator[str]:
         if max(shares) < LITTLE_COVERED:
             yield "The profile is of another batch, program or jax: profile the same work per GPU."
     if answer.first is not None:
-        above = max(answer.best, key=lambda item: item.scaling or 0.0)
-        if (above.scaling or 0.0) > ABOVE:
-            yield _why_above(above.row, answer.best[0].row)
         scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
         what = f"Efficiency: work per second and GPU against the first row; {scales}. " if len(there) > 1 else ""
         yield f"{what}Exposed: the GPU waits, nothing computes."
         yield f"Not modelled: {NOT_MODELLED}."
 
 
-def _why_above(row: Row, first: Row) -> str:
-    """Why a GPU does more work per second than at the first size."""
-    before, after = (
-        Counter(item.kind for item in one.by_collective for _ in range(item.count)) for one in (first, row)
-    )
-    more_us = more_than(first, row)
-    part = min(more_us, key=more_us.__getitem__)
-    less = f"{part} takes {figures.time(-more_us[part])} less than at {_gpus(first)}"
-    why = "for the same work"
-    if before != after:
-        counts = (", ".join(many(count, kind) for kind, count in sorted(one.items())) for one in (before, after))
-        why = f"because XLA partitions the step otherwise ({' → '.join(counts)}); sharding constraints prevent that"
-    return f"Efficiency above 100 % at {_gpus(row)}: {less}, {why}."
-
-
 def _actions(found: Scaling) -> tuple[Action, ...]:
-    return tuple(_action(item, found) for item in advice(found.answer))
+    """What to do where the program breaks, else at the largest size; what saves most first."""
+    answer = found.answer
+    if not answer.best:
+        return ()
+    item = answer.breaks or answer.best[-1]
+    row, at, given = item.row, _gpus(item.row), list[Action]()
+    others = [other for other in answer.rows if other.row.devices == row.devices and other.efficiency]
+    fitting = (other for other in others if other.row.fits is not False)
+    better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
+    saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
+    if better.row.variant != row.variant and saves > LITTLE:
+        given.append(Action(f"Take {_named(better.row)} at {at}", saves))
+    # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a step, half of their
+    # time remains for each part of it.
+    moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
+    if moved > LITTLE:
+        given.append(_more_work(row, moved))
+    room = 1 - row.ceiling_us / row.step_us
+    if room > LITTLE:
+        given.append(Action(f"Look for XLA flags at {at}", room, command=_tune(found, row)))
+    given.sort(key=lambda action: -(action.saves or 0.0))
+    culprit = answer.culprit
+    if answer.breaks is not None and culprit is not None and culprit.hosts > 1 and len(others) == 1:
+        why = "" if found.request.are_files else f"give {VARY}"
+        if culprit.moves_weights:
+            given.append(Action("Try other meshes", None, why))
+        else:
+            why = "; ".join(filter(None, ("it moves activations in every layer", why)))
+            given.insert(0, Action(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why))
+    if answer.nearest is not None and not answer.nearest.row.tried:
+        given.insert(0, _to_fit(found, answer.nearest.row))
+    return tuple(given)
 
 
-def _action(item: Advice, found: Scaling) -> Action:
-    at = _gpus(item.at.row)
+def _more_work(row: ScaleRow, saves: float) -> Action:
+    more, at = row.temp_bytes or 0, _gpus(row)
+    why = "weights and gradients cross the links once a step, whatever its work"
+    if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
+        return Action(f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit")
+    why += f"; temporaries may double, {figures.size(more)} more" if more else ""
+    return Action(f"Give each of {at} more work, or accumulate gradients", saves, why)
+
+
+def _to_fit(found: Scaling, row: ScaleRow) -> Action:
     fit = found.request.fit or "batch"
-    match item.kind:
-        case Kind.VARIANT:
-            named = ", ".join(f"{name}={printable(value)}" for name, value in item.values.items())
-            return Action(f"Take {named} at {at}", item.saves)
-        case Kind.BATCH:
-            row, words = item.at.row, "weights and gradients cross the links once a step, whatever its work"
-            more = item.more_bytes or 0
-            if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
-                return Action(f"Accumulate gradients at {at}", item.saves, f"{words}; a larger batch may not fit")
-            why = f"{words}; temporaries may double, {figures.size(more)} more" if more else words
-            return Action(f"Give each of {at} more work, or accumulate gradients", item.saves, why)
-        case Kind.TUNE:
-            return Action(f"Look for XLA flags at {at}", item.saves, command=_tune(found, item.at.row))
-        case Kind.VARY:
-            culprit, why = found.answer.culprit, "" if found.request.are_files else f"give {VARY}"
-            if culprit is None or culprit.moves_weights:
-                return Action("Try other meshes", None, why)
-            title = f"Keep the mesh axis of the {culprit.kind} inside a host"
-            return Action(title, None, "; ".join(filter(None, ("it moves activations in every layer", why))))
-        case Kind.FIT:
-            row = item.at.row
-            lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
-            if _fits_with_more(found, row):
-                return Action(f"Make it fit at {at}", None, f"{lacks} are missing; set {MORE_MEMORY}")
-            why = f"{lacks} are missing; write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
-            return Action(f"Make it fit at {at}", None, why)
+    what = f"set {MORE_MEMORY}"
+    if not _fits_with_more(found, row):
+        what = f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
+    lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
+    return Action(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
 
 
 def _sections(found: Scaling) -> Iterator[Section]:
@@ -442,21 +440,19 @@ def _next(found: Scaling) -> tuple[str, ...]:
     return commands or (() if has_mesh else (f"repeat with {VARY}",))
 
 
-def _fits_with_more(found: Scaling, row: Row) -> bool:
+def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
     """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the GPU."""
     return (row.memory_bytes or 0) <= MOST_MEMORY * load_target(found.request.target).memory_bytes
 
 
-def _tune(found: Scaling, row: Row) -> str:
+def _tune(found: Scaling, row: ScaleRow) -> str:
     """The search for flags at one size; of files none."""
     request = found.request
     if request.are_files:
         return ""
-    trial = Trial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
+    trial = SizeTrial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
     network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
     options = ("--target", request.target, "--topology", trial.topology, *network, "-o", free(Path("tuned")))
-    if row.grown:
-        return typed("pgle", "tune", *options, str(request.out / row.grown))
     return typed("pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial)))
 
 

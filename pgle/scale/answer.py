@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import hypot, inf
 
 from pgle.costs.estimate.estimate import size_spread
-from pgle.scale.anchor import Anchor
-from pgle.scale.row import Exposed, Row
+from pgle.scale.row import Exposed, ScaleRow
 from pgle.schedule.predict import ESTIMATE_RANGE
 
 BREAKS = 0.9
@@ -17,11 +16,32 @@ BREAKS = 0.9
 Range = tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A measured step at one size and what was predicted for it, microseconds: it moves the steps of all sizes."""
+
+    devices: int
+    measured_us: float
+    predicted_us: float
+
+    @property
+    def factor(self) -> float:
+        """What predicted steps are multiplied by: costs are taken to be off by the same share at every size."""
+        return self.measured_us / self.predicted_us
+
+    def ends_us(self, step_us: float) -> tuple[float, float]:
+        """The step multiplied and the step with the difference added instead, the smaller first. One measured size
+        cannot tell the two apart; they are equal there."""
+        added = max(step_us + self.measured_us - self.predicted_us, 0.0)
+        low, high = sorted((step_us * self.factor, added))
+        return low, high
+
+
 @dataclass(frozen=True)
 class Judged:
     """A row against the first."""
 
-    row: Row
+    row: ScaleRow
     step_us: float = 0.0  # moved by the anchor, if there is one
     interval_us: Range = (0.0, 0.0)
     efficiency: float | None = None  # work per second and GPU against the first row's; None where there is no step
@@ -31,7 +51,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScaleAnswer:
     """All rows, judged."""
 
     rows: tuple[Judged, ...]
@@ -66,7 +86,7 @@ class Answer:
         return any(not item.row.failure and item.row.fits is not False for item in self.rows)
 
 
-def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> Answer:
+def answer(rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None) -> ScaleAnswer:
     """Judge all rows.
 
     Args:
@@ -76,23 +96,24 @@ def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> 
     rows = sorted(rows, key=lambda row: row.devices)
     there = [row for row in rows if not row.failure and row.step_us > 0]
     if not there:
-        return Answer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
-    anchor = _anchor(there, measured or {})
+        return ScaleAnswer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
+    anchors = (
+        Anchor(row.devices, us, row.step_us)
+        for row in there
+        for at, us in (measured or {}).items()
+        if at == row.devices
+    )
+    anchor = next(anchors, None)
     own = {row.variant: row for row in reversed(there)}
     judged = tuple(_judged(row, there[0], own.get(row.variant, row), anchor) for row in rows)
     first = next(item for item in judged if item.row is there[0])
     best = _best(judged)
     breaks = next((item for item in best if item.scaling is not None and item.scaling < BREAKS), None)
     culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
-    return Answer(judged, first, best, breaks, culprit, share, anchor)
+    return ScaleAnswer(judged, first, best, breaks, culprit, share, anchor)
 
 
-def _anchor(rows: Sequence[Row], measured: Mapping[int, float]) -> Anchor | None:
-    found = (Anchor(row.devices, measured[row.devices], row.step_us) for row in rows if row.devices in measured)
-    return next(found, None)
-
-
-def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
+def _judged(row: ScaleRow, first: ScaleRow, own: ScaleRow, anchor: Anchor | None) -> Judged:
     if row.failure or not row.step_us:
         return Judged(row)
     # Of the estimates, compute is off by about the same share at both sizes; communication is not.
@@ -104,7 +125,7 @@ def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
         down = up = 0.0
     return Judged(
         row,
-        step_us=row.step_us if anchor is None else anchor.likely_us(row.step_us),
+        step_us=row.step_us * (1.0 if anchor is None else anchor.factor),
         interval_us=_interval(row, first, anchor),
         efficiency=efficiency,
         efficiency_range=(efficiency / (1 + down), efficiency / max(1 - up, 0.1)),
@@ -113,7 +134,7 @@ def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
     )
 
 
-def _interval(row: Row, first: Row, anchor: Anchor | None) -> Range:
+def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
     """The range of a step: what the prediction does not know of itself, and what no compiler knows of another size.
 
     With an anchor the prediction's own doubt is gone, but for communication that the anchor's size does not have.
@@ -123,14 +144,14 @@ def _interval(row: Row, first: Row, anchor: Anchor | None) -> Range:
     if anchor is None:
         step, ends = row.step_us, (row.least_us, inf if row.most_us is None else row.most_us)
     else:
-        step, ends = anchor.likely_us(row.step_us), anchor.ends_us(row.step_us)
+        step, ends = row.step_us * anchor.factor, anchor.ends_us(row.step_us)
     return (
         max(step - hypot(step - ends[0], step * (1 - low)), 0.0),
         step + hypot(ends[1] - step, step * (high - 1)),
     )
 
 
-def more_than(first: Row, row: Row) -> dict[str, float]:
+def more_than(first: ScaleRow, row: ScaleRow) -> dict[str, float]:
     """By part of the step, the microseconds that it takes more than at another size for the same work."""
     work = (row.operations or 1.0) / (first.operations or 1.0)
     parts = {
@@ -142,7 +163,7 @@ def more_than(first: Row, row: Row) -> dict[str, float]:
     return {words: getattr(row, name) - work * getattr(first, name) for words, name in parts.items()}
 
 
-def _rate(row: Row) -> float:
+def _rate(row: ScaleRow) -> float:
     """Work per time of one GPU."""
     return (row.operations or 1.0) / row.step_us
 
@@ -154,7 +175,7 @@ def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
     return tuple(item for item in there if item.row.variant == last.row.variant)
 
 
-def _culprit(row: Row, first: Row) -> tuple[Exposed | None, float]:
+def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
     """What grew most from the first row, as a share of the step."""
     before: dict[str, float] = {}
     for item in first.by_collective:

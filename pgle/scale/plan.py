@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from pgle.errors import UserError, suggestion
+from pgle.scale.row import ScaleRow
 
 MOST_TRIALS = 200  # more is a slip of the keyboard
 
@@ -22,7 +23,7 @@ class UnfitError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SizeTrial:
     """One row that is to be made."""
 
     devices: int  # GPUs
@@ -70,14 +71,14 @@ class Trial:
         return re.sub(r"[^\w.=-]+", "_", "-".join(filter(None, words)))[:120]
 
 
-def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[Trial, ...]:
+def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[SizeTrial, ...]:
     """Every size with every combination of values, in the order in which they were given.
 
     Raises:
         UserError: there are more than `MOST_TRIALS`, or two have one name.
     """
     found = [
-        Trial(count, per_host, tuple(zip(varied, values, strict=True)))
+        SizeTrial(count, per_host, tuple(zip(varied, values, strict=True)))
         for count in devices
         for values in product(*varied.values())
     ]
@@ -89,7 +90,38 @@ def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[
     return tuple(found)
 
 
-def filled(words: Sequence[str], trial: Trial) -> tuple[str, ...]:
+def fitting(wanted: Sequence[SizeTrial], name: str) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
+    """For each size and all other values a bisection for the last value of a name that fits into memory.
+
+    Args:
+        wanted: trials; those of one size and the same other values go from the least memory to the most.
+        name: the varied name.
+    """
+    found: dict[tuple[object, ...], list[SizeTrial]] = {}
+    for trial in wanted:
+        others = tuple(pair for pair in trial.values if pair[0] != name)
+        found.setdefault((trial.devices, others), []).append(trial)
+    return [_fitting(group, name) for group in found.values()]
+
+
+def _fitting(group: Sequence[SizeTrial], name: str) -> Generator[SizeTrial, ScaleRow, ScaleRow]:
+    """Yields the trial to make, and is sent its row; one without a step counts as one that does not fit.
+
+    Returns the row of the last value that fits, else of the first, with the memory of all that were tried.
+    """
+    rows: dict[int, ScaleRow] = {}
+    low, high = 0, len(group)  # all before `low` fit; `high` and all behind it do not
+    at = high - 1  # most programs fit
+    while low < high:
+        rows[at] = row = yield group[at]
+        is_fit = not row.failure and row.fits is not False
+        low, high = (at + 1, high) if is_fit else (low, at)
+        at = (low + high) // 2
+    tried = {dict(group[at].values)[name]: row.memory_bytes for at, row in sorted(rows.items())}
+    return replace(rows[low - 1 if low else 0], fitted=name, tried=tried)
+
+
+def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
     """The command line of a trial: ``{devices}``, ``{hosts}`` and varied names replaced, also in varied values.
 
     Raises:

@@ -46,7 +46,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScaleRow:
     """What was found at one size; times in microseconds of one step, on one GPU."""
 
     devices: int
@@ -75,7 +75,6 @@ class Row:
     covered_share: float | None = None  # of the computing time, the part with a cost of the given profile
     wall_s: float = 0.0  # that the row took
     scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
-    grown: str = ""  # file of the program's module, from that folder on, if it is larger than a capture
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
     tried: Mapping[str, int | None] = field(default_factory=dict)  # by value of the fitted name, its memory_bytes
@@ -98,18 +97,18 @@ class Row:
         return tuple(pair for pair in self.values.items() if pair[0] != self.fitted)
 
 
-def encoded(row: Row) -> bytes:
+def encoded(row: ScaleRow) -> bytes:
     """A row as a line of JSON."""
     return msgspec.json.encode(row)
 
 
-def decoded(line: str) -> Row:
+def decoded(line: str) -> ScaleRow:
     """The row that `encoded` made a line of.
 
     Raises:
         ValueError: it is not one.
     """
-    return msgspec.json.decode(line, type=Row)
+    return msgspec.json.decode(line, type=ScaleRow)
 
 
 def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hardware) -> tuple[Exposed, ...]:

@@ -1,7 +1,6 @@
 """`pgle tune` with the real compiler: what is accepted was compiled, confirmed and written down."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,8 +53,6 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--target", "a100"]) == 2
     assert "holds the trials of another search (target differs)" in capsys.readouterr().err
     assert (tmp_path / "out" / "search.json").exists()
-
-
 
 
 def test_what_is_no_module_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,20 +10,19 @@ import pytest
 from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
-from pgle.run.scale.row import ScaleRequest
-from pgle.run.scale.scale import Scaling
+from pgle.run.scale import ScaleRequest, Scaling
 from pgle.scale.answer import answer
-from pgle.scale.row import Exposed, Row
+from pgle.scale.row import Exposed, ScaleRow
 from pgle.xla.targets import find_hardware
 
 GIB = 1 << 30
 
 
-def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object) -> Row:
+def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object) -> ScaleRow:
     reduced = Exposed(
         "all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1, weights * exposed_us
     )
-    plain = Row(
+    plain = ScaleRow(
         devices, module="jit_step", step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us,
         compute_us=step_us - exposed_us, exposed_us=exposed_us, by_collective=(reduced,) if exposed_us else (),
         ceiling_us=step_us - exposed_us, operations=1e12, argument_bytes=GIB, temp_bytes=GIB, memory_bytes=2 * GIB,
@@ -32,7 +31,7 @@ def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 
     return replace(plain, **more)
 
 
-def found(*rows: Row, measured: dict[int, float] | None = None, fit: str = "", vary: str = "") -> Scaling:
+def found(*rows: ScaleRow, measured: dict[int, float] | None = None, fit: str = "", vary: str = "") -> Scaling:
     request = ScaleRequest(
         ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
         vary={vary: []} if vary else {},
@@ -65,22 +64,13 @@ def test_what_breaks_at_the_second_size_does_not_scale() -> None:
 
 @pytest.mark.parametrize(("word", "is_said"), [("32", True), ("{devices}", True), ("{4*devices}", False)])
 def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) -> None:
-    refused = Row(48, failure="ValueError: the batch, 32, is not divisible by 48")
+    refused = ScaleRow(48, failure="ValueError: the batch, 32, is not divisible by 48")
     scaled = found(*BROKEN, refused)
     scaled = replace(scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word)))
     assert (
         any("let it grow with the GPUs: --batch '{2*devices}'" in str(note) for note in scale_page(scaled).notes)
         == is_said
     )
-
-
-def test_efficiency_above_the_first_size_is_explained() -> None:
-    page = scale_page(found(row(8, 1.2e5, 4e4), row(64, 1e5, 2e4)))
-    said = "Efficiency above 100 % at 64 GPUs: exposed communication takes 20.00 ms less than at 8 GPUs"
-    assert f"{said}, for the same work." in page.notes
-    gathers = Exposed("all-gather", 8, 1, "NVLink", 4e4, 4e4, 2)
-    page = scale_page(found(row(8, 1.2e5, 4e4, by_collective=(gathers,)), row(64, 1e5, 2e4)))
-    assert any("partitions the step otherwise (2 all-gathers → 1 all-reduce)" in str(note) for note in page.notes)
 
 
 def test_one_size_names_the_fastest_variant() -> None:
@@ -116,7 +106,7 @@ def test_more_work_that_may_not_fit_is_not_proposed() -> None:
 
 
 def test_a_size_that_the_program_refuses_is_a_line() -> None:
-    page = scale_page(found(row(8, 1e5), Row(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis")))
+    page = scale_page(found(row(8, 1e5), ScaleRow(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis")))
     assert page.table is not None
     assert len(page.table.rows) == 2
     assert "No step at 12 GPUs: IndivisibleError: 8 by 12" in page.notes
@@ -151,19 +141,19 @@ def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
 
 
 def test_a_size_without_a_step_is_in_the_verdict() -> None:
-    page = scale_page(found(row(8, 1e5), Row(64, failure="ValueError: no"), row(512, 1e5, memory_bytes=60 * GIB)))
+    page = scale_page(found(row(8, 1e5), ScaleRow(64, failure="ValueError: no"), row(512, 1e5, memory_bytes=60 * GIB)))
     assert page.verdict == "Scales to 512 GPUs (efficiency 100 %); 64 GPUs: no step; 512 GPUs: does not fit"
     assert page.tone == "warn"
 
 
 def test_all_that_have_a_step_fit_is_not_all_fit() -> None:
-    page = scale_page(found(row(8, 1e5), row(64, 1e5), Row(48, failure="ValueError: no")))
+    page = scale_page(found(row(8, 1e5), row(64, 1e5), ScaleRow(48, failure="ValueError: no")))
     assert any(str(note).startswith("All 2 with a step fit: ") for note in page.notes)
     assert any(str(note).startswith("All fit: ") for note in scale_page(found(*BROKEN)).notes)
 
 
 def test_a_program_that_fails_at_every_size_says_where() -> None:
-    page = scale_page(found(Row(8, failure="NameError: name 'T' is not defined (train.py, line 12)")))
+    page = scale_page(found(ScaleRow(8, failure="NameError: name 'T' is not defined (train.py, line 12)")))
     assert page.verdict == "No step at any size: NameError: name 'T' is not defined (train.py, line 12)"
     assert page.next == ("correct the program, then repeat the command",)
     assert (page.table, page.notes) == (None, ())

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pgle.scale.answer import answer
-from pgle.scale.row import Exposed, Row, decoded, encoded
+from pgle.scale.row import Exposed, ScaleRow, decoded, encoded
 
 
-def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> Row:
+def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> ScaleRow:
     reduced = Exposed("all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1)
-    plain = Row(
+    plain = ScaleRow(
         devices, step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us, compute_us=step_us - exposed_us,
         exposed_us=exposed_us, by_collective=(reduced,), operations=1e9, memory_bytes=10, limit_bytes=20,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def test_a_measured_step_multiplies_and_the_range_holds_the_sum_too() -> None:
 
 
 def test_a_step_measured_where_none_is_predicted_moves_nothing() -> None:
-    found = answer([row(8, 100), Row(16, failure="no")], {16: 120})
+    found = answer([row(8, 100), ScaleRow(16, failure="no")], {16: 120})
     assert (found.anchor, found.rows[0].step_us) == (None, 100)
 
 
@@ -66,7 +66,7 @@ def test_what_grew_most_is_not_always_communication() -> None:
 
 
 def test_a_size_without_a_step_is_a_row_and_not_the_end() -> None:
-    found = answer([Row(3, failure="batch 8 is not divisible by 3"), row(8, 100), row(16, 101)])
+    found = answer([ScaleRow(3, failure="batch 8 is not divisible by 3"), row(8, 100), row(16, 101)])
     assert found.rows[0].efficiency is None
     assert found.first is found.rows[1]
     assert (found.good, found.scales_to) == (True, 16)
@@ -74,7 +74,7 @@ def test_a_size_without_a_step_is_a_row_and_not_the_end() -> None:
 
 def test_nothing_that_fits_is_no_good() -> None:
     assert not answer([row(8, 100, memory_bytes=30)]).good
-    assert not answer([Row(8, failure="no")]).good
+    assert not answer([ScaleRow(8, failure="no")]).good
 
 
 def test_the_variant_that_does_most_work_at_the_largest_size_is_judged() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pgle.errors import UserError
-from pgle.scale.plan import Trial, UnfitError, check_names, filled, trials
+from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, trials
 
 
 def test_every_size_comes_with_every_combination() -> None:
@@ -22,23 +22,23 @@ def test_every_size_comes_with_every_combination() -> None:
 
 
 def test_hosts_are_slices_of_a_topology() -> None:
-    assert [Trial(devices, 8).topology for devices in (4, 8, 64)] == ["1x1x4", "1x1x8", "8x1x8"]
+    assert [SizeTrial(devices, 8).topology for devices in (4, 8, 64)] == ["1x1x4", "1x1x8", "8x1x8"]
 
 
 def test_half_a_host_is_refused() -> None:
     with pytest.raises(UnfitError, match="12 GPUs do not fill hosts of 8"):
-        _ = Trial(12, 8).topology
+        _ = SizeTrial(12, 8).topology
 
 
 def test_placeholders_are_replaced_and_worked_out() -> None:
-    trial = Trial(64, 8, (("batch", "4"), ("mesh", "fsdp{hosts}tp8")))
+    trial = SizeTrial(64, 8, (("batch", "4"), ("mesh", "fsdp{hosts}tp8")))
     words = ("--batch={batch*devices}", "--per", "{devices / batch / 2}", "{mesh}", '{{"a": 1}}', "{devices}")
     assert filled(words, trial) == ("--batch=256", "--per", "8", "fsdp8tp8", '{"a": 1}', "64")
 
 
 def test_a_division_that_leaves_a_rest_is_a_size_the_program_cannot_take() -> None:
     with pytest.raises(UnfitError, match="10 is not divisible by 4"):
-        filled(("{devices/4}",), Trial(10, 16))
+        filled(("{devices/4}",), SizeTrial(10, 16))
 
 
 @pytest.mark.parametrize(

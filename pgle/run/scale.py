@@ -1,0 +1,454 @@
+"""`pgle scale` as a function: a program captured, compiled and priced at every size and variant, side by side.
+
+Rows are kept in ``rows.jsonl``: a line that says of which program, then a line per row as it was made. The same command
+again, or one with more sizes and values, takes the rows that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pgle import __version__
+from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
+from pgle.costs.profile.carry import carry, check_source, scale_by
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.value import Origin, Profile
+from pgle.errors import UserError, WorkloadError
+from pgle.files import read_bytes, read_head, sha256, write_files
+from pgle.run.ask.jax_private.programs import partitions_of
+from pgle.run.capture.capture import Devices, capture_modules
+from pgle.run.capture.captured import CapturedProgram, devices_of, module_name, read_captured
+from pgle.run.compiler.cache import Cache
+from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.dumps import memory_of
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.process.environment import check_compiler
+from pgle.run.process.process import check_program, ended, executor, last_line
+from pgle.run.rehearse import LHS_ON
+from pgle.run.rehearse_program import settle, told_of_hosts
+from pgle.scale.answer import ScaleAnswer, answer
+from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, fitting, trials
+from pgle.scale.row import ScaleRow, decoded, encoded, end_of, exposed_by_collective, operations_of
+from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.program import ORIGINS, Stream
+from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import is_hlo, read_module
+from pgle.xla.targets import Hardware, find_hardware, load_target
+
+CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
+"""In the folder of a row: the program's modules, what XLA left, and what the program printed."""
+NAME, SCHEMA = "rows.jsonl", "pgle.rows/1"
+MUCH_DOUBT = 0.2  # of the step
+OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
+
+OnRow = Callable[[ScaleRow, int, int], None]
+"""Called with each row, how many are there, and how many there will be; 0: not known."""
+
+
+@dataclass(frozen=True)
+class ScaleRequest:
+    """The question."""
+
+    words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
+    devices: tuple[int, ...]  # sizes; of files none: each has its own
+    out: Path  # folder for all rows
+    vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
+    target: str = "h100"
+    per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
+    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, with a warning
+    profile: Path | None = None  # a profile, or a run directory
+    # HLO of the profile's module; None: as the run directory of the profile says, else the first row
+    measured_on: Path | None = None
+    measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
+    unfit: Mapping[int, str] = field(default_factory=dict)  # of files: why there is none for a size
+    flags: tuple[str, ...] = ()
+    choose: str | None = None
+    quiet_s: float = 20.0
+    cached: bool = True
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network."""
+        return find_hardware(load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s)
+
+    @property
+    def are_files(self) -> bool:
+        """Whether the words are modules and not a command."""
+        return all(Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word))) for word in self.words)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What was found."""
+
+    request: ScaleRequest
+    rows: tuple[ScaleRow, ...]  # in the order of the request
+    answer: ScaleAnswer
+    hardware: Hardware
+    resumed: int  # rows that were there before
+
+
+def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) -> Scaling:
+    """Make all rows and judge them.
+
+    Raises:
+        UserError: the command, a size or a placeholder is bad, or the folder holds rows of another program.
+    """
+    request = _with_run(request)
+    wanted = _of_files(request) if request.are_files else _of_command(request)
+    if missing := set(request.measured) - {trial.devices for trial in wanted}:
+        remedy = f"add {min(missing)} to --devices"
+        raise UserError(f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy)
+    kept = KeptRows(request.out, _about(request))
+    with executor(len(wanted)) as pool:
+        making = _Making(request, pool, kept, on_row)
+        rows = making.fitted(wanted) if request.fit else making.rows(wanted)
+    return Scaling(request, rows, answer(rows, request.measured), request.hardware, kept.resumed)
+
+
+def _with_run(request: ScaleRequest) -> ScaleRequest:
+    """The request with absolute paths, since it is sent to other processes, with the profile of a run
+    directory as a file, and the dump next to it that it was measured on."""
+    profile = request.profile
+    if profile is not None and profile.is_dir():
+        profile = RunDirectory(profile).found_profile
+        if profile is None:
+            raise UserError("holds no profile", where=request.profile, remedy="give a profile, or a run directory")
+    measured_on = request.measured_on
+    if profile is not None and measured_on is None:
+        runs = [run for run in map(RunDirectory, profile.resolve().parents[:2]) if run.is_recorded]
+        dumps = [run.stage("profile").rank().hlo for run in runs]
+        measured_on = next((path for path in dumps if path.is_dir()), None)
+    return replace(request, profile=profile and profile.resolve(), measured_on=measured_on)
+
+
+def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
+    if not request.devices:
+        raise UserError("no sizes", where="--devices", remedy="say --devices 8,64,512")
+    check_names(request.words, request.vary)
+    if request.fit and request.fit not in request.vary:
+        remedy = f"add --vary {request.fit}=1,2,4,8: values that need more and more memory"
+        raise UserError("is not varied", where=f"--fit {request.fit}", remedy=remedy)
+    check_program(request.words)
+    check_compiler(request.words, by_name=True)
+    return trials(request.devices, request.hardware.devices_per_host, request.vary)
+
+
+def _of_files(request: ScaleRequest) -> tuple[SizeTrial, ...]:
+    """A trial for each file, by the devices that it is for."""
+    if not (request.words or request.unfit):
+        raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
+    if request.vary or request.fit or len(request.devices) > 1:
+        remedy = "leave out --vary, --fit and --devices, and give a file for each size; or give the program"
+        raise UserError("a module has one size", where=request.words[0], remedy=remedy)
+    per_host = request.hardware.devices_per_host
+    sizes = [_devices_in(Path(word), request.devices) for word in request.words]
+    several = len(set(sizes)) < len(sizes)
+    found = (
+        SizeTrial(
+            count, per_host, (("module", path.name),) if several else (), str(path.resolve()),
+            sha256(read_bytes(path))[:12],
+        )
+        for path, count in zip(map(Path, request.words), sizes, strict=True)
+    )  # fmt: skip
+    missing = (SizeTrial(count, per_host, unfit=why) for count, why in request.unfit.items())
+    return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
+
+
+def _devices_in(path: Path, asked: Sequence[int]) -> int:
+    if path.suffix in OF_JAX:
+        found = devices_of(path)
+    elif (data := read_bytes(path)).lstrip().startswith(b"HloModule"):
+        partitions, replicas = partitions_of(data.decode(errors="replace"))  # shardings may say what its head does not
+        found = (partitions or 1) * replicas
+    else:
+        found = read_module(path).num_devices
+    if asked and found not in (None, 1, asked[0]):
+        raise UserError(f"is for {found} GPUs", where=path, remedy="leave out --devices")
+    found = asked[0] if asked else found
+    if not found:
+        raise UserError("does not say for how many GPUs it is", where=path, remedy="give it alone, with --devices N")
+    return found
+
+
+def _about(request: ScaleRequest) -> Mapping[str, Any]:
+    """All that a row depends on, but its size and values."""
+    profile, words = request.profile, () if request.are_files else request.words  # the row of a file has its digest
+    return {
+        "command": list(words),
+        # a script that was edited is another program
+        "files": {word: sha256(read_bytes(Path(word))) for word in words if Path(word).is_file()},
+        "target": sha256(load_target(request.target).text.encode()),
+        "profile": None if profile is None else sha256(read_bytes(profile)),
+        "measured_on": None if request.measured_on is None else str(request.measured_on),
+        "flags": list(request.flags),
+        **{name: getattr(request, name) for name in ("per_host", "network_gb_s", "choose")},
+    }
+
+
+class KeptRows:
+    """Rows of one program on disk; `add` is called from one thread at a time.
+
+    Args:
+        folder: of all rows.
+        about: what a row depends on besides its size and values, as JSON values.
+
+    Raises:
+        UserError: the file is of another program, or none of ours.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self._folder, self._path = folder, folder / NAME
+        head = {"schema": SCHEMA, "pgle": __version__, **about}
+        self._known = self._read(json.loads(json.dumps(head)))
+        if not self._path.exists():
+            write_files({self._path: json.dumps(head) + "\n"})
+        self.resumed = len(self._known)
+
+    def known(self, trial: SizeTrial) -> ScaleRow | None:
+        """The row of a trial, if it is there with its scheduled module."""
+        row = self._known.get(trial.name)
+        return row if row is not None and (self._folder / row.scheduled).is_file() else None
+
+    def add(self, trial: SizeTrial, row: ScaleRow) -> None:
+        """Keep a row. One without a step is not taken again: the reason may have been this machine."""
+        if not row.failure:
+            self._known[trial.name] = row
+            with self._path.open("ab") as file:
+                file.write(json.dumps(trial.name).encode() + b"\t" + encoded(row) + b"\n")
+
+    def _read(self, head: Mapping[str, Any]) -> dict[str, ScaleRow]:
+        if not self._path.exists():
+            return {}
+        data = read_bytes(self._path)
+        if not begun(self._folder):
+            raise UserError("is not a record of rows", where=self._path, remedy="choose a new folder with -o DIR")
+        first, *lines = data.decode(errors="replace").split("\n")
+        was = json.loads(first)
+        if other := [name for name, value in head.items() if was.get(name) != value]:
+            what = f"holds the rows of another program or setting ({', '.join(other)})"
+            raise UserError(what, where=self._path, remedy="choose a new folder with -o DIR")
+        if lines[-1]:  # cut short by a kill: what follows must begin on a line of its own
+            os.truncate(self._path, data.rindex(b"\n") + 1)
+        try:
+            pairs = (line.split("\t", 1) for line in lines[:-1])
+            return {json.loads(name): decoded(row) for name, row in pairs}
+        except ValueError:
+            raise UserError("holds a line that is no row", where=self._path, remedy="delete that line") from None
+
+
+def begun(folder: Path) -> bool:
+    """Whether rows have been made in a folder."""
+    try:
+        line, newline, _ = read_head(folder / NAME, 1 << 20).partition(b"\n")
+        head = json.loads(line)
+    except (UserError, ValueError, RecursionError):
+        return False
+    return bool(newline) and isinstance(head, dict) and head.get("schema") == SCHEMA
+
+
+class _Making:
+    """Makes rows; takes those that were kept."""
+
+    def __init__(self, request: ScaleRequest, pool: Executor, kept: KeptRows, on_row: OnRow) -> None:
+        self._request, self._pool, self._kept, self._on_row = request, pool, kept, on_row
+        self._made = 0
+
+    def rows(self, wanted: Sequence[SizeTrial], total: int | None = None) -> tuple[ScaleRow, ...]:
+        """The rows of these trials, side by side."""
+        self._find_measured(wanted)
+        found: dict[SizeTrial, ScaleRow] = {}
+
+        def there(trial: SizeTrial, row: ScaleRow) -> None:
+            found[trial], self._made = row, self._made + 1
+            self._on_row(row, self._made, len(wanted) if total is None else total)
+
+        for trial in wanted:
+            if (row := self._kept.known(trial)) is not None:
+                there(trial, row)
+        # the largest first, since they take longest
+        missing = sorted((trial for trial in wanted if trial not in found), key=lambda trial: -trial.devices)
+        making = {self._pool.submit(make_row, self._request, trial): trial for trial in missing}
+        for done in as_completed(making):
+            self._kept.add(making[done], done.result())
+            there(making[done], done.result())
+        return tuple(found[trial] for trial in wanted)
+
+    def fitted(self, wanted: Sequence[SizeTrial]) -> tuple[ScaleRow, ...]:
+        """Of every size and variant the row with the last value that fits; the values are bisected."""
+        searches = fitting(wanted, self._request.fit)
+        asked = {at: next(search) for at, search in enumerate(searches)}
+        found: dict[int, ScaleRow] = {}
+        while asked:
+            for at, row in zip(list(asked), self.rows(list(asked.values()), total=0), strict=True):
+                try:
+                    asked[at] = searches[at].send(row)
+                except StopIteration as end:
+                    found[at] = end.value
+                    del asked[at]
+        return tuple(found[at] for at in range(len(searches)))
+
+    def _find_measured(self, wanted: Sequence[SizeTrial]) -> None:
+        """With a profile the first row that has a step comes first: others carry its costs from there."""
+        if self._request.profile is None or self._request.measured_on is not None:
+            return
+        for trial in wanted:
+            row = self._kept.known(trial)
+            if row is None:
+                row = make_row(self._request, trial)
+                self._kept.add(trial, row)
+            if not row.failure:
+                self._request = replace(self._request, measured_on=self._request.out.resolve() / row.scheduled)
+                return
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A scheduled module, and its facts."""
+
+    module: Module
+    path: Path  # its file
+    memory: Mapping[str, int]  # as of `memory_of`
+    limit_bytes: int = 0  # that jax's allocator has; 0: no limit
+    warnings: tuple[str, ...] = ()
+
+
+def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
+    """Capture, compile, price, in a process of its own. What the program, or XLA, refuses at this size is
+    the row's `failure`."""
+    began = time.monotonic()
+    if trial.unfit:
+        return ScaleRow(trial.devices, hosts=trial.hosts, failure=trial.unfit)
+    out = request.out.resolve()
+    folder = out / "rows" / trial.name
+    empty = ScaleRow(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (CAPTURED, COMPILED):  # of a row that was stopped
+        shutil.rmtree(folder / name, ignore_errors=True)
+    try:
+        with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
+            made = _compiled(request, trial, folder, log.fileno())
+            row = _priced(request, empty, made)
+            inside = made.path.relative_to(out) if made.path.is_relative_to(out) else made.path
+            return replace(row, scheduled=str(inside), wall_s=time.monotonic() - began)
+    except WorkloadError as error:  # whose message holds the whole command, which all rows share
+        reason = read_captured(folder / CAPTURED).error
+        if not reason:
+            reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
+    except (UnfitError, UserError) as error:
+        reason = str(error)
+    reason = " ".join(reason.replace(f"{folder}/", "").split())
+    return replace(empty, failure=reason, wall_s=time.monotonic() - began)
+
+
+def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -> _Made:
+    """Compiled once, by all passes, with LHS and without a profile, whose names may be those of another size."""
+    target, topology, file = load_target(request.target), trial.topology, Path(trial.file)
+    modules: Sequence[Path] = [file]
+    program = CapturedProgram()
+    if not trial.file:
+        modules = capture_modules(
+            filled(request.words, trial), folder / CAPTURED, target=target,
+            devices=Devices(trial.devices, topology=topology), quiet_s=request.quiet_s, choose=request.choose,
+            until_step=True, output=log,
+        )  # fmt: skip
+        program = read_captured(folder / CAPTURED)
+    elif file.suffix not in OF_JAX and (module := read_module(file)).is_scheduled:
+        return _Made(module, file.resolve(), memory_of(file))
+    asked = settle(
+        modules, request.choose, program, request.flags, target=target, out=folder / COMPILED, topology=topology,
+        network_gb_s=request.network_gb_s,
+    )  # fmt: skip
+    if asked.no_step:
+        raise UserError(asked.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
+    own = None if trial.file else devices_of(asked.module)
+    if own not in (None, trial.devices):
+        remedy = "does the command fix their number? Write {devices} in its place"
+        raise UserError(f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
+    asked = told_of_hosts(asked)
+    with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
+        made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
+    return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, asked.warnings)
+
+
+def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
+    hardware, module = request.hardware, made.module
+    profile = _profile(request, made, hardware)
+    prediction = predict(module, profile, hardware)
+    parts, memory = prediction.timeline.breakdown, made.memory
+    least, most = prediction.interval_us
+    return replace(
+        empty,
+        module=module.name,
+        step_us=prediction.step_us,
+        least_us=least,
+        most_us=end_of(most),
+        compute_us=parts.compute_us,
+        exposed_us=parts.exposed_communication_us,
+        copy_us=parts.exposed_copy_us,
+        idle_us=parts.idle_us,
+        ceiling_us=prediction.ceiling.step_us,
+        by_collective=exposed_by_collective(module, prediction, hardware),
+        operations=operations_of(module, prediction),
+        argument_bytes=memory.get("argument"),
+        temp_bytes=memory.get("temp"),
+        memory_bytes=memory.get("total"),
+        limit_bytes=made.limit_bytes or None,
+        costs_are="estimated" if profile is None else prediction.costs_are,
+        covered_share=None if profile is None else _covered_share(prediction),
+        warnings=(
+            *made.warnings,
+            *opaque_warnings(module, () if profile is None else {cost.name for cost in profile.costs}),
+            *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),
+            *prediction.timeline.warnings,
+            *_doubt(prediction),
+            *(() if profile is None else profile.warnings),
+        ),
+    )
+
+
+def _profile(request: ScaleRequest, made: _Made, hardware: Hardware) -> Profile | None:
+    """The measured costs under this row's names."""
+    if request.profile is None:
+        return None
+    given = read_profile(request.profile)
+    if request.measured_on is None:
+        return given
+    before, after = _table(request.measured_on), _table(made.path)
+    check_source(given, before, request.profile)
+    return replace(carry(given, before, after, scale_by(before, after, hardware)).profile, warnings=given.warnings)
+
+
+def _table(path: Path) -> LookupTable:
+    """What XLA looks up of a scheduled module, by the names when LHS ran."""
+    dumps = read_dumps([path.parent] if path.is_file() else [path])
+    module = max((item for item in dumps.modules if item.is_scheduled), key=lambda item: len(item.instructions))
+    return LookupTable(module, dumps.lhs_module(module.name))
+
+
+def _covered_share(prediction: Prediction) -> float:
+    """Of the computing time, the part with a cost of the given profile."""
+    timeline = prediction.timeline
+    compute = timeline.stream == Stream.COMPUTE
+    given = timeline.origin != ORIGINS.index(Origin.ESTIMATED)
+    total = float(timeline.duration_us[compute].sum())
+    return float(timeline.duration_us[compute & given].sum()) / total if total else 0.0
+
+
+def _doubt(prediction: Prediction) -> Iterator[str]:
+    """What makes a range wide, where data decides more than `MUCH_DOUBT` of the step."""
+    if prediction.steps_us.most_data > (1 + MUCH_DOUBT) * prediction.step_us:
+        why = prediction.uncertain[0].range.why
+        yield f"ranges are wide because data decides a cost ({why}); measure it, and give --profile"

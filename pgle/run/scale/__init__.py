@@ -1,1 +1,0 @@
-"""`pgle scale`: a program captured, compiled and priced at each size."""

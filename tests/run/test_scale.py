@@ -1,0 +1,98 @@
+"""What is asked for becomes rows, a refusal too. Rows on disk are taken again where nothing changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.scale import NAME, KeptRows, ScaleRequest, _about, _of_files, begun, make_row
+from pgle.scale.plan import SizeTrial
+from pgle.scale.row import ScaleRow
+
+EIGHT, MORE = SizeTrial(8, 8), SizeTrial(64, 8)
+
+
+def kept(folder: Path, **about: object) -> KeptRows:
+    return KeptRows(folder, {"command": ["python"], **about})
+
+
+def row(folder: Path) -> ScaleRow:
+    (folder / "module.pb").touch()
+    return ScaleRow(8, step_us=1.5, scheduled="module.pb")
+
+
+def test_a_row_is_there_again(tmp_path: Path) -> None:
+    assert not begun(tmp_path)
+    kept(tmp_path).add(EIGHT, row(tmp_path))
+    assert begun(tmp_path)
+    assert kept(tmp_path).known(EIGHT) == row(tmp_path)
+    assert kept(tmp_path).known(MORE) is None
+
+
+def test_a_size_without_a_step_is_tried_again(tmp_path: Path) -> None:
+    kept(tmp_path).add(EIGHT, ScaleRow(8, failure="killed"))
+    assert kept(tmp_path).resumed == 0
+
+
+def test_a_row_without_its_module_is_made_again(tmp_path: Path) -> None:
+    kept(tmp_path).add(EIGHT, ScaleRow(8, step_us=1.5, scheduled="gone.pb"))
+    assert kept(tmp_path).known(EIGHT) is None
+
+
+def test_rows_of_another_program_are_refused(tmp_path: Path) -> None:
+    kept(tmp_path, target="a")
+    with pytest.raises(UserError, match=r"another program or setting \(target\)"):
+        kept(tmp_path, target="b")
+
+
+def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    kept(tmp_path).add(EIGHT, row(tmp_path))
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'"64"\t{"devi')
+    assert kept(tmp_path).resumed == 1
+    assert (tmp_path / NAME).read_bytes().endswith(b"}\n")
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
+    kept(tmp_path)
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'"64"\tnonsense\n')
+    with pytest.raises(UserError, match="holds a line that is no row"):
+        kept(tmp_path)
+
+
+def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    request = ScaleRequest(("python", str(script)), (8,), tmp_path)
+    before = _about(request)
+    script.write_text("2")
+    assert before != _about(request)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import sys; sys.exit('a batch of 3 is too small')",
+            "the program ended with exit code 1; its last line: a batch",
+        ),
+        ("print(1)", "the program compiled no jax module; does it call a jitted function?"),
+        ("import jax; raise ValueError('no')", "ValueError: no"),
+    ],
+)
+def test_a_program_that_fails_is_a_row_with_its_reason_first(tmp_path: Path, code: str, said: str) -> None:
+    row = make_row(ScaleRequest((sys.executable, "-c", code), (8,), tmp_path), SizeTrial(8, 8))
+    assert row.failure.startswith(said)
+
+
+def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "step.hlo"
+    path.write_text(
+        "HloModule jit_step\n\nENTRY main {\n  p = f32[64]{0} parameter(0), sharding={devices=[16]<=[16]}\n"
+        "  ROOT n = f32[64]{0} negate(p)\n}\n"
+    )
+    assert [trial.devices for trial in _of_files(ScaleRequest((str(path),), (), tmp_path))] == [16]
