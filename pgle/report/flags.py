@@ -10,12 +10,12 @@ from pgle.errors import many
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.xla.flags.catalogue import Effect, Setting, catalogue, effects_of, known_in
+from pgle.xla.flags.catalogue import Effect, KnownSetting, catalogue, effects_of, known_in
 
 if TYPE_CHECKING:
-    from pgle.xla.flags.lint import Lint
+    from pgle.xla.flags.catalogue import Lint
     from pgle.xla.flags.presets import Preset
-    from pgle.xla.flags.text import Finding
+    from pgle.xla.flags.text import FlagFinding
 
 TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 RECORD = "record"  # the section of `setting_page` that the first screen has too
@@ -26,13 +26,13 @@ USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags alre
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
-def setting_json(setting: Setting) -> dict[str, Any]:
+def setting_json(setting: KnownSetting) -> dict[str, Any]:
     """A setting as JSON types."""
     record = [text.plain(effect) for effect in effects_of(setting.name)]
     return {**text.whole(setting, "lifetime"), "default": setting.default(), "record": record}
 
 
-def list_page(settings: Sequence[Setting], jaxlib: str, pattern: str) -> Page:
+def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Page:
     """Settings with their meaning, and whether a release of jaxlib has them."""
     rows = [_listed(item, jaxlib) for item in settings]
     return Page(
@@ -44,14 +44,14 @@ def list_page(settings: Sequence[Setting], jaxlib: str, pattern: str) -> Page:
     )
 
 
-def _listed(item: Setting, jaxlib: str) -> tuple[Value, ...]:
+def _listed(item: KnownSetting, jaxlib: str) -> tuple[Value, ...]:
     present = not item.is_flag or known_in(item.name, jaxlib)
     gone = "" if present else f" Not in jaxlib {jaxlib}{f': use {item.use}' if item.use else ''}."
     reader = "" if item.is_flag else f" Read by {item.reader}."
     return item.name, f"{item.meaning}{gone}{reader}"
 
 
-def setting_page(setting: Setting) -> Page:
+def setting_page(setting: KnownSetting) -> Page:
     """Everything about one setting: facts in the table, published measurements in the section `RECORD`."""
     effects = effects_of(setting.name)
     return Page(
@@ -67,7 +67,7 @@ def setting_page(setting: Setting) -> Page:
     )  # fmt: skip
 
 
-def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
+def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
     history = [f"{value or '(empty)'} from {start}" for start, value in setting.defaults]
     if len(history) == 1:
         history = [setting.defaults[0][1] or "(empty)"]
@@ -95,7 +95,7 @@ def _record(effects: Sequence[Effect]) -> Table:
     return table("change | program | GPUs | more flags (count) | source", rows, shown=REPORTS)
 
 
-def _next(setting: Setting) -> str:
+def _next(setting: KnownSetting) -> str:
     if setting.use:
         return typed("pgle", "flags", "explain", setting.use)
     if setting.stage:
@@ -120,7 +120,7 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
     )
 
 
-def _found(finding: Finding) -> tuple[Value, ...]:
+def _found(finding: FlagFinding) -> tuple[Value, ...]:
     level = Cell(finding.level, TONES[finding.level])
     return level, f"--{finding.flag}: {finding.message}" if finding.flag else finding.message, finding.remedy
 

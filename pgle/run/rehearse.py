@@ -26,8 +26,7 @@ from pgle.run.directory.out import claim
 from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
 from pgle.schedule.compare import Move, Placement, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.flags.catalogue import release
-from pgle.xla.flags.presets import LHS, SOL
+from pgle.xla.flags.catalogue import LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops

@@ -49,7 +49,7 @@ from pgle.run.process.process import check_program
 from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.xla.flags.catalogue import known_in
 from pgle.xla.flags.presets import Mode, flags_for
-from pgle.xla.flags.text import Finding, FlagList, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.text import FlagFinding, FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Target, load_target
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
@@ -400,6 +400,6 @@ def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[st
     return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
 
 
-def _refused(finding: Finding, is_typed: bool) -> UserError:
+def _refused(finding: FlagFinding, is_typed: bool) -> UserError:
     where = f"{'--flag' if is_typed else 'XLA_FLAGS:'} --{finding.flag}"
     return UserError(finding.message, where=where, remedy=finding.remedy or "see: pgle flags lint")

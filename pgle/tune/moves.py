@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
-from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
-from pgle.xla.flags.presets import SPLIT_WITHOUT_GPU_SINCE, STREAMS, preset
-from pgle.xla.flags.presets import THRESHOLD as SPLIT
+from pgle.xla.flags.catalogue import SPLIT_WITHOUT_GPU_SINCE, STREAMS, KnownSetting, catalogue, known_in, release
+from pgle.xla.flags.catalogue import THRESHOLD as SPLIT
+from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
 
@@ -31,8 +31,7 @@ _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
 LOOPS = "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
-PRESETS = {"fsdp": "", "pipeline-parallel": "collective-permute"}
-"""What others recommend if a loop holds collectives, or collectives of a kind: a start that the search has to beat."""
+PRESET = "fsdp"  # what others recommend if a loop holds collectives: a start that the search has to beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values, taken))
-    return (*_presets(program, jaxlib, taken), *_together(found), *found)
+    return (*_preset(program, jaxlib, taken), *_together(found), *found)
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class _Program:
         opcodes = frozenset(item.opcode for item in module.walk())
         return _Program(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
 
-    def has(self, setting: Setting, jaxlib: str) -> bool:
+    def has(self, setting: KnownSetting, jaxlib: str) -> bool:
         """Whether the program has what the setting is about."""
         among = self.looped if setting.where == "loop" else self.kinds
         if setting.about and setting.about not in among:
@@ -126,7 +125,7 @@ class _Program:
             "tight memory": self.memory_share > TIGHT,
         }[setting.where]
 
-    def axis(self, setting: Setting, values: list[str], taken: Collection[str]) -> Axis:
+    def axis(self, setting: KnownSetting, values: list[str], taken: Collection[str]) -> Axis:
         """The axis of a setting, next to flags that the user has set."""
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
@@ -192,18 +191,17 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
         yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
 
 
-def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """Flags of presets that decide the scheduled program, for kinds that the program has, without the user's own."""
+def _preset(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
+    """The preset's flags that decide the scheduled program, for kinds that the program has, without the user's own."""
     known, looped = catalogue(), program.looped
-    for name, kind in PRESETS.items():
-        flags = {
-            flag.name: flag.value
-            for flag in preset(name, jaxlib).flags
-            if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
-            if known[flag.name].about in ("", *program.kinds, *looped)
-        }
-        if flags and looped and (not kind or kind in looped):
-            yield Axis(f"preset {name}", ALL, (flags,))
+    flags = {
+        flag.name: flag.value
+        for flag in preset(PRESET, jaxlib).flags
+        if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
+        if known[flag.name].about in ("", *program.kinds, *looped)
+    }
+    if flags and looped:
+        yield Axis(f"preset {PRESET}", ALL, (flags,))
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:

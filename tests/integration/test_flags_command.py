@@ -97,7 +97,7 @@ def test_presets_are_listed(capsys):
 
 
 def test_presets_are_accepted_by_the_installed_jaxlib(capsys):
-    for name in ("pgle-profile-sync", "pgle-profile-async", "fsdp", "pipeline-parallel", "recommended"):
+    for name in ("pgle-profile-sync", "pgle-profile-async", "fsdp", "recommended"):
         assert run(["flags", "preset", name, "--json"]) == 0
         text = json.loads(capsys.readouterr().out)["preset"]["xla_flags"]
         run(["flags", "lint", "--json", *text.split()])

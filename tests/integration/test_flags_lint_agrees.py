@@ -3,8 +3,7 @@
 import pytest
 
 from pgle.run.ask.flag_probe import probe
-from pgle.xla.flags.catalogue import catalogue
-from pgle.xla.flags.lint import lint
+from pgle.xla.flags.catalogue import catalogue, lint
 from pgle.xla.flags.text import Flag, FlagList
 
 VALUES = (None, "", "true", "3", "-1", "0.5", "all", "FUSION,CUBLAS", "+FUSION", "a b")

@@ -7,8 +7,8 @@ import pytest
 
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.xla.collectives import walk_collectives
-from pgle.xla.flags.catalogue import release
-from pgle.xla.flags.presets import LHS, SOL, flags_for
+from pgle.xla.flags.catalogue import LHS, SOL, release
+from pgle.xla.flags.presets import flags_for
 from pgle.xla.hlo.names import lhs_names
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump

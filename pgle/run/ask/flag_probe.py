@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.plugins import PACKAGES, versions
-from pgle.xla.flags.lint import Lint, lint
+from pgle.xla.flags.catalogue import Lint, lint
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.events import flag_refusal
 

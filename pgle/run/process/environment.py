@@ -14,7 +14,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.flag_probe import installed, probe
 from pgle.xla.flags.presets import FlagPlan, Mode, flags_for
-from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.text import Flag, FlagFinding, FlagList, as_bool, format_flags, parse_flags, typed_flag
 
 MAX_FLAG_FILE_BYTES = 1 << 20
 
@@ -36,7 +36,7 @@ class ChildEnvironment:
 
     values: Mapping[str, str]  # the whole environment, for `subprocess`
     plan: FlagPlan  # the flags and why
-    warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
+    warnings: tuple[FlagFinding, ...]  # what gives way, is left out or will go wrong
 
     @property
     def flags(self) -> FlagList:
@@ -105,7 +105,7 @@ def given_flags(
     flags = [flag for flag in user.flags if not (own_dumps and flag.name.startswith("xla_dump_"))]
     dropped = [flag for flag in user.flags if flag not in flags]
     findings = [
-        Finding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
+        FlagFinding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
         for flag in dict.fromkeys(dropped)
     ]
     flags += [flag for flag in map(typed_flag, more) if flag.name not in EFFORTS]
@@ -120,7 +120,7 @@ def read_flag_file(path: str) -> FlagList:
     held = parse_flags(read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace"))
     if held.file:  # XLA does not follow a second file: nothing in it counts
         message = f"{path} does not begin with '-', so XLA reads no flag from it"
-        return FlagList(text="", findings=(Finding("error", "file", "", message),))
+        return FlagList(text="", findings=(FlagFinding("error", "file", "", message),))
     return held
 
 
@@ -198,33 +198,33 @@ def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
         library()
 
 
-def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
+def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[FlagFinding, ...]]:
     """The plan without our flags that the installed jaxlib rejects, and what it says of the user's."""
     asked = probe([*plan.flags, *user.flags], python)
     known = {text for text, verdict in asked.verdicts.items() if verdict.status == "known"}
-    findings: list[Finding] = []
+    findings: list[FlagFinding] = []
     for flag in (flag for flag in plan.flags if flag.text not in known):
         message = f"left out: jaxlib {asked.jaxlib} says '{asked.verdicts[flag.text].message}'"
-        findings.append(Finding("warning", "left-out", flag.name, message))
+        findings.append(FlagFinding("warning", "left-out", flag.name, message))
     for flag in (flag for flag in dict.fromkeys(user.flags) if flag.text not in known):
         verdict = asked.verdicts[flag.text]
         message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
-        findings.append(Finding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
+        findings.append(FlagFinding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
     kept = [flag for flag in plan.flags if flag.text in known]
     text = " ".join(part for part in (format_flags(kept), user.text.strip()) if part)
     return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
 
 
-def _conflicts(values: Mapping[str, str], mode: Mode) -> list[Finding]:
+def _conflicts(values: Mapping[str, str], mode: Mode) -> list[FlagFinding]:
     """What the environment does against the purpose of the run."""
-    found: list[Finding] = []
+    found: list[FlagFinding] = []
     level = values.get("TF_CPP_MIN_LOG_LEVEL", "0")
     if level != "0":
         message = f"TF_CPP_MIN_LOG_LEVEL={level} is yours and stays: XLA's lines about the profile are hidden"
-        found.append(Finding("warning", "log-level", "", message, "unset it, or set 0"))
+        found.append(FlagFinding("warning", "log-level", "", message, "unset it, or set 0"))
     if as_bool(values.get("JAX_ENABLE_PGLE")):
         message = f"JAX_ENABLE_PGLE is on: AutoPGLE profiles and compiles by itself in the middle of this {mode} run"
-        found.append(Finding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'"))
+        found.append(FlagFinding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'"))
     return found
 
 

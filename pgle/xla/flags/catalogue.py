@@ -1,4 +1,4 @@
-"""The catalogue of settings: meaning, default, which jaxlib knows each, and what others measured for it.
+"""The catalogue of settings: meaning, default, which jaxlib knows each, what others measured; and lint by it.
 
 Two data files of this package are read once: `flags_catalogue.toml` and `flags_environment.toml` describe the settings
 that matter to latency hiding, `flags_known.tsv` lists every flag that ten published jaxlib releases accept, found by
@@ -10,8 +10,9 @@ depends on it: it is shown next to predictions, and `benchmarks/public_record.py
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -20,9 +21,22 @@ from statistics import median
 from typing import Any, Literal
 
 from pgle.errors import UserError, many
-from pgle.next import FLAGS_LIST
+from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
+from pgle.xla.collectives import ASYNC_FLAGS
+from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Flag, FlagFinding, FlagList, as_bool, same_value
 
 OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
+
+LHS = "xla_gpu_enable_latency_hiding_scheduler"
+SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
+PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
+DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
+COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
+STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
+THRESHOLD = "xla_gpu_threshold_for_windowed_einsum_mib"
+ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
+SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
+"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -31,21 +45,14 @@ def release(version: str) -> tuple[int, ...]:
     Raises:
         UserError: it does not begin with a number.
     """
-    parts: list[int] = []
-    for part in version.strip().removeprefix("v").split("+")[0].split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        parts.append(int(digits))
-        if digits != part:
-            break
-    if not parts:
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    if found is None:
         raise UserError(f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2")
-    return tuple(parts)
+    return tuple(map(int, found[1].split(".")))
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class KnownSetting:
     """One setting."""
 
     name: str  # as it is written
@@ -117,14 +124,14 @@ class KnownFlags:
 
 
 @cache
-def catalogue() -> Mapping[str, Setting]:
+def catalogue() -> Mapping[str, KnownSetting]:
     """Every setting that is described, by name; flags first."""
-    settings: dict[str, Setting] = {}
+    settings: dict[str, KnownSetting] = {}
     for file, reader in (("flags_catalogue.toml", "XLA_FLAGS"), ("flags_environment.toml", "")):
         for entry in _entries(file, "setting"):  # one ``default``, or ``defaults`` by release
             default = entry.pop("default", None)
             defaults = ((OLDEST, default),) if default is not None else tuple(map(tuple, entry.pop("defaults", ())))
-            settings[entry["name"]] = Setting(**({"reader": reader} | entry | {"defaults": defaults}))
+            settings[entry["name"]] = KnownSetting(**({"reader": reader} | entry | {"defaults": defaults}))
     return settings
 
 
@@ -142,7 +149,7 @@ def known_flags() -> KnownFlags:
     return KnownFlags(releases, kinds, present)
 
 
-def find(name: str) -> Setting:
+def find(name: str) -> KnownSetting:
     """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be in lower case.
 
     Raises:
@@ -157,7 +164,9 @@ def find(name: str) -> Setting:
             return settings[candidate]
         kind = known_flags().kinds.get(candidate)
         if kind is not None:
-            return Setting(candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate))
+            return KnownSetting(
+                candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate)
+            )
     near = nearest(wanted, [*settings, *known_flags().kinds])
     hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows the described ones"
     raise UserError(f"no setting called '{wanted}'", remedy=hint)
@@ -169,12 +178,6 @@ def known_in(name: str, version: str) -> bool | None:
     if setting is not None and setting.is_flag:
         return setting.known_in(version)
     return known_flags().known_in(name, version)
-
-
-def older_name(name: str, version: str) -> str:
-    """What a release that does not know the flag yet calls it; empty where it has no name for it, or several."""
-    older = [item.name for item in catalogue().values() if item.use == name and item.known_in(version)]
-    return older[0] if len(older) == 1 else ""
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 3) -> tuple[str, ...]:
@@ -275,3 +278,189 @@ def summary(effects: Iterable[Effect]) -> str:
     ends = dict.fromkeys(f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1]))
     dense = sum(effect.model == "dense" for effect in found)
     return f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
+
+
+CHECKER = "xla_gpu_pgle_accuracy_checker"
+_LEVELS = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """The remarks on a text of flags."""
+
+    jaxlib: str  # the release that it was checked for
+    asked: bool  # True where that jaxlib itself was asked, False where the catalogue alone answers
+    flags: int  # how many flags XLA would read
+    findings: tuple[FlagFinding, ...]  # worst first, then in the order of the text
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def lint(flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None = None) -> Lint:
+    """Hold flags against a jaxlib release.
+
+    Args:
+        verdicts: by flag text, the status and message of the installed jaxlib (`pgle.run.ask.flag_probe`); where None,
+            the catalogue and the recorded releases answer.
+    """
+    findings = [*flags.findings]
+    for flag in dict.fromkeys(flags.flags):
+        if flag.is_well_formed:
+            findings += _known(flag, jaxlib, verdicts)
+    findings += [*_repeated(flags), *profile_findings(flags, jaxlib), *_scheduler(flags, jaxlib), *_lost(flags)]
+    ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
+    return Lint(jaxlib, verdicts is not None, len(flags.flags), tuple(dict.fromkeys(ordered)))
+
+
+def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None) -> Iterator[FlagFinding]:
+    if verdicts is None:
+        known = known_in(flag.name, jaxlib)
+        if known is None:
+            table = known_flags()
+            seen = ", ".join(item for item in table.releases if item in table.present.get(flag.name, ()))
+            message = f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
+            yield FlagFinding(
+                "warning", "uncertain", flag.name, message, f"run '{FLAGS_LINT}' where jaxlib is installed"
+            )
+        status, answer = ("unknown", "") if known is False else _value_verdict(flag)
+    else:
+        status, answer = verdicts.get(flag.text, ("known", ""))
+    if status == "unknown":
+        yield _unknown(flag, jaxlib)
+    elif status in ("bad-value", "failed"):
+        yield _bad_value(flag, answer)
+
+
+def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
+    """An unknown flag: a known one without its value, one that is gone, or one that never was."""
+    if flag.value is None and known_in(flag.name, jaxlib):
+        kind = known_flags().kinds.get(flag.name, "")
+        return FlagFinding("error", "needs-value", flag.name, f"needs a value ({kind})", f"write --{flag.name}=VALUE")
+    setting = catalogue().get(flag.name)
+    table = known_flags()
+    if setting is not None and setting.is_flag:
+        since = setting.since and release(jaxlib) < release(setting.since)
+        if since:
+            message = f"jaxlib {jaxlib} does not know it yet (since {setting.since}): XLA ends the program"
+            return FlagFinding("error", "too-new", flag.name, message, f"use jaxlib {setting.since} or leave it out")
+        when = "was never a flag of XLA" if setting.gone == "always" else f"is gone since jaxlib {setting.gone}"
+        remedy = f"use {setting.use}" if setting.use else (setting.remarks[0] if setting.remarks else "leave it out")
+        return FlagFinding("error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip("."))
+    if flag.name in table.present:
+        seen = [item for item in table.releases if item in table.present[flag.name]]
+        message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
+        return FlagFinding("error", "removed", flag.name, message, "leave it out")
+    near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"leave it out; '{FLAGS_LIST}' shows what there is"
+    if flag.name.upper() in catalogue():
+        remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
+    return FlagFinding("error", "unknown", flag.name, f"jaxlib {jaxlib} does not know it: XLA ends the program", remedy)
+
+
+def _bad_value(flag: Flag, answer: str) -> FlagFinding:
+    setting = catalogue().get(flag.name)
+    values = ", ".join(setting.values) if setting is not None else ""
+    remedy = f"one of {values}" if values else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
+    if flag.name == DISABLE_ASYNC and not flag.value:
+        remedy = f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
+    words = f" ({answer})" if answer and "Flag parsing failed" not in answer else ""
+    message = f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
+    return FlagFinding("error", "bad-value", flag.name, message, remedy)
+
+
+def _value_verdict(flag: Flag) -> tuple[str, str]:
+    """Whether a value is of its kind, by the catalogue."""
+    kind = known_flags().kinds.get(flag.name, "")
+    value = flag.value
+    if value is None:
+        return ("known", "") if kind in ("bool", "") else ("unknown", "")
+    if kind == "bool" and as_bool(value) is None:
+        return "bad-value", ""
+    if kind in ("int", "float"):
+        try:
+            (int if kind == "int" else float)(value)
+        except ValueError:
+            return "bad-value", ""
+    setting = catalogue().get(flag.name)
+    if kind == "choice" and setting is not None and setting.values:
+        allowed = {item.lower() for item in setting.values}
+        items = [item.lstrip("+-").lower() for item in value.split(",")] if setting.kind == "list" else [value.lower()]
+        may_be_empty = flag.name == COMMAND_BUFFER
+        if any(item not in allowed and not (may_be_empty and not item) for item in items):
+            return "bad-value", ""
+    return "known", ""
+
+
+def _repeated(flags: FlagList) -> Iterator[FlagFinding]:
+    by_name: dict[str, list[Flag]] = {}
+    for flag in flags.flags:
+        by_name.setdefault(flag.name, []).append(flag)
+    for name, found in by_name.items():
+        signed = name == COMMAND_BUFFER and all((flag.value or "").startswith(("+", "-")) for flag in found[1:])
+        if len(found) == 1 or name in ACCUMULATING or signed:
+            continue
+        if all(same_value(flag.value, found[0].value) for flag in found):
+            yield FlagFinding("note", "duplicate", name, f"is given {len(found)} times with the same value")
+        else:
+            values = ", ".join("(bare)" if flag.value is None else flag.value or "(empty)" for flag in found)
+            message = f"is given {len(found)} times ({values}); the last counts"
+            yield FlagFinding("warning", "duplicate", name, message, "keep one")
+
+
+def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
+    """Why a profile that flags name is not read, or not used."""
+    path = flags.value(PROFILE_PATH)
+    if path is None:
+        return
+    at = release(jaxlib)
+    if not path:
+        message = "is empty: there is no profile"
+        yield FlagFinding("warning", "no-effect", PROFILE_PATH, message, "give a path or leave it out")
+    elif path.startswith("~"):
+        message = "XLA does not expand '~': no profile is read"
+        yield FlagFinding("error", "no-effect", PROFILE_PATH, message, "write the path")
+    elif "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")) and at >= release("0.5.1"):
+        message = "XLA reads .pbtxt and .pb only and ignores this file without a word"
+        yield FlagFinding("error", "no-effect", PROFILE_PATH, message, "rename it")
+    if flags.is_true(LHS) is False and at >= release("0.11.2"):
+        message = f"jaxlib {jaxlib} ignores the profile without a word if LHS is off"
+        yield FlagFinding("error", "contradiction", LHS, message, f"set --{LHS}=true")
+    if flags.is_true(LHS) is not True and at < release("0.5.1"):
+        message = f"jaxlib {jaxlib} ignores the profile without a word unless LHS is on"
+        yield FlagFinding("error", "contradiction", LHS, message, f"set --{LHS}=true")
+    if flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR":
+        message = "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile"
+        yield FlagFinding("warning", "strict", CHECKER, message, f"leave it at WARN and use '{VERIFY}'")
+
+
+def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
+    at = release(jaxlib)
+    still_on = release("0.8.0") <= at < release("0.11.2") and flags.is_true(SOL) is not False
+    if flags.is_true(LHS) is False and still_on:
+        message = f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs"
+        yield FlagFinding("warning", "no-effect", LHS, message, f"also set --{SOL}=false")
+    disabled = (flags.value(DISABLE_ASYNC) or "").lower()
+    if disabled:
+        message = "changes the fingerprint: files and entries named by it fit only runs with this flag"
+        yield FlagFinding("note", "fingerprint", DISABLE_ASYNC, message)
+    if flags.is_true(LHS) and {"allcollectives", *ASYNC_KINDS.split(",")} & set(disabled.split(",")):
+        message = "leaves LHS nothing to overlap for these collectives; right in a profile run only"
+        yield FlagFinding("warning", "contradiction", DISABLE_ASYNC, message)
+
+
+def _lost(flags: FlagList) -> Iterator[FlagFinding]:
+    """Flags without effect next to the others, or without others."""
+    values = flags.effective()
+    for name in values:
+        if name.startswith("xla_dump_") and not flags.value("xla_dump_to") and as_bool(flags.value(name)) is not False:
+            yield FlagFinding(
+                "warning", "no-effect", name, "has no effect without --xla_dump_to", "add --xla_dump_to=DIR"
+            )
+        newer = catalogue()[name].use if name in catalogue() else ""
+        if newer in values:
+            yield FlagFinding(
+                "warning", "contradiction", name, f"is an older name of {newer}, which is given too", "keep one"
+            )

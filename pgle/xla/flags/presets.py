@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError, suggestion
 from pgle.next import REHEARSE_FLAG, TUNE
-from pgle.xla.collectives import ASYNC_FLAGS
-from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, release
-from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, format_flags, merge_flags, parse_flags
+from pgle.xla.flags.catalogue import (
+    ASYNC_KINDS,
+    COMBINING,
+    DISABLE_ASYNC,
+    LHS,
+    PROFILE_PATH,
+    catalogue,
+    known_flags,
+    known_in,
+    profile_findings,
+    release,
+)
+from pgle.xla.flags.text import (
+    COMMAND_BUFFER,
+    Flag,
+    FlagFinding,
+    FlagList,
+    format_flags,
+    merge_flags,
+    parse_flags,
+)
 
-LHS = "xla_gpu_enable_latency_hiding_scheduler"
-SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
-PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
-DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
-COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
-
-ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`
 ALL_KINDS_SINCE = "0.5.3"
 """First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not asked."""
-
-OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 
 JAX = "docs.jax.dev gpu_performance_tips"
 NVIDIA = "JAX-Toolbox GPU_performance.md"
@@ -55,50 +63,36 @@ LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms
 ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
 
 _PIPELINE_SINCE = "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
-_OLD_PIPELINE_PARALLEL = (
-    Choice("xla_gpu_enable_pipelined_p2p", "true", "overlaps send and receive with compute", NVIDIA),
-    Choice("xla_gpu_collective_permute_decomposer_threshold", "1024", "splits transfers into send and receive", NVIDIA),
-    Choice("xla_gpu_lhs_enable_gpu_async_tracker", "true", "lets LHS see streams", NVIDIA),
-)
-
-STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
-THRESHOLD = "xla_gpu_threshold_for_windowed_einsum_mib"
-
-SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
-"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
-BROKEN = "0.10.2"  # the verifier refuses its own multi-streamed loops on GPUs (jax-ml/jax#39200)
 
 
-def for_release(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:
+def for_release(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[FlagFinding, ...]]:
     """The choices as a release knows them: replaced where it has another name, left out with a finding where none."""
     fitted: list[Choice] = []
-    findings: list[Finding] = []
+    findings: list[FlagFinding] = []
     for choice in choices:
-        candidates = _replacements(choice, version)
-        known = tuple(item for item in candidates if not item.is_flag or known_in(item.name, version) is not False)
-        fitted.extend(known)
-        if not known and not _needless(choice, version):
+        if _needless(choice, version):
+            continue
+        now = _replacement(choice, version)
+        if now.is_flag and known_in(now.name, version) is False:
             message = f"left out: jaxlib {version} does not know it"
-            findings.append(Finding("warning", "left-out", choice.name, message))
-        elif known and known[0].name != choice.name:
-            message = f"replaced by {format_flags(item.flag for item in known)} in jaxlib {version}"
-            findings.append(Finding("note", "replaced", choice.name, message))
+            findings.append(FlagFinding("warning", "left-out", choice.name, message))
+            continue
+        fitted.append(now)
+        if now.name != choice.name:
+            message = f"replaced by {now.flag.text} in jaxlib {version}"
+            findings.append(FlagFinding("note", "replaced", choice.name, message))
     return tuple(fitted), tuple(findings)
 
 
-def _replacements(choice: Choice, version: str) -> tuple[Choice, ...]:
+def _replacement(choice: Choice, version: str) -> Choice:
     """What a release wants instead of the choice; the choice itself where nothing else."""
     at = release(version)
-    if choice.name.startswith("xla_gpu_enable_pipelined_") and at >= release(_PIPELINE_SINCE):
-        name = choice.name.replace("enable_pipelined", "pipeline")
-        return (replace(choice, name=name, value="on"),) if name in catalogue() else (choice,)
+    newer = choice.name.replace("xla_gpu_enable_pipelined_", "xla_gpu_pipeline_")
+    if newer != choice.name and newer in catalogue() and at >= release(_PIPELINE_SINCE):
+        return replace(choice, name=newer, value="on")
     if choice.name == DISABLE_ASYNC and choice.value == "allcollectives" and at < release(ALL_KINDS_SINCE):
-        return (replace(choice, value=ASYNC_KINDS),)
-    if choice.name == OPT_LEVEL and not catalogue()[choice.name].known_in(version):
-        return _OLD_PIPELINE_PARALLEL
-    if _needless(choice, version):
-        return ()
-    return (choice,)
+        return replace(choice, value=ASYNC_KINDS)
+    return choice
 
 
 def _needless(choice: Choice, version: str) -> bool:
@@ -107,23 +101,6 @@ def _needless(choice: Choice, version: str) -> bool:
     if setting is None or not choice.name.endswith(("_combine_by_dim", "_collective_combining")):
         return False
     return setting.default(version) in (choice.value, None)
-
-
-def collective_matmul(jaxlib: str, *, streams: bool) -> Iterator[Finding]:
-    """Traps of splitting matmuls with a release; `streams`: on several streams."""
-    if release(jaxlib) == release(BROKEN) and streams:
-        message = (
-            f"on GPUs jaxlib {BROKEN} fails to compile what it splits if a device's share of a dimension is above "
-            "1024 ('async_computation expected to contain only the root', jax-ml/jax#39200)"
-        )
-        yield Finding("warning", "fails", STREAMS, message, f"set --{STREAMS}=false, or take another jaxlib")
-    if release(jaxlib) < release(SPLIT_WITHOUT_GPU_SINCE):
-        message = (
-            f"a rehearsal will not show its effect: without a GPU jaxlib {jaxlib} leaves matmuls whole, whatever the "
-            f"threshold, sharding or shape ({SPLIT_WITHOUT_GPU_SINCE} and newer split them)"
-        )
-        remedy = f"rehearse with jaxlib {SPLIT_WITHOUT_GPU_SINCE} or newer, or look for collective-permute in a dump"
-        yield Finding("note", "not-rehearsed", THRESHOLD, message, f"{remedy} of a GPU run")
 
 
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
@@ -160,7 +137,7 @@ class FlagPlan:
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     environment: Mapping[str, str]  # other variables to set where the user has not set them
     choices: tuple[Choice, ...]  # everything the mode asks for, with reasons
-    warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
+    warnings: tuple[FlagFinding, ...]  # what gives way, is left out or will go wrong
 
     @property
     def profile(self) -> str:
@@ -212,33 +189,27 @@ def _dumps(dump_to: str) -> tuple[Choice, ...]:
     )
 
 
-def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[Finding]:
+def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[FlagFinding]:
     """What the user's own flags, and the release, do to this kind of run."""
-    found: list[Finding] = []
-    at = release(version)
-    if user.is_true(LHS) is False:
-        found.append(Finding("warning", "lhs-off", LHS, _lhs_off(mode, version), "remove it"))
-    if mode in ("async", "baseline", "perf") and user.value(DISABLE_ASYNC):
-        message = "your flag keeps collectives synchronous, so LHS has nothing to overlap"
-        found.append(Finding("warning", "no-async", DISABLE_ASYNC, message, "remove it"))
-    if user.is_true(COMBINING):
-        message = "your flag combines collectives by a schedule that a profile changes, so costs may lose their names"
-        found.append(Finding("warning", "combining", COMBINING, message, "remove it"))
-    elif mode in PROFILE_MODES and user.value(COMBINING) is None and any(item.name == COMBINING for item in choices):
-        message = f"set to false in every stage: jaxlib {version} else combines other collectives with a profile"
-        found.append(Finding("warning", "combining", COMBINING, message, "set it in your job too"))
-    if mode in PROFILE_MODES and user.value(COMMAND_BUFFER):
-        message = "your flag keeps command buffers, which hide single operations from the profiler"
-        found.append(Finding("warning", "graphs", COMMAND_BUFFER, message, "remove it for the profile run"))
-    if mode != "perf" and user.value(PROFILE_PATH):
-        message = f"your flag gives a profile to a run that is to be without one ({mode})"
-        found.append(Finding("warning", "has-profile", PROFILE_PATH, message, "remove it"))
-    if mode == "baseline" and at >= release(HOPPER_DEFAULT[0]) and as_bool(user.value(SOL)) is not False:
-        message = (
-            "on Hopper and newer GPUs the baseline schedules by XLA's speed-of-light model, elsewhere by constants"
-        )
-        found.append(Finding("note", "hopper", SOL, message))
-    return found
+    measures = mode in PROFILE_MODES
+    sets_combining = measures and user.value(COMBINING) is None and any(item.name == COMBINING for item in choices)
+    rows: tuple[tuple[object, str, str, str, str], ...] = (
+        (user.is_true(LHS) is False, "lhs-off", LHS, _lhs_off(mode, version), "remove it"),
+        (mode != "sync" and user.value(DISABLE_ASYNC), "no-async", DISABLE_ASYNC,
+         "your flag keeps collectives synchronous, so LHS has nothing to overlap", "remove it"),
+        (user.is_true(COMBINING), "combining", COMBINING,
+         "your flag combines collectives by a schedule that a profile changes, so costs may lose their names",
+         "remove it"),
+        (sets_combining, "combining", COMBINING,
+         f"set to false in every stage: jaxlib {version} else combines other collectives with a profile",
+         "set it in your job too"),
+        (measures and user.value(COMMAND_BUFFER), "graphs", COMMAND_BUFFER,
+         "your flag keeps command buffers, which hide single operations from the profiler",
+         "remove it for the profile run"),
+        (mode != "perf" and user.value(PROFILE_PATH), "has-profile", PROFILE_PATH,
+         f"your flag gives a profile to a run that is to be without one ({mode})", "remove it"),
+    )  # fmt: skip
+    return [FlagFinding("warning", *finding) for holds, *finding in rows if holds]
 
 
 def _lhs_off(mode: Mode, version: str) -> str:
@@ -265,7 +236,7 @@ class Preset:
     purpose: str  # what it is for, one clause
     jaxlib: str  # the release it is adapted to
     choices: tuple[Choice, ...]  # the settings, flags first
-    findings: tuple[Finding, ...] = ()  # what was left out or replaced, and traps
+    findings: tuple[FlagFinding, ...] = ()  # what was left out or replaced, and traps
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -309,27 +280,6 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
         "weights and gradients sharded over devices (FSDP, ZeRO)",
         (ON, *_COMBINE, *_PIPELINED, _BUFFERED, *_ANY_DIM),
     ),
-    "pipeline-parallel": (
-        "pipeline stages on different devices",
-        (
-            ON,
-            Choice(COMMAND_BUFFER, "", "part of the recipe of the JAX guide", JAX),
-            Choice("xla_disable_hlo_passes", "collective-permute-motion", "keeps transfers in their place", JAX),
-            Choice(
-                OPT_LEVEL,
-                "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE",
-                "rearranges the loop so that transfers between stages overlap",
-                JAX,
-            ),
-        ),
-    ),
-    "collective-matmul": (
-        "matmuls with a collective split into chunks that overlap (tensor parallelism)",
-        (
-            Choice(STREAMS, "true", "chunks run on several streams", NVIDIA),
-            Choice(THRESHOLD, "0", "every such matmul is split", NVIDIA),
-        ),
-    ),
     "recommended": (
         "NVIDIA's list for large models with PGLE",
         (
@@ -360,9 +310,6 @@ _REMARKS: dict[str, tuple[str, ...]] = {
         _START,
         "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
         f"often beat them; '{TUNE}' finds one, '{REHEARSE_FLAG}' compares",
-    ),
-    "pipeline-parallel": (
-        f"{_START}: simulated on eight H100, a ring of stages gets 4 % longer by it than with the profile alone",
     ),
 }
 
@@ -397,15 +344,6 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
             raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")
         choices = (choices[0], Choice(PROFILE_PATH, profile, "the measured costs", JAX), *choices[1:])
     fitted, findings = for_release(choices, at)
-    remarks = tuple(Finding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
-    findings += _ignored(profile if name == "pgle-perf" else "")
-    traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else ()
-    return Preset(name, what, at, fitted, (*findings, *remarks, *traps))
-
-
-def _ignored(profile: str) -> tuple[Finding, ...]:
-    """A file name that XLA takes for no profile; a name without suffix may be a directory."""
-    if not re.search(r"\.[^./]*$", profile) or profile.endswith((".pbtxt", ".pb")):
-        return ()
-    message = f"XLA ignores {profile} without a word: a profile's name ends in .pbtxt or .pb"
-    return (Finding("warning", "suffix", PROFILE_PATH, message, "rename the file"),)
+    remarks = tuple(FlagFinding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
+    flags = FlagList(tuple(choice.flag for choice in fitted if choice.is_flag))
+    return Preset(name, what, at, fitted, (*findings, *profile_findings(flags, at), *remarks))

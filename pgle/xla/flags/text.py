@@ -29,7 +29,8 @@ COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]*")
+_QUOTED = re.compile(r"""([A-Za-z0-9_-]*)=(?:"((?:\\.|[^"])*)"?|'([^']*)'?)""", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
 
@@ -38,7 +39,7 @@ FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FlagFinding:
     """Something to say about a flag."""
 
     # ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be, ``note`` else
@@ -94,7 +95,7 @@ class FlagList:
     text: str = ""  # the text itself
     ignored: str = ""  # the rest of the text after the first bare word, which XLA never sees
     file: str = ""  # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty
-    findings: tuple[Finding, ...] = ()  # mistakes in the form of the text
+    findings: tuple[FlagFinding, ...] = ()  # mistakes in the form of the text
 
     def effective(self) -> dict[str, str | None]:
         """The value that counts for each flag: the last, or all of them for a list that accumulates."""
@@ -114,13 +115,13 @@ class FlagList:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedFlags:
     """The user's flags with ours added."""
 
     text: str  # the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win
     added: tuple[Flag, ...]  # our flags that were added
     kept: tuple[Flag, ...]  # our flags that the user's own value replaces
-    findings: tuple[Finding, ...]  # one for each flag in `kept`, and for what the user's text hides
+    findings: tuple[FlagFinding, ...]  # one for each flag in `kept`, and for what the user's text hides
 
 
 def parse_flags(text: str) -> FlagList:
@@ -131,7 +132,7 @@ def parse_flags(text: str) -> FlagList:
     if not stripped.startswith("-"):
         # XLA opens the unchanged text, blanks included.
         message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
-        return FlagList(text=text, file=text, findings=(Finding("warning", "file", "", message),))
+        return FlagList(text=text, file=text, findings=(FlagFinding("warning", "file", "", message),))
     flags: list[Flag] = []
     at = len(text) - len(stripped)
     while at < len(text) and text[at] == "-":
@@ -174,7 +175,7 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
     return values
 
 
-def merge_flags(user: FlagList, ours: Sequence[Flag]) -> Merged:
+def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
     """Add our flags to the user's. The user's flags win and stay unchanged; `kept` lists ours that lost.
 
     Args:
@@ -184,7 +185,7 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> Merged:
     values = user.effective()
     added: list[Flag] = []
     kept: list[Flag] = []
-    findings: list[Finding] = []
+    findings: list[FlagFinding] = []
     for name, value in effective(ours).items():
         flag = Flag(name, value)
         if name in ACCUMULATING:
@@ -198,9 +199,9 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> Merged:
             kept.append(flag)
             theirs = Flag(name, values[name]).text
             message = f"yours stays ({theirs}); pgle would have set {flag.text}"
-            findings.append(Finding("warning", "kept", name, message))
+            findings.append(FlagFinding("warning", "kept", name, message))
     parts = [format_flags(added), user.text.strip(BLANKS)]
-    return Merged(" ".join(part for part in parts if part), tuple(added), tuple(kept), (*findings, *user.findings))
+    return MergedFlags(" ".join(part for part in parts if part), tuple(added), tuple(kept), (*findings, *user.findings))
 
 
 def same_value(first: str | None, second: str | None) -> bool:
@@ -218,53 +219,38 @@ def as_bool(value: str | None) -> bool | None:
 
 def _one(text: str, start: int) -> tuple[Flag, int]:
     """The flag that begins at `start`, and where it ends."""
-    match = _NAME.match(text, start)
-    end = start if match is None else match.end()
-    key = text[start:end]
-    if text[end : end + 1] == "=" and text[end + 1 : end + 2] in ("'", '"') and end + 1 < len(text):
-        value, end = _quoted(text, end + 1)
-        return Flag(_name(key), value), end
+    if found := _QUOTED.match(text, start):
+        key, double, single = found.groups()
+        return Flag(_name(key), single if double is None else _ESCAPED.sub(r"\1", double)), found.end()
+    end = start
     while end < len(text) and text[end] not in BLANKS:
         end += 1
     key, equals, plain = text[start:end].partition("=")
     return Flag(_name(key), plain if equals else None), end
 
 
-def _quoted(text: str, start: int) -> tuple[str, int]:
-    """The value whose opening quote is at `start`, and the index after the closing one (or the end of the text)."""
-    quote = text[start]
-    value: list[str] = []
-    at = start + 1
-    while at < len(text) and text[at] != quote:
-        if quote == '"' and text[at] == "\\" and at + 1 < len(text):
-            at += 1
-        value.append(text[at])
-        at += 1
-    return "".join(value), min(at + 1, len(text))
-
-
 def _name(key: str) -> str:
     return key[2:] if _WELL_FORMED.match(key) else key
 
 
-def _malformed(flags: Sequence[Flag]) -> list[Finding]:
-    findings: list[Finding] = []
+def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
+    findings: list[FlagFinding] = []
     for flag in flags:
         if flag.name == "--":
             message = "'--' makes XLA reject every flag after it"
-            findings.append(Finding("error", "malformed", "", message, "remove it"))
+            findings.append(FlagFinding("error", "malformed", "", message, "remove it"))
         elif not flag.is_well_formed:
             name = flag.name.lstrip("-").replace("-", "_").lower().split(":")[0]
             hint = f"write --{name}=VALUE" if name else "remove it"
-            findings.append(Finding("error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint))
+            findings.append(FlagFinding("error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint))
     return findings
 
 
-def _bare_word(ignored: str) -> list[Finding]:
+def _bare_word(ignored: str) -> list[FlagFinding]:
     if not ignored:
         return []
     word = ignored.split()[0]
     lost = ignored.split()[1:]
     tail = f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
     message = f"the bare word '{word}' ends parsing without a message{tail}"
-    return [Finding("error", "bare-word", "", message, "write --flag=value without blanks, or quote: --flag='a b'")]
+    return [FlagFinding("error", "bare-word", "", message, "write --flag=value without blanks, or quote: --flag='a b'")]

@@ -85,11 +85,6 @@ def test_the_users_own_dump_directory_wins():
     assert dump_of(plan) == "/mine"
 
 
-def test_the_baseline_says_what_hopper_schedules_by():
-    assert "hopper" in codes("baseline", "0.8.0")
-    assert "hopper" not in codes("baseline", "0.7.2")
-
-
 @pytest.mark.parametrize(
     ("version", "words"),
     [
