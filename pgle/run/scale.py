@@ -26,8 +26,16 @@ from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, read_head, sha256, write_files
 from pgle.run.ask.jax_private.programs import partitions_of
-from pgle.run.capture.capture import Devices, capture_modules
-from pgle.run.capture.captured import CapturedProgram, devices_of, module_name, read_captured
+from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
+from pgle.run.capture.captured import (
+    PROGRAM,
+    CapturedProgram,
+    choose_module,
+    devices_of,
+    module_name,
+    partitioned,
+    read_captured,
+)
 from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.dumps import memory_of
@@ -37,6 +45,7 @@ from pgle.run.process.process import check_program, ended, executor, last_line
 from pgle.run.rehearse import LHS_ON
 from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.answer import ScaleAnswer, answer
+from pgle.scale.grow import bases, grown
 from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, fitting, trials
 from pgle.scale.row import ScaleRow, decoded, encoded, end_of, exposed_by_collective, operations_of
 from pgle.schedule.predict import Prediction, predict
@@ -44,7 +53,7 @@ from pgle.schedule.program import ORIGINS, Stream
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import is_hlo, read_module
-from pgle.xla.targets import Hardware, find_hardware, load_target
+from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
 """In the folder of a row: the program's modules, what XLA left, and what the program printed."""
@@ -358,12 +367,9 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
     target, topology, file = load_target(request.target), trial.topology, Path(trial.file)
     modules: Sequence[Path] = [file]
     program = CapturedProgram()
+    notes: tuple[str, ...] = ()
     if not trial.file:
-        modules = capture_modules(
-            filled(request.words, trial), folder / CAPTURED, target=target,
-            devices=Devices(trial.devices, topology=topology), quiet_s=request.quiet_s, choose=request.choose,
-            until_step=True, output=log,
-        )  # fmt: skip
+        modules, notes = _captured(request, trial, folder / CAPTURED, target, log)
         program = read_captured(folder / CAPTURED)
     elif file.suffix not in OF_JAX and (module := read_module(file)).is_scheduled:
         return _Made(module, file.resolve(), memory_of(file))
@@ -380,7 +386,34 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
     asked = told_of_hosts(asked)
     with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
         made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
-    return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, asked.warnings)
+    return _Made(
+        made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, (*asked.warnings, *notes)
+    )
+
+
+def _captured(
+    request: ScaleRequest, trial: SizeTrial, where: Path, target: Target, log: int
+) -> tuple[Sequence[Path], tuple[str, ...]]:
+    """The program's modules at this size; if no capture is so large its step, grown, with a note on that."""
+
+    def at(size: int, folder: Path) -> Sequence[Path]:
+        smaller = replace(trial, devices=size)
+        return capture_modules(
+            filled(request.words, smaller), folder, target=target,
+            devices=Devices(size, topology=smaller.topology), quiet_s=request.quiet_s, choose=request.choose,
+            until_step=True, output=log,
+        )  # fmt: skip
+
+    if trial.devices <= MOST_DEVICES:
+        return at(trial.devices, where), ()
+    sizes = bases(trial.devices, MOST_DEVICES, trial.per_host)
+    steps = {size: choose_module(at(size, where / str(size)), request.choose) for size in sizes}
+    if any(partitioned(step) != step for step in steps.values()):
+        raise UnfitError(f"only the program can partition its step, on at most {MOST_DEVICES} GPUs")
+    last = steps[sizes[-1]]
+    module = grown({size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices)
+    write_files({where / last.name: module, where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM)})
+    return [where / last.name], (f"its module is grown from captures at {', '.join(map(str, sizes))} GPUs",)
 
 
 def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:

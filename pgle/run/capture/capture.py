@@ -134,7 +134,7 @@ def capture_modules(
         WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
     """
     if devices.count > MOST_DEVICES:
-        remedy = "in Python pgle.scale takes a step on an AbstractMesh of any size"
+        remedy = "'pgle scale' grows its module from smaller captures"
         raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
     base = os.environ if environment is None else environment
     for line in devices.warnings:
