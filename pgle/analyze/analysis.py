@@ -1,12 +1,10 @@
-"""A measured step taken apart: from a trace, its main program and that program's costs; and what a finding is."""
+"""A measured step taken apart: from a trace, its main program and that program's costs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +28,7 @@ from pgle.analyze.layers import (
     slowest,
     work_of,
 )
-from pgle.analyze.memory import LiveValue, Memory
+from pgle.analyze.memory import Memory
 from pgle.analyze.window import (
     DeviceWindow,
     StepParts,
@@ -135,17 +133,6 @@ class MeasuredStep:
             for number in distinct(module[module != self.costs.program.index]).tolist():
                 runs[number] += len(distinct(self.trace.execution[window.rows[module == number]]))
         return dict(runs)
-
-    def time_by_instruction(
-        self, parts: Iterable[tuple[npt.NDArray[np.int32], npt.NDArray[np.float64] | None]]
-    ) -> dict[str, float]:
-        """Microseconds in a step by name, the longest first, of rows of the trace and the ns of each; None: all."""
-        time = np.zeros(len(self.trace.instructions))
-        for rows, ns in parts:
-            weights = self.trace.duration_ns[rows] if ns is None else ns
-            time += np.bincount(self.trace.instruction[rows], weights=weights, minlength=len(time))
-        longest = np.argsort(-time, kind="stable")[: int((time > 0).sum())].tolist()
-        return {self.trace.instructions[code]: time[code] / 1e3 / self.steps for code in longest}
 
     def rank_name(self, device: int) -> str:
         """``device 0 of HOST:PID``."""
@@ -269,69 +256,3 @@ def _compute(
         )
         found.append(made)
     return tuple(sorted(found, key=lambda item: (-item.us, item.name)))
-
-
-def total_us(items: Sequence[MeasuredInstruction]) -> float:
-    """Time of some instructions in a step."""
-    return sum(item.us for item in items)
-
-
-ROWS = 5  # evidence rows of a finding
-
-LEAST_SAVED = 0.01
-"""Of the step. What could be saved by faster matrix products or collectives is a finding from here on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One row of a finding's evidence."""
-
-    name: str  # an instruction, or what the row is of
-    us: float  # microseconds in a step
-    note: str = ""  # in words
-    op_name: str = ""  # the framework's name; empty where unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a rule found in a step, whatever its limit is."""
-
-    lost_us: float  # of a step, what it could save at most; 0 where it saves nothing but spoils the measurement
-    number: str  # what was found, in words
-    evidence: tuple[Evidence, ...]  # rows, the most important first
-    remedy: str  # what to do next
-    reached: float | None = None  # what the limit is held against; None: the share of the step that is lost
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that costs time."""
-
-    id: str  # of a rule
-    title: str  # what it is called
-    share: float  # of the step, what it could save at most; 0 where it saves nothing but spoils the measurement
-    # number, evidence, remedy: as found
-    number: str
-    evidence: tuple[Evidence, ...]
-    remedy: str
-    unclaimed: str = ""  # why no saving is claimed, where the recording itself makes what was found; else empty
-
-
-Named: TypeAlias = MeasuredInstruction | MeasuredCollective | LiveValue
-
-
-def evidence_of(rows: Iterable[tuple[Named, float, str]]) -> tuple[Evidence, ...]:
-    """The first of some instructions as evidence, each with its microseconds in a step and a note."""
-    return tuple(Evidence(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS))
-
-
-def in_words(us: float) -> str:
-    """A time in µs, ms or s."""
-    if us < 1e3:
-        return f"{us:.3g} µs"
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
-
-
-def in_percent(share: float, decimals: int = 1) -> str:
-    """A share of 0 to 1 as ``28.0 %``."""
-    return f"{share * 100:.{decimals}f} %"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pgle.analyze.analysis import LEAST_SAVED, Finding, MeasuredStep
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import LAUNCHES_DIFFER, Change, Differences, Verdict
 from pgle.analyze.layers import folded, short_source
-from pgle.analyze.rules import RULES
+from pgle.analyze.rules import LEAST_SAVED, RULES, StepFinding
 from pgle.analyze.window import Group
 from pgle.errors import cut, many, printable
 from pgle.report import text
@@ -116,31 +116,6 @@ FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None if it does not."""
 BETWEEN = str(Group.BETWEEN)
-
-TITLES = {
-    "synchronous-collective": "Make collectives asynchronous",
-    "exposed-communication": "Hide exposed collectives",
-    "rank-skew": "Even out the ranks",
-    "slow-steps": "Find what slows single steps",
-    "other-modules": "Merge other modules into the step",
-    "scatter-add": "Replace scatters",
-    "slow-matmul": "Speed up slow matrix products",
-    "off-tensor-cores": "Use the Tensor Cores",
-    "input-bound": "Keep the GPU busy between steps",
-    "idle": "Keep the host out of the step",
-    "launch-gaps": "Shorten launch gaps with CUDA graphs",
-    "gaps-before-custom-calls": "Shorten the gaps before custom calls",
-    "slow-collective": "Check slow transfers",
-    "small-collectives": "Combine small collectives",
-    "exposed-copies": "Hide or avoid exposed copies",
-    "excessive-copies": "Avoid kernels that only copy",
-    "short-kernels": "Launch short kernels with CUDA graphs",
-    "rematerialised-by-xla": "Give XLA more memory",
-    "needless-rematerialisation": "Recompute less",
-    "stale-profile": "Record the profile again",
-    "recompilation": "Compile the step once",
-}
-"""What to do about a finding that saves time."""
 
 
 def nowhere(name: str) -> None:
@@ -275,7 +250,7 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
     between_us = sum(step.parts.of(Group.BETWEEN).values())
     if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
-        todo.append(Action(TITLES["input-bound"], between_us / step.step_us, why, span_us=span_of(BETWEEN)))
+        todo.append(Action(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
     overlap = step.overlap
     if (
         overlap is not None
@@ -288,11 +263,13 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
         name, time = printable(judged[0].name), figures.time(judged[0].hideable_us)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves = overlap.hideable_us / step.step_us
-        todo.append(Action(TITLES["exposed-communication"], saves, why, "", judged[0].name, span_of(judged[0].name)))
+        todo.append(
+            Action(RULES["exposed-communication"].todo, saves, why, "", judged[0].name, span_of(judged[0].name))
+        )
     return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
 
 
-def _action(finding: Finding, span_of: SpanOf) -> Action:
+def _action(finding: StepFinding, span_of: SpanOf) -> Action:
     """What to do about a finding, with its number and its largest row."""
     first = finding.evidence[0] if finding.evidence else None
     most = (
@@ -302,7 +279,7 @@ def _action(finding: Finding, span_of: SpanOf) -> Action:
     )
     name = "" if first is None else first.name.removeprefix("before ")
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
-    return Action(TITLES[finding.id], finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
+    return Action(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
 
 
 def document(found: Analysis) -> dict[str, object]:

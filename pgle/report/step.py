@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pgle.analyze.analysis import Finding, MeasuredStep
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
+from pgle.analyze.rules import StepFinding
 from pgle.analyze.window import Group, mean_breakdown
 from pgle.errors import cut, many, printable
 from pgle.report.page import figures, html
@@ -111,7 +112,7 @@ def step_sections(found: Analysis, chart: bool = False) -> tuple[Section, ...]:
     return tuple(section for section in made if section.parts)
 
 
-def _findings(found: Sequence[Finding]) -> Iterator[Part]:
+def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
     for place, finding in enumerate(found, start=1):
         saves = f", saves up to {figures.share(finding.share)}" if finding.share else ""
         yield Prose(f"{place}. {finding.title}{saves}", tone="head")

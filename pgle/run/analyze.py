@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.analyze.analysis import Finding, MeasuredStep, measure_step
+from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.memory import Memory, find_memory
-from pgle.analyze.rules import find_findings
-from pgle.analyze.rules.communication import LEAST_HIDDEN
+from pgle.analyze.rules import LEAST_HIDDEN, StepFinding, find_findings
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import ProgramCosts, measure
 from pgle.costs.measure.naming import Program
@@ -218,7 +217,7 @@ class Analysis:
     """A step, what it loses, and what to do."""
 
     step: MeasuredStep  # the main module's, with its layers, memory and overlap
-    findings: tuple[Finding, ...]  # the one that could save most first
+    findings: tuple[StepFinding, ...]  # the one that could save most first
     next: tuple[str, ...]  # commands, the nearest first
     warnings: tuple[str, ...]  # one line each
     # against, before: what changed since another step, and that step; None without one

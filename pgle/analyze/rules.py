@@ -1,0 +1,583 @@
+"""What a measured step loses: every rule with its limit and its source, and the findings of a step."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median
+
+from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
+from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.layers import Phase
+from pgle.analyze.window import Group
+from pgle.costs.estimate.kernels import compute_us
+from pgle.errors import many
+from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
+from pgle.schedule.compare import DISABLE_ASYNC
+from pgle.schedule.program import Stream
+from pgle.trace.table import Reason
+from pgle.xla.hlo.module import Instruction, Module
+
+ROWS = 5  # evidence rows of a finding
+LEAST_SAVED = 0.01
+"""Of the step. What could be saved by faster matrix products or collectives is a finding from here on."""
+LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
+LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
+SLOW_TRANSFER = 0.7  # of the expected speed; below that a collective is slow
+SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
+SPACIOUS = 0.5  # of the memory limit; a program that needs less has room to keep what it computes again
+TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    """One row of a finding's evidence."""
+
+    name: str  # an instruction, or what the row is of
+    us: float  # microseconds in a step
+    note: str = ""  # in words
+    op_name: str = ""  # the framework's name; empty where unknown
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinding:
+    """Something that costs time."""
+
+    lost_us: float  # of a step, what it could save at most; 0 where it saves nothing but spoils the measurement
+    number: str  # what was found, in words
+    evidence: tuple[EvidenceRow, ...]  # rows, the most important first
+    remedy: str  # what to do next
+    reached: float | None = None  # what the limit is held against; None: the share of the step that is lost
+    unclaimed: str = ""  # why no saving is claimed, where the recording itself makes what was found; else empty
+    # of its rule, and the share of the step that it could save at most
+    id: str = ""
+    title: str = ""
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule; it is a finding where what it finds reaches the limit."""
+
+    find: Callable[[MeasuredStep], StepFinding | None]
+    title: str  # what the finding is called
+    todo: str  # what to do about it, if it saves time
+    limit: float  # what the number must reach; a share of the step where `rule` says nothing else
+    rule: str  # in words
+    source: str  # who says so
+    simulated: bool = True  # False: the simulated GPU makes it up (a host that pauses, ranks that differ, its costs)
+
+
+def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
+    """Every finding that is the program's own, the one that could save most first."""
+    if step.step_us <= 0:
+        return ()
+    findings = []
+    for name, rule in RULES.items():
+        found = rule.find(step) if rule.simulated or not step.trace.simulated else None
+        if found is None:
+            continue
+        share = found.lost_us / step.step_us
+        if (share if found.reached is None else found.reached) >= rule.limit:
+            share = 0.0 if found.unclaimed else share
+            findings.append(replace(found, id=name, title=rule.title, share=share))
+    return tuple(sorted(findings, key=lambda finding: -finding.share))
+
+
+def evidence_of(
+    rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]],
+) -> tuple[EvidenceRow, ...]:
+    """The first of some instructions as evidence, each with its microseconds in a step and a note."""
+    return tuple(EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS))
+
+
+def in_words(us: float) -> str:
+    """A time in µs, ms or s."""
+    if us < 1e3:
+        return f"{us:.3g} µs"
+    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+
+
+def in_percent(share: float) -> str:
+    """A share of 0 to 1 as ``28.0 %``."""
+    return f"{share * 100:.1f} %"
+
+
+def total_us(items: Iterable[MeasuredInstruction]) -> float:
+    """Time of some instructions in a step."""
+    return sum(item.us for item in items)
+
+
+def synchronous(step: MeasuredStep) -> StepFinding | None:
+    """Collectives in turn with compute, unless the recording itself keeps them so."""
+    if step.measures_alone:
+        return None
+    ours = [item for item in _most_exposed(step) if item.sync]
+    judged = {} if step.overlap is None else {item.name: item for item in step.overlap.collectives}
+    why = {item.name: judged[item.name].why if item.name in judged else "" for item in ours}
+    stuck = bool(judged) and not any(judged[item.name].hideable_us for item in ours if item.name in judged)
+    return StepFinding(
+        sum(item.transfer_exposed_us for item in ours),
+        many(len(ours), "synchronous collective"),
+        _exposed_rows((item, "; ".join(filter(None, (item.kind, why[item.name])))) for item in ours),
+        _NOTHING_BESIDE if stuck else _MAKE_ASYNC,
+    )
+
+
+_AS_THEY_ARE = f"these collectives as they are: '{TUNE}' tries combined, split and pipelined ones"
+_NOTHING_BESIDE = f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
+_MAKE_ASYNC = (
+    f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then '{REHEARSE}' says whether "
+    "the scheduler finds compute to overlap them with"
+)
+
+
+def _most_exposed(step: MeasuredStep) -> list[MeasuredCollective]:
+    return sorted(step.collectives, key=lambda item: -item.transfer_exposed_us)
+
+
+def _exposed_rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[EvidenceRow, ...]:
+    """The first of some exposed collectives, each with a note."""
+    return evidence_of((item, item.transfer_exposed_us, note) for item, note in of if item.transfer_exposed_us > 0)
+
+
+def exposed(step: MeasuredStep) -> StepFinding:
+    """Asynchronous collectives that no compute overlaps, after the last rank arrived."""
+    ours = [item for item in _most_exposed(step) if not item.sync]
+    return StepFinding(
+        step.async_exposed_us,
+        "asynchronous collectives run while nothing computes",
+        _exposed_rows((item, f"{item.kind}, overlaps {', '.join(item.beside[:2]) or 'nothing'}") for item in ours),
+        _hide(step, {item.name for item in ours}),
+    )
+
+
+def _hide(step: MeasuredStep, names: Collection[str]) -> str:
+    """A profile where a schedule could hide it, other flags where none can."""
+    overlap = step.overlap
+    if overlap is None:
+        return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
+    judged = [item for item in overlap.collectives if item.name in names]
+    hideable = sum(item.hideable_us for item in judged) / step.step_us
+    stuck = sum(item.exposed_us for item in judged) / step.step_us - hideable
+    profile = f"a profile of this program ('{RUN}')" if overlap.use is None else f"a fresh profile ('{PROFILE}')"
+    if hideable < LEAST_HIDDEN:
+        return f"no schedule hides {_AS_THEY_ARE}"
+    return (
+        f"there is compute to hide {in_percent(hideable)} of the step behind: {profile} lets the scheduler see it; the "
+        f"other {in_percent(stuck)} no schedule hides: '{TUNE}' tries combined and pipelined collectives"
+    )
+
+
+def rank_skew(step: MeasuredStep) -> StepFinding | None:
+    """A rank that arrives later at collectives than the others, which wait for it.
+
+    Even ranks save no more than the time in which the mean rank does not compute.
+    """
+    late = step.late
+    if not late.devices:
+        return None
+    of_one, enough_us = late.devices[0][1], LEAST_LATE * late.us
+    waited_us = of_one if of_one >= (1 - LEAST_LATE) * late.us else late.us
+    ranks = [
+        EvidenceRow(step.rank_name(device), us, f"the others wait for it; last in {count} of {late.steps} steps")
+        for device, us, count in late.devices
+        if us >= enough_us
+    ]
+    skew = sorted(((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute), key=lambda row: -row[1])
+    longer = list(evidence_of((item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us))
+    idlest, more_us = _idlest(step)
+    if more_us >= enough_us:
+        longer.insert(0, EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"))
+    who = f"for {step.late_rank}" if step.late_rank else "for the last one, which differs"
+    waits = sorted(step.collectives, key=lambda item: -item.wait_us)[:1]
+    return StepFinding(
+        min(waited_us, step.step_us - step.breakdown.compute_us),
+        f"the other ranks wait {in_words(waited_us)} a step {who}",
+        (
+            *ranks[:ROWS],
+            *longer[:ROWS],
+            *evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits),
+        ),
+        "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
+        f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
+    )
+
+
+def _idlest(step: MeasuredStep) -> tuple[str, float]:
+    """The device with most gaps over 20 µs inside steps, and how much more that is than on the typical other one."""
+    if len(step.windows) < 2:
+        return "", 0.0
+    us = [float(item.waits.length[item.waits.inside].sum()) / item.steps / 1e3 for item in step.windows]
+    most = max(range(len(us)), key=us.__getitem__)
+    return step.rank_name(step.windows[most].device), us[most] - median(us[:most] + us[most + 1 :])
+
+
+_CHECK_LINKS = (
+    "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels that overlap them, which take bandwidth and SMs"
+)
+_ALONE = "a profile run exposes every collective to measure it alone; the trace of a plain run shows what stays exposed"
+
+
+def slow_collectives(step: MeasuredStep) -> StepFinding | None:
+    """Collectives slower than XLA's table; only their exposed time counts, which a profile run alone does not show."""
+    if step.hardware is None:
+        return None
+    linked = [(item, item.link.estimate_us) for item in step.collectives if item.link is not None]
+    slow = [
+        (item, min((item.time_us - expected) * item.count, item.transfer_exposed_us), expected)
+        for item, expected in linked
+        if expected < SLOW_TRANSFER * item.time_us
+    ]
+    slow.sort(key=lambda row: -row[1])
+    partly, remedy = "", _CHECK_LINKS
+    if len(step.windows) < max(step.costs.ranks, 2):
+        partly = " (waits for the ranks that are missing count as transfer)"
+        remedy = f"trace all ranks first: that separates waiting from transfer; if they are still slow: {_CHECK_LINKS}"
+    return StepFinding(
+        sum(lost for _, lost, _ in slow),
+        f"{many(len(slow), 'collective')} run at less than 70 % of the speed expected on {step.hardware.name.upper()}"
+        f"{partly}",
+        evidence_of((item, us, f"{in_words(item.time_us)}, expected {in_words(best)}") for item, us, best in slow),
+        remedy,
+        unclaimed=_ALONE if step.measures_alone else "",
+    )
+
+
+def slow_steps(step: MeasuredStep) -> StepFinding | None:
+    """A few steps are much longer than the others, on all ranks."""
+    steps, us = step.parts.steps, step.parts.slow_us
+    slow = [item for item in steps if item.is_slow]
+    if not slow:
+        return None
+    usual = median([item.step_us for item in steps if not item.is_slow])
+    listed = ", ".join(f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS])
+    groups: dict[Group, list[tuple[str, float]]] = defaultdict(list)
+    for group, name, more_us in step.parts.excess():
+        groups[group].append((name, more_us))
+    rows = []
+    for group, found in groups.items():
+        name, most_us = found[0]
+        most = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(most_us)}, {name}"
+        most = f"most before {name}" if group == Group.HOST else most
+        total = sum(row[1] for row in found)
+        in_mean = total * (len(slow) / len(steps))
+        rows.append(EvidenceRow(str(group), in_mean, f"{in_words(total)} more in each slow step; {most}"))
+    return StepFinding(
+        us,
+        f"{len(slow)} of {many(len(steps), 'step')} longer than the others, {listed}: {step.percent(us)} of the mean "
+        "step",
+        tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
+        "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
+    )
+
+
+def other_modules(step: MeasuredStep) -> StepFinding:
+    """Modules but the main one run between or inside its steps."""
+    found, runs = step.parts.of(Group.MODULE), Counter[str]()
+    for number, count in step.runs_of_others().items():
+        runs[step.trace.modules[number].name] += count
+    us = sum(found.values())
+    return StepFinding(
+        us,
+        f"other modules run for {step.percent(us)} of the step ({in_words(us)})",
+        tuple(
+            EvidenceRow(name, each_us, f"{runs[name] / step.steps:.3g} × a step")
+            for name, each_us in islice(found.items(), ROWS)
+        ),
+        "put this work into the step, or run it less often: each jit-compiled function and each operation outside of "
+        "jit is a module of its own",
+    )
+
+
+def scatters(step: MeasuredStep) -> StepFinding:
+    """Scatters, which write row by row."""
+    ours = [item for item in step.compute if _is_scatter(step.module, item)]
+    return StepFinding(
+        total_us(ours),
+        f"{many(len(ours), 'scatter')}, {in_words(total_us(ours))} a step; what replaces them takes time too",
+        evidence_of((item, item.us, item.cost.shape) for item in ours),
+        "write the gradient of the lookup as a matrix product with one-hot rows, or sort the indices first "
+        "(indices_are_sorted, unique_indices)",
+    )
+
+
+def _is_scatter(module: Module | None, item: MeasuredInstruction) -> bool:
+    """By its HLO: a scatter, alone or in a fusion; without, by its name."""
+    if module is None or item.instruction is None:
+        return "scatter" in item.cost.name
+    return any(inner.opcode == "scatter" for inner in (item.instruction, *_fused(module, item.instruction)))
+
+
+def _fused(module: Module, instruction: Instruction) -> Iterator[Instruction]:
+    for name in instruction.called if instruction.opcode == "fusion" else ():
+        if name in module.computations:
+            yield from module.computations[name].instructions
+
+
+def slow_matmuls(step: MeasuredStep) -> StepFinding | None:
+    """Matrix products below half of what XLA measured for their shape."""
+    module, hardware = step.module, step.hardware
+    if module is None or hardware is None:
+        return None
+    products = (
+        (item, compute_us(module, item.instruction, hardware))
+        for item in step.compute
+        if item.instruction is not None and item.work is not None and item.work.tensor_cores
+    )
+    slow = [
+        (item, (item.cost.cost_us - best) * item.count, f"{in_words(item.cost.cost_us)}, expected {in_words(best)}")
+        for item, best in products
+        if best < SLOW_PRODUCT * item.cost.cost_us
+    ]
+    slow.sort(key=lambda row: -row[1])
+    return StepFinding(
+        sum(us for _, us, _ in slow),
+        f"{many(len(slow), 'matrix product')} at less than half the speed expected on {hardware.name.upper()}",
+        evidence_of(slow),
+        "check layouts and sides that are no multiple of 8, and what overlaps them; let XLA autotune them "
+        "(--xla_gpu_autotune_level=4)",
+    )
+
+
+_LOWER = "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it"
+_UNASKED = (
+    "the HLO allows them there: let XLA choose other kernels (--xla_gpu_autotune_level=4), and pad odd sides to 8"
+)
+
+
+def off_tensor_cores(step: MeasuredStep) -> StepFinding:
+    """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and precision."""
+    off = [item for item in step.compute if item.tensor_cores is False]
+    us, peaks = total_us(off), {} if step.hardware is None else step.hardware.tflops
+    unasked = [item for item in off if item.work is not None and item.work.tensor_cores]
+    on = "" if step.hardware is None else f" of {step.hardware.name}"
+    return StepFinding(
+        us * (1 - (peaks["f32"] / peaks["tf32"] if peaks else 0.0)),
+        f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {step.percent(us)} of the step",
+        evidence_of((item, item.us, _precision(item)) for item in sorted(off, key=lambda item: -item.us)),
+        _UNASKED if total_us(unasked) > 0.5 * us else _LOWER,
+        reached=us / step.step_us,
+    )
+
+
+def _precision(item: MeasuredInstruction) -> str:
+    """What it multiplied in, and what the HLO asks for where that is something else."""
+    if item.ran is None:
+        return f"{item.dtype} in full precision"
+    kernel = f"{item.dtype} by {item.ran.kernel}" * (item.ran.kernel != item.cost.name)
+    asked = f"the HLO asks for {item.work.dtype}" if item.work is not None and item.work.tensor_cores else ""
+    return "; ".join(filter(None, (asked, kernel))) or f"{item.dtype}"
+
+
+def input_bound(step: MeasuredStep) -> StepFinding:
+    """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
+    us, in_all_us = sum(step.parts.of(Group.BETWEEN).values()), step.idle_us["between steps"]
+    usual = f", {step.percent(us)} without the slow steps" if step.percent(us) != step.percent(in_all_us) else ""
+    gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
+    longest = in_words(max(gaps, default=0.0) / 1e3)
+    return StepFinding(
+        us,
+        f"no GPU work between steps for {step.percent(in_all_us)} of the time{usual}",
+        (EvidenceRow("between steps", us, f"{many(len(gaps), 'gap')}, longest {longest}"),),
+        "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
+        "in the loop; synthetic input instead shows what that brings",
+    )
+
+
+def host_gaps(step: MeasuredStep) -> StepFinding:
+    """Nothing runs inside steps because the host is late."""
+    found = step.parts.of(Group.HOST)
+    us = sum(found.values())
+    counts: Counter[str] = Counter()  # gaps that end in an instruction, over all steps and devices
+    for window in step.windows:
+        rows = window.waits.after[window.waits.inside]
+        counts.update(step.trace.instructions[code] for code in step.trace.instruction[rows].tolist())
+    evidence = []
+    for name, each_us in islice(found.items(), ROWS):
+        count = max(counts[name], 1) / step.steps
+        evidence.append(
+            EvidenceRow(f"before {name}", each_us, f"{count:.3g} × a step, {in_words(each_us / count)} each")
+        )
+    return StepFinding(
+        us,
+        f"gaps over 20 µs inside steps: {step.percent(us)} of the step ({in_words(us)})",
+        tuple(evidence),
+        "take the host off the step: callbacks, transfers and eager operations inside it; before a custom call a "
+        "library prepares it: update that, or let XLA's own kernels replace it",
+    )
+
+
+_NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run may have them"
+
+
+def launch_gaps(step: MeasuredStep) -> StepFinding:
+    """The GPU waits between kernels that are launched one after the other."""
+    us = sum(step.parts.of(Group.LAUNCH).values())
+    kernels = sum(len(window.rows) for window in step.windows) / step.steps
+    return StepFinding(
+        us,
+        f"gaps of up to 20 µs between kernels: {step.percent(us)} of the step",
+        (EvidenceRow("launch gaps", us, f"{kernels:.4g} kernels and copies in a step"),),
+        "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile is "
+        "recorded), or fuse them",
+        unclaimed=_NO_GRAPHS if step.mode else "",
+    )
+
+
+def copies(step: MeasuredStep) -> StepFinding:
+    """Transfers that no compute overlaps."""
+    us, time = step.breakdown.exposed_copy_us, Counter[str]()
+    for window in step.windows:
+        rows = window.rows[window.stream == Stream.COPY]
+        names = (step.trace.instructions[code] for code in step.trace.instruction[rows].tolist())
+        for name, ns in zip(names, step.trace.duration_ns[rows].tolist(), strict=True):
+            time[name] += ns
+    return StepFinding(
+        us,
+        f"copies that no compute overlaps: {step.percent(us)} of the step",
+        tuple(EvidenceRow(name, ns / 1e3 / step.steps, "copied") for name, ns in time.most_common(ROWS)),
+        "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
+        f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
+    )
+
+
+def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
+    """What the program computes again though there is memory to keep it."""
+    layers, memory = step.layers, step.memory
+    if layers is None or memory is None or memory.used_share is None or memory.limit_bytes is None:
+        return None
+    if memory.used_share > SPACIOUS:
+        return None
+    ours = sorted((layer for layer in layers.scopes if layer.phase == Phase.REMATERIALISED), key=lambda item: -item.us)
+    us = layers.phase_us(Phase.REMATERIALISED)
+    return StepFinding(
+        us,
+        f"{step.percent(us)} of the step computes values again, and the program needs "
+        f"{memory.used_share * 100:.0f} % of the {memory.limit_bytes / 2**30:.3g} GiB that it can have",
+        tuple(
+            EvidenceRow(layer.name or "(no scope)", layer.us, f"{many(layer.instructions, 'kernel')}")
+            for layer in ours[:ROWS]
+        ),
+        "keep more: another jax.checkpoint policy, or none",
+    )
+
+
+def stale_profile(step: MeasuredStep) -> StepFinding | None:
+    """The scheduler's profile has other costs than this run measured."""
+    use = None if step.overlap is None else step.overlap.use
+    if use is None or step.overlap is None:
+        return None
+    wrong = [row for row in use.rows if row.profile_us is not None and row.error_us]
+    us = sum(abs(row.error_us) for row in wrong)
+    return StepFinding(
+        min(step.overlap.hideable_us, us),
+        f"the profile's costs are off by {in_percent(use.off)}: {step.percent(us)} of the step",
+        tuple(
+            EvidenceRow(row.name, abs(row.error_us),
+                        f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
+            for row in wrong[:ROWS]
+        ),
+        f"profile this program on this hardware again ('{PROFILE}'): its shapes, flags or clocks differ from "
+        "the profile run",
+        reached=us / step.step_us,
+    )  # fmt: skip
+
+
+def recompilation(step: MeasuredStep) -> StepFinding | None:
+    """Other versions of the main program run between its steps, and XLA compiles: shapes or types that change."""
+    if not any(len(window.compiling) for window in step.windows):
+        return None  # versions that were compiled before take turns, as eager operations of several shapes do
+    main, modules = step.costs.program.key.name, step.trace.modules
+    runs = Counter({at: count for at, count in step.runs_of_others().items() if modules[at].name == main})
+    return StepFinding(
+        step.idle_us["while compiling"],
+        f"{many(len(runs), 'other version')} of {main} ran between its steps: it is compiled again and again",
+        tuple(
+            EvidenceRow(f"program {modules[at].program_id}", 0.0, many(count, "execution"))
+            for at, count in runs.most_common(ROWS)
+        ),
+        "give the step the same shapes, types and static arguments each time: pad the input; jax_log_compiles=1 says "
+        "what changed",
+        reached=len(runs),
+    )
+
+
+def window(step: MeasuredStep) -> StepFinding:
+    """The recording shows another step than a plain run."""
+    dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
+    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
+    share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
+    rows = [EvidenceRow(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
+    found: list[tuple[str, str]] = []  # what it is, and what to do
+    if dropped:
+        later = "start the trace some steps later"
+        found.append((f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here", later))
+    if share >= TUNED_SHARE:
+        of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
+        rows.append(EvidenceRow("autotuning", 0.0, of))
+        found = [(what, "") for what, _ in found]  # that is late enough for both
+        found.append(("kernels that XLA tries while it compiles", "start the trace some steps after compilation"))
+    if hidden := step.costs.left_out.get("command buffer", ()):
+        rows.append(EvidenceRow("command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"))
+        without = "trace without graphs (--xla_gpu_enable_command_buffer=)"
+        found.append(("CUDA graphs, whose kernels have no names", without))
+    if (versions := len(step.costs.program.fingerprints)) > 1:
+        rows.append(EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs"))
+        one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
+        found.append(("ranks that ran different programs", one))
+    return StepFinding(
+        0.0,
+        f"besides steady steps the trace holds {'; '.join(what for what, _ in found)}",
+        tuple(rows[-ROWS:]),
+        "; ".join(filter(None, (remedy for _, remedy in found))),
+        reached=len(found),
+    )
+
+
+_OWN = "pgle's proposal"
+_TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
+RULES: Mapping[str, Rule] = {
+    "synchronous-collective": Rule(synchronous, "synchronous collectives", "Make collectives asynchronous", 0.01,
+        "exposed time of synchronous collectives above 1 % of the step", "marin-community/marin#8054"),
+    "exposed-communication": Rule(exposed, "exposed communication", "Hide exposed collectives", 0.03,
+        "exposed asynchronous communication of at least 3 % of the step", f"{_OWN}: what PGLE can give"),
+    "rank-skew": Rule(rank_skew, "waits for the slowest rank", "Even out the ranks", 0.02,
+        "ranks wait for the last one for at least 2 % of the step, compared within each step", _OWN, simulated=False),
+    "slow-steps": Rule(slow_steps, "slow steps", "Find what slows single steps", 0.01,
+        "steps that take 5 % longer than the median step, and lengthen the mean step by at least 1 %", _OWN,
+        simulated=False),
+    "other-modules": Rule(other_modules, "other modules", "Merge other modules into the step", 0.01,
+        "modules but the main one run alone for at least 1 % of the step", _OWN, simulated=False),
+    "scatter-add": Rule(scatters, "scatters", "Replace scatters", 0.05,
+        "scatters of at least 5 % of the step", "openxla/xla#46225, #26371"),
+    "slow-matmul": Rule(slow_matmuls, "slow matrix products", "Speed up slow matrix products", LEAST_SAVED,
+        "matrix products below 50 % of the speed that XLA's table and a roofline give", f"{_OWN}; XLA's table"),
+    "off-tensor-cores": Rule(
+        off_tensor_cores, "matrix products off the Tensor Cores", "Use the Tensor Cores", 0.01,
+        "matrix products of at least 1 % of the step off the Tensor Cores, by kernel name, else by type and precision",
+        _TENSORFLOW),
+    "input-bound": Rule(input_bound, "idle between steps", "Keep the GPU busy between steps", 0.05,
+        "idle between steps for at least 5 % of the time", f"{_OWN}; {_TENSORFLOW}", simulated=False),
+    "idle": Rule(host_gaps, "host gaps inside steps", "Keep the host out of the step", 0.01,
+        "gaps over 20 µs inside steps, for at least 1 % of the step", _OWN),
+    "launch-gaps": Rule(launch_gaps, "launch gaps", "Shorten launch gaps with CUDA graphs", 0.05,
+        "gaps of up to 20 µs inside steps, for at least 5 % of the step", _OWN),
+    "slow-collective": Rule(slow_collectives, "slow collectives", "Check slow transfers", LEAST_SAVED,
+        "collectives below 70 % of the speed that XLA's table gives for size and group", f"{_OWN}; XLA's table"),
+    "exposed-copies": Rule(copies, "exposed copies", "Hide or avoid exposed copies", 0.01,
+        "exposed copies of at least 1 % of the step", "openxla/xla#45983"),
+    "needless-rematerialisation": Rule(rematerialised_for_nothing, "needless rematerialisation", "Recompute less", 0.03,
+        "rematerialisation of at least 3 % of the step while half of the memory is free", _OWN),
+    "stale-profile": Rule(stale_profile, "stale profile", "Record the profile again", 0.1,
+        "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN, simulated=False),
+    "recompilation": Rule(recompilation, "repeated compilation", "Compile the step once", 1,
+        "another version of the main program between its steps, while XLA compiles", "Mocz, GPU/JAX Profiling",
+        simulated=False),
+    "window": Rule(window, "more than steady steps in the trace", "", 1,
+        "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace", _OWN,
+        simulated=False),
+}  # fmt: skip
+"""Every rule, by the id of its finding."""
