@@ -265,7 +265,7 @@ def compare(
         found = compare(one, two, assumptions)
         checks = gate(found, limits)
     ok = not any(check.failed for check in checks)
-    page = report.comparison_page(found, checks, following, report.charts(found))
+    page = report.comparison_page(found, checks, following)
     return answer("compare", found, page, report.document(found, checks), ok)
 
 

@@ -25,13 +25,13 @@ SECTIONS: dict[str, str] = {
     "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys cache",
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
-    "warmup steps keep-stalls pattern confidence same-within launch-spread history",
+    "warmup steps pattern confidence same-within launch-spread history",
     "Limits (exit code 1 if one is not kept)": "fail-undecided require-faster max-loss-change "
-    "max-memory-growth min-time-coverage min-collectives",
+    "min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
     "Search": "budget",
-    "Output": "all section kind sort label html junit github shell force json quiet -h help",
+    "Output": "all section kind sort label html github shell force json quiet -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import Group, command
 from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, stdin_as_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def _step_range(text: str) -> tuple[int | None, int | None]:
@@ -37,7 +34,6 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.flag("--fail-undecided", "Fail also if the runs cannot tell."),
     opt.flag("--require-faster", "Fail unless NEW is faster."),
     opt.option("--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE),
-    opt.option("--max-memory-growth", "Fail if peak memory grows by more.", "SHARE", SHARE),
     opt.option("--confidence", "Of the intervals.", default=0.95, type=Between(0.5, 0.9999)),
     opt.option("--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"),
     opt.option("--launch-spread --run-noise", "How much launches differ (standard deviation); used if each side has "
@@ -45,14 +41,12 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.option("--history", "Measure that spread in a pgle history.", "FILE", LOCAL),
     opt.option("--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)),
     opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
-    opt.flag("--keep-stalls", "Count steps far above the median too."),
     opt.pattern("Own console lines: groups s, ms or us; and step, loss if there."),
     opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
     opt.option("--run-dir", "With --abba: where the runs are kept; the same command goes on there.", "DIR", FOLDER,
                default="runs/abba"),
     opt.option("--html", "Write a report of one file.", "FILE", Out(".html", ".html", ".htm")),
-    opt.option("--junit", "Write the checks as JUnit XML.", "FILE", Out(".xml", ".xml")),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
     opt.FORCE, *opt.PAGE, computes=True,
 )  # fmt: skip
@@ -76,8 +70,10 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """
     if not options["rounds"]:  # else they are a command
         options["words"] = stdin_as_file(ctx, options["words"])
+    from pgle.files import write_files
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
+    from pgle.report.page.html import render
     from pgle.report.text import say
     from pgle.run.compare import run_compare
     from pgle.steps.compare import explanation
@@ -88,12 +84,12 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
-    files = {name: options[name] for name in ("html", "junit", "force")}
-    for path in report.write_reports(result, checks, following, **files):
-        say(f"wrote {path}")
+    page = report.comparison_page(result, checks, following)
+    if options["html"] is not None:
+        write_files({options["html"]: render(page)}, force=options["force"])
+        say(f"wrote {options['html']}")
     if options["github"]:
         report.append(result, checks)
-    page = report.comparison_page(result, checks, following)
     return api.answer("compare", result, page, report.document(result, checks), not broken)
 
 
@@ -122,14 +118,12 @@ def _request(options: dict[str, Any]) -> Any:
         raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
     return CompareRequest(
         **given("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history"),
-        rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
+        rules=Rules(options["warmup"], first, last),
         assumptions=Assumptions(
             options["confidence"], options["same_within"], paired=options["paired"],
             launch_spread=None if spread is None else LaunchSpread(spread, math.inf, "--launch-spread"),
         ),
-        limits=Limits(
-            **given("fail_slower", "fail_undecided", "require_faster", "max_loss_change", "max_memory_growth")
-        ),
+        limits=Limits(**given("fail_slower", "fail_undecided", "require_faster", "max_loss_change")),
     )  # fmt: skip
 
 

@@ -128,11 +128,11 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
     Args:
         found: the step.
         span_of: where in the timeline an instruction is.
-        is_page: there are pictures: step times are a chart, and shares of the step need no bars.
+        is_page: there is a timeline, so shares of the step need no bars.
     """
     step, changed, todo = found.step, found.against, actions(found, span_of)
     answer, tone = verdict(found, todo)
-    name, sections = printable(step.costs.program.key.name), step_sections(found, is_page)
+    name, sections = printable(step.costs.program.key.name), step_sections(found)
     page = Page(
         title=f"pgle analyze: {name}",
         identity=identity(step),

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
 from pgle.errors import UserError, many, one_line, printable
-from pgle.files import AnyPath, write_files
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.html import Panel, render, seconds, svg, widened
 from pgle.report.page.markdown import markdown
 from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
 from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
@@ -31,19 +28,15 @@ MARKS: dict[Outcome, tuple[str, Tone]] = {
     Outcome.OK: ("ok", "good"), Outcome.FAIL: ("FAIL", "bad"), Outcome.CANNOT_TELL: ("cannot tell", "warn"),
 }  # fmt: skip
 """The word of an outcome, and its tone."""
-_UNITS = {"bytes": ("size", 1.0), "s": ("time", 1e6), "": ("rate", 1.0)}  # of a guard: how its column is written
 
 
-def comparison_page(
-    found: Comparison, checks: Sequence[Check], following: Sequence[str] = (), charts: Sequence[Chart] = ()
-) -> Page:
+def comparison_page(found: Comparison, checks: Sequence[Check], following: Sequence[str] = ()) -> Page:
     """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
 
     Args:
         found: the comparison.
         checks: the limits; of one that was not asked for nothing is shown.
         following: commands to type next.
-        charts: `charts`, for a page.
     """
     base, new = printable(found.base.label), printable(found.new.label)
     runs = (len(found.base.runs), len(found.new.runs))
@@ -60,7 +53,7 @@ def comparison_page(
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=(
-            Section("steps", "Step times", (*charts, Chart("", "\n".join(picture(found)))), open=True),
+            Section("steps", "Step times", (Chart("", "\n".join(picture(found))),), open=True),
             Section("runs", "What was compared", (table(["", base, new], rows, shown=99),)),
             Section("statistics", "How it was decided", tuple(map(Prose, (*_method(found), *on_launches)))),
         ),
@@ -100,24 +93,17 @@ def _signed(value: float, digits: int) -> str:
 
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
-    shown = [guard for guard in found.guards if not math.isnan(guard.base)]
-    heads = ["", "step (time)", "± (share)", *(f"{guard.name} ({_UNITS[guard.unit][0]})" for guard in shown)]
-    rows: list[tuple[Value, ...]] = [
-        (printable(side.label), side.median_s * 1e6, side.spread,
-         *(_quantity(getattr(guard, name), guard.unit) for guard in shown))
-        for name, side in (("base", found.base), ("new", found.new))
-    ]  # fmt: skip
-    grown = (
-        figures.change(guard.change, 2) if math.isfinite(guard.change) else Cell("not finite", "bad") for guard in shown
-    )
+    loss = found.loss if found.loss is not None and not math.isnan(found.loss.base) else None
+    rows: list[list[Value]] = [
+        [printable(side.label), side.median_s * 1e6, side.spread] for side in (found.base, found.new)
+    ]
     change = f"{'' if found.verdict in TONES else '~ '}{_signed(found.change, _digits(found))}"
-    return table(heads, (*rows, ("change", Cell(change, TONES.get(found.verdict, "")), "", *grown)))
-
-
-def _quantity(value: float, unit: str) -> Value:
-    if not math.isfinite(value):
-        return "not finite"
-    return value * _UNITS[unit][1] if unit else f"{value:.5g}"
+    rows.append(["change", Cell(change, TONES.get(found.verdict, "")), ""])
+    if loss is not None:
+        known = [f"{value:.5g}" if math.isfinite(value) else "not finite" for value in (loss.base, loss.new)]
+        grown = figures.change(loss.change, 2) if math.isfinite(loss.change) else Cell("not finite", "bad")
+        rows = [[*row, value] for row, value in zip(rows, (*known, grown), strict=True)]
+    return table(["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows)
 
 
 def check_lines(checks: Iterable[Check]) -> Iterator[Cell]:
@@ -234,7 +220,7 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
         **text.picked(found, "launch_spread=estimate.spread simulated"),
         "base": _side(found.base),
         "new": _side(found.new),
-        "guards": [text.whole(item, "change") for item in found.guards],
+        "guards": [{"name": "loss", **text.whole(found.loss, "change")}] if found.loss else [],
         "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
         "outcome": outcome,
         "checks": [text.picked(check, "name outcome message ok") for check in checks],
@@ -303,81 +289,6 @@ def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str
             except OSError as error:
                 remedy = "name a file that can be written, or leave --github out"
                 raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
-
-
-def xml(found: Comparison, checks: Sequence[Check]) -> str:
-    """JUnit's XML: suite ``pgle compare``; a check that failed is a failure, one that cannot tell is skipped."""
-    outcomes = [check.outcome for check in checks]
-    suite = ElementTree.Element(
-        "testsuite", name="pgle compare", tests=str(len(checks)), failures=str(outcomes.count(Outcome.FAIL)),
-        skipped=str(outcomes.count(Outcome.CANNOT_TELL)),
-    )  # fmt: skip
-    for check in checks:
-        case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
-        tag = {Outcome.OK: "system-out", Outcome.FAIL: "failure"}.get(check.outcome, "skipped")
-        message = f"cannot tell: {check.message}" if check.outcome is Outcome.CANNOT_TELL else check.message
-        found_out = ElementTree.SubElement(case, tag, {} if check.ok else {"message": _for_xml(message)})
-        found_out.text = _for_xml("\n".join((message, headline(found), *found.warnings)))
-    ElementTree.indent(suite)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
-
-
-def _for_xml(text: str) -> str:
-    """Without the control characters that XML 1.0 cannot hold."""
-    return "".join(sign for sign in text if sign in "\t\n" or ord(sign) >= 32)
-
-
-def write_reports(
-    found: Comparison, checks: Sequence[Check], following: Sequence[str] = (), *, html: AnyPath | None = None,
-    junit: AnyPath | None = None, force: bool = False,
-) -> tuple[AnyPath, ...]:  # fmt: skip
-    """Write what was asked for, all or nothing; the paths written.
-
-    Raises:
-        UserError: a file exists (without `force`) or cannot be written.
-    """
-    forms: dict[AnyPath | None, Callable[[], str]] = {
-        html: lambda: render(comparison_page(found, checks, following, charts(found))),
-        junit: lambda: xml(found, checks),
-    }
-    files = {path: form() for path, form in forms.items() if path is not None}
-    if files:
-        write_files(files, force=force)
-    return tuple(files)
-
-
-MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
-STYLES = ("base", "new")
-
-
-def charts(found: Comparison) -> tuple[Chart, ...]:
-    """The order in which the steps came."""
-    panel = _in_order((found.base, found.new))
-    return (Chart(svg([panel], panel.title), panel.title),)
-
-
-def _in_order(sides: tuple[Side, Side]) -> Panel:
-    values = np.concatenate([_pooled(side) for side in sides])
-    low, high = widened(*(float(edge) for edge in np.quantile(values, [0.005, 0.995])))
-    groups = max(1, *(-(-side.steps // MOST_DOTS) for side in sides))
-    dot = "step" if groups == 1 else f"median of {groups} steps"
-    points = [[point for run in side.runs for point in _thinned(run.step, run.step_time_s, groups)] for side in sides]
-    numbers = [number for side in points for number, _ in side]
-    panel = Panel(f"Step times in order, a dot per {dot}", widened(min(numbers), max(numbers), 0.02), (low, high))
-    panel.x_label = "step number"
-    panel.axis_y(seconds(low, high))
-    panel.axis_x(lambda value: f"{value:.0f}")
-    for dots, style in zip(points, STYLES, strict=True):
-        panel.dots(style, [(number, min(max(time, low), high)) for number, time in dots])
-    for side, style, place in zip(sides, STYLES, (0.55, 1.0), strict=True):
-        name = f"{'●' if style == 'base' else '○'} {printable(side.label)}"
-        panel.text(style, (panel.x[0] + place * (panel.x[1] - panel.x[0]), high), name, "end", -5)
-    return panel
-
-
-def _thinned(step: np.ndarray, times: np.ndarray, groups: int) -> list[tuple[float, float]]:
-    pieces = range(0, len(step), groups)
-    return [(float(step[i]), float(np.median(times[i : i + groups]))) for i in pieces]
 
 
 NEWEST = 5  # entries of a history on the first screen

@@ -123,7 +123,7 @@ def _above(found: Gathered, panels: tuple[Panel, ...]) -> Iterator[Section]:
         yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
     if found.comparison is not None:
         limits = (Prose(str(line.value), tone=line.tone) for line in compare.check_lines(found.checks))
-        parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits, *compare.charts(found.comparison))
+        parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits)
         yield Section("comparison", "Before and after: step times", parts, open=True)
 
 

@@ -11,9 +11,9 @@ from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.rules import StepFinding
 from pgle.analyze.window import Group, mean_breakdown
-from pgle.errors import cut, many, printable
-from pgle.report.page import figures, html
-from pgle.report.page.value import Bar, Cell, Chart, Part, Prose, Section, Table, Tile, Tone, Value, table
+from pgle.errors import cut, printable
+from pgle.report.page import figures
+from pgle.report.page.value import Bar, Cell, Part, Prose, Section, Table, Tile, Tone, Value, table
 from pgle.report.timeline import rank_label
 from pgle.run.analyze import Analysis
 from pgle.schedule.compare import ExposedGroup
@@ -91,16 +91,15 @@ def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[Exposed
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
 LEAST = 0.0005  # of the step; less is no row
-MOST_STEPS = 400  # bars of the chart of step times
 
 
-def step_sections(found: Analysis, chart: bool = False) -> tuple[Section, ...]:
-    """Facts about a step; on a page with its step times as a chart."""
+def step_sections(found: Analysis) -> tuple[Section, ...]:
+    """Facts about a step."""
     step = found.step
     parts: dict[tuple[str, str], Iterable[Part]] = {
         ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
         ("parts", "Where the time of a step goes"): _parts(step),
-        ("steps", "Step times"): _steps(step, chart),
+        ("steps", "Step times"): _steps(step),
         ("layers", "Layers and source lines"): _layers(step.layers, step) if step.layers is not None else (),
         ("instructions", "Instructions, their executions added up"): (_instructions(step),) if step.compute else (),
         ("collectives", "Collectives"): _collectives(step) if step.collectives else (),
@@ -150,7 +149,7 @@ _GROUPS: dict[Color, tuple[Group, ...]] = {
 }  # fmt: skip
 
 
-def _steps(step: MeasuredStep, chart: bool) -> Iterator[Part]:
+def _steps(step: MeasuredStep) -> Iterator[Part]:
     """Every step of the window with its parts."""
     parts = step.parts
     whole = parts.inside_us + parts.pause_us
@@ -158,8 +157,6 @@ def _steps(step: MeasuredStep, chart: bool) -> Iterator[Part]:
     for color, groups in _GROUPS.items():
         mine = [row for row, (group, _) in enumerate(parts.rows) if group in groups]
         stacks[color] = whole[mine].sum(axis=0).tolist()
-    if chart and len(parts.steps) > 1:
-        yield _step_chart({color: times[:MOST_STEPS] for color, times in stacks.items()})
     heads = ["execution", *(f"{name} (time)" for name in PARTS.values()), "step (time)", ""]
     rows = (
         (str(item.execution), *(us or None for us in times), sum(times), Cell("slow", "warn") if item.is_slow else "")
@@ -170,22 +167,6 @@ def _steps(step: MeasuredStep, chart: bool) -> Iterator[Part]:
         yield Prose("The last step is without the pause after it, which the trace does not show.", tone="soft")
     for number, why in list(step.costs.window.dropped.items())[:ROWS]:
         yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
-
-
-def _step_chart(stacks: Mapping[Color, Sequence[float]]) -> Chart:
-    """The steps as stacked bars, of times in microseconds."""
-    totals = [sum(times) for times in zip(*stacks.values(), strict=True)]
-    count, most = len(totals), max(totals) / 1e6
-    drawn = html.Panel("Steps of the window, in order", (0.0, float(count)), (0.0, most * 1.02))
-    drawn.axis_y(html.seconds(0.0, most))
-    drawn.stacks(stacks, 0.1 if count <= 60 else 0.0)
-    for at in range(0, count, max(1, count // 8)):
-        drawn.text("tick", (at + 0.5, 0.0), str(at + 1), dy=16)
-    words = (
-        f"{many(count, 'step')}, from {figures.time(min(totals))} to {figures.time(max(totals))}; from below: compute, "
-        "exposed communication, exposed copies, idle"
-    )
-    return Chart(html.svg([drawn], words), words)
 
 
 _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)

@@ -4,7 +4,7 @@ Known lines, as the programs print them:
     MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
     plain    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7 step_time_s=0.2``
 What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step times.
-Other lines between them tell what happened meanwhile: profiler, checkpoints, compilation.
+Other lines between them tell when a profiler ran.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import csv
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
@@ -37,15 +36,7 @@ TIME_KEYS: Mapping[str, float] = {
 """Names of a step time and seconds per unit, in order of preference."""
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
 LOSS_KEYS = ("loss", "learning/loss", "train_loss")
-MEMORY_KEYS = ("peak_memory_bytes", "peak_bytes_in_use")
-MARKS = {
-    "profiled": Mark.PROFILED,
-    "compiled": Mark.COMPILED,
-    "checkpoint": Mark.CHECKPOINT,
-    "near profiler": Mark.NEAR_PROFILER,
-    "near compile": Mark.NEAR_COMPILE,
-    "near checkpoint": Mark.NEAR_CHECKPOINT,
-}
+MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
 
 _Row: TypeAlias = Mapping[str, Any]
 _Rows: TypeAlias = Iterable[tuple[int, str, _Row | str]]
@@ -57,8 +48,8 @@ _Match: TypeAlias = Callable[[str], "_Row | str | None"]
 def read_json_lines(lines: Iterable[str], source: str) -> Series:
     """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
 
-    Optional keys: ``loss``, ``peak_memory_bytes``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened
-    in this step), ``simulated``.
+    Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in this step),
+    ``simulated``.
 
     Raises:
         UserError: more steps than `MOST_STEPS`.
@@ -137,12 +128,10 @@ def _step(row: _Row, count: int) -> Step | str:
     number = _first(row, STEP_KEYS)
     if number is not None and abs(number) > LARGEST_STEP:
         return "the step number is too large"
-    memory = _first(row, MEMORY_KEYS)
     return Step(
         step=count if number is None else int(number),
         step_time_s=seconds * TIME_KEYS[key],
         loss=_loss(row),
-        peak_memory_bytes=math.nan if memory is None else memory,
         mark=mark,
     )
 
@@ -215,21 +204,6 @@ _PROFILE_BEGINS = re.compile(
     r"Capture range started|Profiler session (?:initializ|started)|Profiler session is starting"
 )
 _PROFILE_ENDS = re.compile(r"Capture range ended|Profiler session tear down|Profiler session (?:ended|stopped)")
-_PROFILE_WRITES = re.compile(r"nsys-rep|\.qdstrm|Collecting \d+ events|xplane\.pb|Processing events")
-_CHECKPOINT = re.compile(
-    r"\b(?:Sav(?:ing|ed)|Restor(?:ing|ed)|saving|saved|restor(?:ing|ed)).{0,40}[Cc]heckpoint|heckpoint\w* sav"
-)
-_COMPILE = re.compile(
-    r"Finished XLA compilation|Compiling \S+ (?:with|for)|persistent compilation cache|slow_operation_alarm"
-)
-
-_EVENT_LIKE = re.compile(
-    "apture range|rofiler session|nsys-rep|qdstrm|Collecting|xplane|ing events|heckpoint|ompil|slow_op"
-)
-"""In every line that tells of an event; most lines tell of none, and one search is quicker than five."""
-
-EVENT_REACH = 2
-"""Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
 
 
 def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
@@ -258,13 +232,18 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
 
 
 def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
-    events = _Events()
+    is_on = was_on = False  # a profiler; it was until this step
     for number, line in enumerate(map(_uncoloured, lines), 1):
         found = match(line)
-        if found is None:
-            events.see(line)
-        else:
-            yield number, line.strip(), found if isinstance(found, str) else {**found, **events.step()}
+        if found is not None:
+            profiled = {"profiled": True} if is_on or was_on else {}
+            was_on = False
+            yield number, line.strip(), found if isinstance(found, str) else {**found, **profiled}
+        elif "apture range" in line or "rofiler session" in line:  # words are found many times quicker
+            if _PROFILE_BEGINS.search(line):
+                is_on = True
+            elif _PROFILE_ENDS.search(line):
+                is_on, was_on = False, True
 
 
 def _only_grows(seconds: list[float]) -> bool:
@@ -288,36 +267,6 @@ def step_number(line: str) -> int | None:
     found = _PLAIN_STEP.search(line) or _OTHER_STEP.search(line)
     number = "" if found is None else found["step"] or found["of_epoch"]
     return _integer(number) if 0 < len(number) < 12 else None
-
-
-class _Events:
-    """What the lines between steps say; asked once per step line."""
-
-    def __init__(self) -> None:
-        self._profiling = False
-        self._left: Counter[str] = Counter()  # steps that an event may still explain, by `MARKS`
-
-    def see(self, line: str) -> None:
-        if _EVENT_LIKE.search(line) is None:
-            return
-        if _PROFILE_BEGINS.search(line):
-            self._profiling = True
-        elif _PROFILE_ENDS.search(line):
-            self._left["profiled"] = 1  # the step in which it was stopped
-            self._left["near profiler"] = EVENT_REACH
-            self._profiling = False
-        elif _PROFILE_WRITES.search(line):
-            self._left["near profiler"] = EVENT_REACH
-        if _CHECKPOINT.search(line):
-            self._left["near checkpoint"] = EVENT_REACH
-        if _COMPILE.search(line):
-            self._left["near compile"] = EVENT_REACH
-
-    def step(self) -> dict[str, bool]:
-        """The marks of a step."""
-        marks = dict.fromkeys((["profiled"] if self._profiling else []) + list(self._left), True)
-        self._left -= Counter(list(self._left))
-        return marks
 
 
 def _uncoloured(line: str) -> str:

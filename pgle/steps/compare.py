@@ -14,7 +14,7 @@ import numpy as np
 from pgle.errors import UserError
 from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
-from pgle.steps.series import Floats, Side, StepTimes, check_runs
+from pgle.steps.series import Side, StepTimes, check_runs
 
 DEFAULTS = Assumptions()
 TAIL_ERRORS = 4.0  # standard errors from which means of steady steps tell another change than medians
@@ -44,7 +44,7 @@ class Comparison:
     assumptions: Assumptions  # as given
     base: Side  # the one side
     new: Side  # the other
-    guards: tuple[Guard, ...]  # loss, memory
+    loss: LossChange | None  # None where a side recorded none
     warnings: tuple[str, ...]  # what the reader should know, one line each
 
     @property
@@ -101,7 +101,7 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
         assumptions=assumptions,
         base=base,
         new=new,
-        guards=guards(base, new),
+        loss=_loss(base.runs, new.runs),
         warnings=tuple(dict.fromkeys((*_about_sides(base, new, found), *found.warnings, *_about_runs(base, new)))),
     )
 
@@ -165,7 +165,7 @@ def _about_runs(base: Side, new: Side) -> Iterator[str]:
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
         yield (
             f"stalls take {base.stall_share * 100:.1f} % of base's time and {new.stall_share * 100:.1f} % of new's; "
-            "medians ignore them (--keep-stalls)"
+            "medians ignore them"
         )
     for side in (base, new):
         for run in side.runs:
@@ -177,11 +177,9 @@ def _exp(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """One figure of both sides."""
+class LossChange:
+    """The loss of both sides."""
 
-    name: str  # ``loss`` or ``peak memory``
-    unit: str  # ``""`` or ``bytes``
     base: float  # of BASE
     new: float  # of NEW; infinite where the loss is not a finite number
     basis: str  # what was compared
@@ -196,13 +194,7 @@ class Guard:
         return (self.new - self.base) / abs(self.base)
 
 
-def guards(base: Side, new: Side) -> tuple[Guard, ...]:
-    """The guards for which both sides have data."""
-    found = (guard(base.runs, new.runs) for guard in (_loss, _memory))
-    return tuple(item for item in found if item is not None)
-
-
-def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
+def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | None:
     """Mean loss over the later half of the steps that all runs share; every recorded step counts, steady or not.
 
     A loss of NEW that is no finite number is reported wherever it is, shared or not.
@@ -214,10 +206,10 @@ def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
     broken = [_first_infinite(side) for side in (base, new)]
     if broken[1] is not None:
         as_base = "" if broken[0] is None else f" (of BASE, in step {broken[0]})"
-        return Guard("loss", "", means[0], math.inf, f"not a finite number in step {broken[1]}{as_base}")
+        return LossChange(means[0], math.inf, f"not a finite number in step {broken[1]}{as_base}")
     if not common:
         return None
-    return Guard("loss", "", means[0], means[1], f"mean of steps {later[0]} to {later[-1]}")
+    return LossChange(means[0], means[1], f"mean of steps {later[0]} to {later[-1]}")
 
 
 def _first_infinite(runs: Sequence[StepTimes]) -> int | None:
@@ -235,17 +227,6 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
     return {step: float(np.mean([item[step] for item in by_run])) for step in shared}
 
 
-def _memory(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
-    one, two = (_largest([run.series.peak_memory_bytes for run in side]) for side in (base, new))
-    return None if one is None or two is None else Guard("peak memory", "bytes", one, two, "largest of all steps")
-
-
-def _largest(columns: Sequence[Floats]) -> float | None:
-    values = np.concatenate(columns)
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What NEW must keep; None: no limit."""
@@ -254,7 +235,6 @@ class Limits:
     fail_undecided: bool = False  # fail too if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
     max_loss_change: float | None = None  # band of the relative difference of losses, both directions
-    max_memory_growth: float | None = None  # of the peak memory, relative
 
 
 class Outcome(StrEnum):
@@ -269,7 +249,7 @@ class Outcome(StrEnum):
 class Check:
     """One limit and how it went."""
 
-    name: str  # ``step time``, ``loss`` or ``peak memory``
+    name: str  # ``step time`` or ``loss``
     outcome: Outcome
     found: str = ""  # one clause; empty: nothing was limited
     figure: str = ""  # the step times in one clause
@@ -297,23 +277,18 @@ class Check:
 def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
     """Every limit that was asked for, and a loss that is no finite number, which always fails."""
     checks = [_step_time(comparison, limits)]
-    bounds = {"loss": limits.max_loss_change, "peak memory": limits.max_memory_growth}
-    guards = {guard.name: guard for guard in comparison.guards}
-    for name, bound in bounds.items():
-        guard = guards.get(name)
-        if guard is None:
-            if bound is not None:
-                what = "not recorded on both sides, cannot be checked"
-                checks.append(Check(name, Outcome.FAIL, what, advice=RECORD[name]))
-        elif math.isinf(guard.new):
-            checks.append(Check(name, Outcome.FAIL, guard.basis, advice="Do not use this profile until you know why."))
-        elif bound is not None:
-            kept = (abs(guard.change) if name == "loss" else guard.change) <= bound
-            what = (
-                f"{change(guard.change)} ({guard.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
-            )
-            outcome, advice = (Outcome.OK, "") if kept else (Outcome.FAIL, ADVICE[name])
-            checks.append(Check(name, outcome, what, advice=advice))
+    loss, bound = comparison.loss, limits.max_loss_change
+    if loss is None:
+        if bound is not None:
+            what = "not recorded on both sides, cannot be checked"
+            checks.append(Check("loss", Outcome.FAIL, what, advice='Record "loss" per step.'))
+    elif math.isinf(loss.new):
+        checks.append(Check("loss", Outcome.FAIL, loss.basis, advice="Do not use this profile until you know why."))
+    elif bound is not None:
+        kept = abs(loss.change) <= bound
+        what = f"{change(loss.change)} ({loss.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
+        advice = "Use the same seed and data on both sides; else the program changed, not only its schedule."
+        checks.append(Check("loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice))
     return tuple(checks)
 
 
@@ -321,16 +296,6 @@ def overall(checks: Iterable[Check]) -> Outcome:
     """The worst outcome: a failure, else an undecided limit."""
     outcomes = {check.outcome for check in checks}
     return next((worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK)
-
-
-RECORD = {
-    "loss": 'Record "loss" per step.',
-    "peak memory": 'Record "peak_memory_bytes" per step.',
-}
-ADVICE = {
-    "loss": "Use the same seed and data on both sides; else the program changed, not only its schedule.",
-    "peak memory": "LHS holds buffers longer: lower --xla_gpu_memory_limit_slop_factor or the overlap limit.",
-}
 
 
 def parse_share(text: str, where: str) -> float:

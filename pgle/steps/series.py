@@ -67,9 +67,6 @@ class Mark(IntFlag):
     CHECKPOINT = 4  # a checkpoint was saved or restored in it
     TRUNCATED = 8  # the edge of the recording cut it
     WARM_UP = 16  # the recording itself calls it warm-up
-    NEAR_PROFILER = 32  # the log speaks of a profile just before: reports are still being written
-    NEAR_COMPILE = 64  # the log speaks of a compilation just before
-    NEAR_CHECKPOINT = 128  # the log speaks of a checkpoint just before
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,6 @@ class Step(NamedTuple):
     step: int
     step_time_s: float
     loss: float = float("nan")
-    peak_memory_bytes: float = float("nan")
     mark: Mark = Mark.NONE
 
 
@@ -101,7 +97,6 @@ class Series:
     step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
     step_time_s: Floats  # float64[n], seconds, all positive and finite
     loss: Floats  # float64[n], NaN where not recorded, infinite where it was no finite number
-    peak_memory_bytes: Floats  # float64[n], NaN where not recorded
     mark: npt.NDArray[np.uint8]  # uint8[n], `Mark` values
     malformed: tuple[Malformed, ...] = ()  # lines that could not be read
     simulated: bool = False  # True where the times come from the simulated GPU
@@ -142,7 +137,7 @@ def unfit(seconds: float) -> str:
 
 
 def slowest_rank(ranks: Sequence[Series]) -> Series:
-    """One series of several ranks of a run: each step takes as long as its slowest rank; memory is the largest rank's.
+    """One series of several ranks of a run: each step takes as long as its slowest rank.
 
     Steps that a rank lacks are taken from the ranks that have them.
     """
@@ -181,7 +176,7 @@ def once_per_step(series: Series) -> Series:
 
 
 def _slowest(series: Series) -> Series:
-    """Each step once, in order: its longest time, first known loss, largest memory, and all its marks."""
+    """Each step once, in order: its longest time, first known loss, and all its marks."""
     order = np.argsort(series.step, kind="stable")
     step, loss = series.step[order], series.loss[order]
     first = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
@@ -191,7 +186,6 @@ def _slowest(series: Series) -> Series:
         step=step[first],
         step_time_s=np.maximum.reduceat(series.step_time_s[order], first),
         loss=np.append(loss, np.nan)[known],
-        peak_memory_bytes=np.fmax.reduceat(series.peak_memory_bytes[order], first),
         mark=np.bitwise_or.reduceat(series.mark[order], first),
     )
 
@@ -216,15 +210,14 @@ class Rules:
     warmup: int | None = None  # steps to leave out at the start; None: found by rule
     first: int | None = None  # first step number to take; None: from the start
     last: int | None = None  # last step number to take; None: to the end
-    keep_stalls: bool = False  # do not leave out stalls
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Steps that a rule left out."""
 
-    # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall after the profiler``, ``stall``, ``not
-    # waited for``, ``warm-up``, ``truncated``
+    # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall``, ``not waited for``, ``warm-up`` or
+    # ``truncated``
     rule: str
     steps: tuple[int, ...]  # their numbers
     seconds: float  # their total time
@@ -275,10 +268,10 @@ class StepTimes:
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     """Leave out every step that is not steady.
 
-    Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`; a checkpoint, compile or
-    profile just before is given as the reason) and far below it (`DISPATCH_FACTOR`); then warm-up: the truncation
-    that minimises the marginal standard error of the mean (MSER; White, "An effective truncation heuristic for bias
-    reduction in simulation output", Simulation 69, 1997), taken only where what it drops is slower than what it keeps.
+    Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`) and far below it
+    (`DISPATCH_FACTOR`); then warm-up: the truncation that minimises the marginal standard error of the mean (MSER;
+    White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997), taken only
+    where what it drops is slower than what it keeps.
     """
     chosen = _Chosen(series)
     number, seconds = series.step, series.step_time_s
@@ -295,11 +288,11 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
         item = series.malformed[0]
         more = f" and {len(series.malformed) - 1} more" if len(series.malformed) > 1 else ""
         warnings.append(f"{series.source}: line {item.line}{more} could not be read ({item.reason})")
-    _stalls(chosen, rules, warnings)
+    _stalls(chosen, warnings)
     if rules.warmup is None:
         _warm_up(chosen, warnings)
     kept = np.flatnonzero(chosen.keep)
-    stalled = sum(item.seconds for item in chosen.left_out if item.rule in (*_STALLED, "stall", "checkpoint"))
+    stalled = sum(item.seconds for item in chosen.left_out if item.rule in ("stall", "checkpoint"))
     shift = level_shift(np.log(seconds[kept]))
     if shift is not None:
         at, change = shift
@@ -321,9 +314,6 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
 _MARKED = {"profiled": Mark.PROFILED, "truncated": Mark.TRUNCATED, "compile": Mark.COMPILED,
            "checkpoint": Mark.CHECKPOINT, "warm-up": Mark.WARM_UP}  # fmt: skip
 """The rules that leave out what the recording marks, in their order."""
-_STALLED = {"stall after the profiler": Mark.NEAR_PROFILER, "stall after a checkpoint": Mark.NEAR_CHECKPOINT,
-            "stall after a compile": Mark.NEAR_COMPILE}  # fmt: skip
-"""The rules that leave out slow steps with a reason."""
 
 
 class _Chosen:
@@ -342,7 +332,7 @@ class _Chosen:
             self.keep[gone] = False
 
 
-def _stalls(chosen: _Chosen, rules: Rules, warnings: list[str]) -> None:
+def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
     """Drop stalls and steps not waited for; stalls before the first good step are warm-up."""
     series, seconds = chosen.series, chosen.series.step_time_s
     if not chosen.keep.any():
@@ -361,16 +351,13 @@ def _stalls(chosen: _Chosen, rules: Rules, warnings: list[str]) -> None:
             f"{series.source}: {share * 100:.0f} % of the steps took less than half the median: the loop does not "
             "wait for them; call jax.block_until_ready in it"
         )
-    if at_start.any() and not rules.keep_stalls:
-        chosen.drop("warm-up", at_start)
+    chosen.drop("warm-up", at_start)
     if later.any() and np.count_nonzero(later) > FREQUENT_STALLS * np.count_nonzero(chosen.keep):
         warnings.append(
             f"{series.source}: {np.count_nonzero(later)} of {np.count_nonzero(chosen.keep)} steps take more than "
             f"{STALL_FACTOR} times the median: too many to be stalls, they are kept"
         )
-    elif not rules.keep_stalls:
-        for rule, mark in _STALLED.items():
-            chosen.drop(rule, later & ((series.mark & int(mark)) != 0))
+    else:
         chosen.drop("stall", later)
 
 

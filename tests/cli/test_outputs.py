@@ -40,11 +40,10 @@ def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytes
         (["report", "x.sqlite", "-o", "-", "-o", "-"], "stdout holds one file"),
         (["perf-table", "x.sqlite", "-o", "-"], "more than one file is written"),
         (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
-        (["compare", "a", "b", "--junit", "x.png"], "choose a name that ends in .xml"),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
         (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
-        (["compare", "--abba", "1", "--junit", "folder.xml", "--", "touch", "ran"], "folder.xml: is a directory"),
+        (["compare", "--abba", "1", "--html", "folder.html", "--", "touch", "ran"], "folder.html: is a directory"),
         (["perf-table", "x.sqlite", "-o", "taken.html/x.pbtxt"], "is a file, not a directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
@@ -54,10 +53,10 @@ def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("taken.html").touch()
-    Path("folder.xml").mkdir()
+    Path("folder.html").mkdir()
     assert run(words) == 2
     assert said in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.xml", "taken.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "taken.html"]
 
 
 def test_nothing_is_said_to_be_good_before_stdout_has_taken_it(testdata: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "pgle-report/step-time-pgle/compare.json").read_text())
     assert found["verdict"] == "slower"
     assert f"pgle analyze {new} --against {base}" in found["checks"][0]["message"]
-    assert (tmp_path / "pgle-report/step-time-pgle/junit.xml").exists()
+    assert (tmp_path / "pgle-report/step-time-pgle/report.html").exists()
 
 
 def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ def times(series: Series) -> dict[int, float]:
 
 
 def test_json_lines_with_optional_keys() -> None:
-    text = '{"step": 7, "step_time_s": 0.25, "loss": 2.5, "peak_memory_bytes": 1000, "profiled": true}\n'
+    text = '{"step": 7, "step_time_s": 0.25, "loss": 2.5, "profiled": true}\n'
     series = read_json_lines(text.splitlines(), "a")
     assert times(series) == {7: 0.25}
-    assert (series.loss[0], series.peak_memory_bytes[0], series.mark[0]) == (2.5, 1000, Mark.PROFILED)
+    assert (series.loss[0], series.mark[0]) == (2.5, Mark.PROFILED)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,6 @@ def test_steps_while_a_profiler_runs_are_marked() -> None:
     log = "step 1: 1 s\nCapture range started in the application.\nstep 2: 1 s\nCapture range ended\nstep 3: 1 s\n"
     marks = read_console((log + "step 4: 1 s\nstep 5: 1 s\n").splitlines(), "log").mark
     assert [bool(mark & Mark.PROFILED) for mark in marks] == [False, True, True, False, False]
-    assert [bool(mark & Mark.NEAR_PROFILER) for mark in marks] == [False, False, True, True, False]
 
 
 def test_the_slowest_rank_counts() -> None:
@@ -316,12 +315,11 @@ def test_more_steps_than_any_run_has_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_step_that_ranks_wrote_often_has_the_slowest_time_and_all_that_is_known_of_it() -> None:
     rows = [
         {"step": 1, "step_time_s": 2.0, "checkpoint": True},
-        {"step": 0, "step_time_s": 1.0, "peak_memory_bytes": 5},
-        {"step": 1, "step_time_s": 3.0, "loss": 7.0, "peak_memory_bytes": 9},
+        {"step": 0, "step_time_s": 1.0},
+        {"step": 1, "step_time_s": 3.0, "loss": 7.0},
         {"step": 0, "step_time_s": 0.5, "loss": 8.0, "profiled": True},
     ]
     series = once_per_step(read_json_lines(map(json.dumps, rows), "a"))
     assert times(series) == {0: 1.0, 1: 3.0}
     assert series.loss.tolist() == [8.0, 7.0]
-    assert series.peak_memory_bytes.tolist() == [5, 9]
     assert series.mark.tolist() == [Mark.PROFILED, Mark.CHECKPOINT]

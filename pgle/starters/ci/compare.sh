@@ -16,7 +16,7 @@
 #   LAUNCH_SPREAD how much launches of the program differ, such as 0.3%; without it the gate sees only large changes
 #   HISTORY       a pgle history in which that is measured instead
 #   OPTIONS       more options of pgle compare, as words of COMMAND
-#   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
+#   REPORT        folder for report.html and compare.json (pgle-report)
 #   PGLE          the command to call (pgle)
 # With --hardware it only prints hardware=NAME.
 # Exit code: as of pgle compare; 0 with a note where there is no baseline yet.
@@ -44,7 +44,7 @@ fi
 baseline="$BASELINES/$HARDWARE"
 mkdir -p "$REPORT"
 
-set -- --fail-slower "$FAIL_SLOWER" --html "$REPORT/report.html" --junit "$REPORT/junit.xml" --json --force
+set -- --fail-slower "$FAIL_SLOWER" --html "$REPORT/report.html" --json --force
 [ -z "${GITHUB_ACTIONS:-}" ] || set -- "$@" --github
 [ -z "${LAUNCH_SPREAD:-}" ] || set -- "$@" --launch-spread "$LAUNCH_SPREAD"
 [ -z "${HISTORY:-}" ] || set -- "$@" --history "$HISTORY"
