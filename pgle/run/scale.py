@@ -353,7 +353,10 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
             inside = made.path.relative_to(out) if made.path.is_relative_to(out) else made.path
             return replace(row, scheduled=str(inside), wall_s=time.monotonic() - began)
     except WorkloadError as error:  # whose message holds the whole command, which all rows share
-        reason = read_captured(folder / CAPTURED).error
+        errors = (
+            read_captured(path.parent).error for path in (folder / CAPTURED).rglob(PROGRAM)
+        )  # of smaller ones too
+        reason = next(filter(None, errors), "")
         if not reason:
             reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
     except (UnfitError, UserError) as error:

@@ -74,18 +74,23 @@ def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "devices", "said"),
     [
         (
             "import sys; sys.exit('a batch of 3 is too small')",
+            8,
             "the program ended with exit code 1; its last line: a batch",
         ),
-        ("print(1)", "the program compiled no jax module; does it call a jitted function?"),
-        ("import jax; raise ValueError('no')", "ValueError: no"),
+        ("print(1)", 8, "the program compiled no jax module; does it call a jitted function?"),
+        ("import jax; raise ValueError('no')", 8, "ValueError: no"),
+        ("import jax; raise ValueError('no')", 4096, "ValueError: no"),  # captured at 512 first
     ],
 )
-def test_a_program_that_fails_is_a_row_with_its_reason_first(tmp_path: Path, code: str, said: str) -> None:
-    row = make_row(ScaleRequest((sys.executable, "-c", code), (8,), tmp_path), SizeTrial(8, 8))
+def test_a_program_that_fails_is_a_row_with_its_reason_first(
+    tmp_path: Path, code: str, devices: int, said: str
+) -> None:
+    request = ScaleRequest((sys.executable, "-c", code), (devices,), tmp_path)
+    row = make_row(request, SizeTrial(devices, 8))
     assert row.failure.startswith(said)
 
 
