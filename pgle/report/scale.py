@@ -453,6 +453,8 @@ def _tune(found: Scaling, row: ScaleRow) -> str:
     trial = SizeTrial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
     network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
     options = ("--target", request.target, "--topology", trial.topology, *network, "-o", free(Path("tuned")))
+    if row.grown:
+        return typed("pgle", "tune", *options, str(request.out / row.grown))
     return typed("pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial)))
 
 

@@ -332,6 +332,7 @@ class _Made:
     memory: Mapping[str, int]  # as of `memory_of`
     limit_bytes: int = 0  # that jax's allocator has; 0: no limit
     warnings: tuple[str, ...] = ()
+    grown: Path | None = None  # the program's module, if it is larger than a capture
 
 
 def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
@@ -351,7 +352,8 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
             made = _compiled(request, trial, folder, log.fileno())
             row = _priced(request, empty, made)
             inside = made.path.relative_to(out) if made.path.is_relative_to(out) else made.path
-            return replace(row, scheduled=str(inside), wall_s=time.monotonic() - began)
+            grown = str(made.grown.relative_to(out)) if made.grown else ""
+            return replace(row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began)
     except WorkloadError as error:  # whose message holds the whole command, which all rows share
         errors = (
             read_captured(path.parent).error for path in (folder / CAPTURED).rglob(PROGRAM)
@@ -389,9 +391,8 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
     asked = told_of_hosts(asked)
     with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
         made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
-    return _Made(
-        made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, (*asked.warnings, *notes)
-    )
+    warnings, grown = (*asked.warnings, *notes), asked.module if notes else None
+    return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, warnings, grown)
 
 
 def _captured(

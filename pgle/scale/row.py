@@ -75,6 +75,7 @@ class ScaleRow:
     covered_share: float | None = None  # of the computing time, the part with a cost of the given profile
     wall_s: float = 0.0  # that the row took
     scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
+    grown: str = ""  # file of the program's module, from that folder on, if it is larger than a capture
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
     tried: Mapping[str, int | None] = field(default_factory=dict)  # by value of the fitted name, its memory_bytes
