@@ -85,7 +85,7 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
     --window auto: 5 steps after 3 without compilation; where steps are not marked, 5 s or longer, once a module has
     been executed 3 times since the last compilation.
 
-    --window steps:A-B: these marked steps (jax.profiler.StepTraceAnnotation, pgle.step) or printed ones.
+    --window steps:A-B: these marked steps (jax.profiler.StepTraceAnnotation, pgle.step).
 
     --window seconds:N: N seconds, begun as auto does without marks.
 

@@ -8,7 +8,7 @@ RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an
     output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
     ir/                           StableHLO of every function that rank 0 compiled
     trace/rank0003…               a folder of the JAX profiler or a report of nsys
-    .hook.seen .control .traced   notes between the launcher and the hook inside the program
+    .hook.seen .traced            notes of the hook inside the program
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class RankFiles:
     ir: Path  # StableHLO of every function that rank 0 compiled
     trace: Path  # the folder of its trace; nsys adds its suffix to this name
     seen: Path  # exists once a Python with the hook has started
-    control: Path  # step numbers that the launcher found in the output, for the hook
     claim: Path  # exists once a process of the rank traces; its helper processes then do not
 
     @classmethod
@@ -72,7 +71,7 @@ class RankFiles:
         """The files under their names."""
         names = (
             f"output{suffix}.log", f"facts{suffix}.json", f"steps{suffix}.jsonl", f"hlo{suffix}", "ir",
-            f"trace/{label}", f".hook{suffix}.seen", f".control{suffix}", f".traced.{label}",
+            f"trace/{label}", f".hook{suffix}.seen", f".traced.{label}",
         )  # fmt: skip
         return cls(folder, label, suffix, *(folder / name for name in names))
 
@@ -98,7 +97,7 @@ class RankFiles:
 
     def for_hook(self) -> dict[str, str]:
         """The paths that the hook needs, by name."""
-        names = ("facts", "steps", "hlo", "ir", "trace", "seen", "control", "claim")
+        names = ("facts", "steps", "hlo", "ir", "trace", "seen", "claim")
         return {name: str(getattr(self, name).absolute()) for name in names}
 
 

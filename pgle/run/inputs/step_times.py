@@ -164,20 +164,16 @@ class StepLine:
 
 
 class StepLines:
-    """Watches the output for lines that name a step, and hands their numbers to the hook, by way of `control`."""
+    """Watches the output for lines that name a step."""
 
-    def __init__(self, control: Path) -> None:
-        self._control = control
+    def __init__(self) -> None:
         self.lines: list[StepLine] = []
 
     def __call__(self, line: str) -> None:
         """Look at a line of output."""
         number = step_number(line)
-        if number is None or len(self.lines) >= MAX_LINES:
-            return
-        self.lines.append(StepLine(number, time.time()))
-        with self._control.open("a") as file:
-            file.write(f"{number}\n")
+        if number is not None and len(self.lines) < MAX_LINES:
+            self.lines.append(StepLine(number, time.time()))
 
 
 def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ class RealBackEnd:
         config = hook_config(request.folder, rank, capture=capture, window=window, flags=flags, auto_pgle=watched)
         if capture != "none":
             files.trace.parent.mkdir(exist_ok=True)
-        lines = StepLines(files.control)
+        lines = StepLines()
         started = time.time()
         try:
             values = with_hook(child.values, config)

@@ -67,7 +67,7 @@ def steer(window, steps: range, compiled=()) -> list[tuple[int, str]]:
     ],
 )
 def test_windows_by_steps(hook, text, compiled, wishes):
-    assert steer(hook("window").Window(text), range(1, 20), compiled) == wishes
+    assert steer(hook("window").TraceWindow(text), range(1, 20), compiled) == wishes
 
 
 def settled(window, compiled_until=10.0):
@@ -78,24 +78,24 @@ def settled(window, compiled_until=10.0):
 
 
 def test_a_window_without_steps_opens_after_quiet_time(hook):
-    window = settled(hook("window").Window("auto"))
-    assert window.on_time(now=12.0, source=None) is None
-    assert window.on_time(now=13.5, source=None) == "open"
+    window = settled(hook("window").TraceWindow("auto"))
+    assert window.on_time(now=12.0) is None
+    assert window.on_time(now=13.5) == "open"
     window.opened(14.0)
-    assert window.on_time(now=18.5, source=None) is None
-    assert window.on_time(now=19.5, source=None) == "close"
+    assert window.on_time(now=18.5) is None
+    assert window.on_time(now=19.5) == "close"
     window.closed(19.5)
     assert window.describe() == {"seconds": 5.5}
 
 
 def test_executions_open_a_window_sooner(hook):
-    window = settled(hook("window").Window("auto"))
+    window = settled(hook("window").TraceWindow("auto"))
     assert [window.on_execution(now) for now in (10.1, 10.2, 10.3)] == [None] * 3  # a tenth of ten seconds is not over
     assert window.on_execution(11.1) == "open"
 
 
 def test_a_compilation_begins_the_count_anew(hook):
-    window = settled(hook("window").Window("auto"))
+    window = settled(hook("window").TraceWindow("auto"))
     window.on_execution(11.1)
     window.on_execution(11.2)
     window.on_compile(seconds=0.1, now=11.3, heavy=False)
@@ -110,69 +110,63 @@ def opened(window):
 
 
 def test_long_executions_hold_a_window_open(hook):
-    window = opened(hook("window").Window("auto"))
+    window = opened(hook("window").TraceWindow("auto"))
     assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [None] * 4 + ["close"]
     window.closed(32.0)
     assert window.describe() == {"seconds": 20.0, "executions": 5}
 
 
 def test_a_window_opened_too_soon_lasts_through_a_long_compilation(hook):
-    window = opened(hook("window").Window("auto"))
+    window = opened(hook("window").TraceWindow("auto"))
     assert [window.on_execution(12.0 + number / 10) for number in range(10)] == [None] * 10
-    assert window.on_time(now=300.0, source=None) is None
+    assert window.on_time(now=300.0) is None
     window.on_compile(seconds=280.0, now=301.0, heavy=True)
     window.on_execution(302.0)
-    assert window.on_time(now=400.0, source=None) is None
-    assert window.on_time(now=1000.0, source=None) == "close"
+    assert window.on_time(now=400.0) is None
+    assert window.on_time(now=1000.0) == "close"
 
 
 def test_a_heavy_compilation_in_the_window_begins_it_anew(hook):
-    window = opened(hook("window").Window("auto"))
+    window = opened(hook("window").TraceWindow("auto"))
     window.on_compile(seconds=4.0, now=16.5, heavy=True)
     assert [window.on_execution(17.0 + number / 10) for number in range(10)] == [None] * 10
     assert window.on_execution(22.0) == "close"
 
 
 def test_marks_take_over_a_window_that_executions_opened(hook):
-    window = opened(hook("window").Window("auto"))
-    assert not window.wants_executions("annotation")
-    assert steer(window, range(7, 20)) == [(12, "close")]
+    window = opened(hook("window").TraceWindow("auto"))
+    assert steer(window, range(7, 8)) == []
+    assert not window.wants_executions
+    assert steer(window, range(8, 20)) == [(12, "close")]
     assert window.describe() == {"steps": [7, 11]}
 
 
-def test_printed_steps_decide_only_where_executions_are_not_counted(hook):
-    window = settled(hook("window").Window("auto"))
-    window.on_execution(10.1)
-    assert [window.on_step(number, False, "console") for number in range(20)] == [None] * 20
-    other = settled(hook("window").Window("auto"))
-    assert [other.on_step(number, False, "console") for number in range(3)] == [None, None, "open"]
-
-
 def test_seconds_are_as_many_as_asked_for_after_the_same_start(hook):
-    window = settled(hook("window").Window("seconds:2"))
+    window = settled(hook("window").TraceWindow("seconds:2"))
     assert [window.on_execution(now) for now in (11.1, 11.2, 11.3)][-1] == "open"
     window.opened(12.0)
-    assert not window.wants_executions(None)
-    assert window.on_time(now=13.9, source="annotation") is None
-    assert window.on_time(now=14.1, source="annotation") == "close"
+    assert not window.wants_executions
+    assert window.on_time(now=13.9) is None
+    assert window.on_time(now=14.1) == "close"
 
 
 def test_all_begins_with_the_first_compilation_and_has_no_end(hook):
-    window = hook("window").Window("all")
+    window = hook("window").TraceWindow("all")
     assert window.on_compile(seconds=1.0, now=1.0, heavy=True) == "open"
     window.opened(1.1)
     assert window.on_compile(seconds=1.0, now=3.0, heavy=True) is None
     assert steer(window, range(100)) == []
-    assert window.on_time(now=1e6, source=None) is None
+    assert window.on_time(now=1e6) is None
 
 
 def test_quiet_time_does_not_count_where_steps_are_marked(hook):
-    window = settled(hook("window").Window("auto"))
-    assert window.on_time(now=90.0, source="annotation") is None
+    window = settled(hook("window").TraceWindow("auto"))
+    window.on_step(1, False)
+    assert window.on_time(now=90.0) is None
 
 
 def test_why_a_window_never_opened(hook):
-    make = hook("window").Window
+    make = hook("window").TraceWindow
     window = make("steps:5-6")
     steer(window, range(100, 110))
     assert window.describe()["none"] == "steps 5-6 never began; the program went from 100 to 109"
@@ -189,8 +183,8 @@ def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
     first, second = (hook("records").StepWriter(place) for _ in range(2))
     first.note(3, 0.25, False, True)
     second.note(3, 0.5, True, False)
-    first.write(first.take())
-    second.write(second.take())
+    first.write()
+    second.write()
     assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"step": 3, "step_time_s": 0.25, "compiled": True}
     other = json.loads((tmp_path / f"steps.pid{os.getpid()}.jsonl").read_text())
     assert other == {"step": 3, "step_time_s": 0.5, "profiled": True}
@@ -222,11 +216,10 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
 
 
 def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
-    place = hook("records").Place
+    place = hook("records").HookFiles
     stage = RunDirectory(Path("/f")).stage("profile")
     alone = place(told(Path("/f")), SLURM)
     assert (alone.steps, alone.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
-    assert alone.control == str(stage.rank(0).control)
     assert place(told(Path("/f"), Rank(2, 4)), SLURM).facts == str(stage.rank(2).facts)
     inside = {
         "SLURM_PROCID": "0",
@@ -238,12 +231,12 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
 
 
 def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
-    place, stage = hook("records").Place(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
+    place, stage = hook("records").HookFiles(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
     assert not place.join(lambda: (0, 4))
     assert place.join(lambda: (3, 4))
     assert (place.steps, place.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
     assert place.own_dump("--xla_dump_to=/f/profile/hlo") == "--xla_dump_to=/f/profile/hlo.rank0003"
-    assert not hook("records").Place(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
+    assert not hook("records").HookFiles(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
 
 
 @pytest.mark.parametrize(
@@ -257,7 +250,7 @@ def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
 )
 def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, after):
     environ = {**SLURM, "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/profile/ir"}
-    hook("records").Place(told(Path("/f")), environ).separate(environ)
+    hook("records").HookFiles(told(Path("/f")), environ).separate(environ)
     assert environ["XLA_FLAGS"] == after
     assert "JAX_DUMP_IR_TO" not in environ
 
@@ -265,7 +258,7 @@ def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, afte
 def test_rank_0_dumps_where_it_was_told_to(hook):
     environ = {**SLURM, "SLURM_PROCID": "0", "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo", "JAX_DUMP_IR_TO": "/f"}
     kept = dict(environ)
-    hook("records").Place(told(Path("/f")), environ).separate(environ)
+    hook("records").HookFiles(told(Path("/f")), environ).separate(environ)
     assert environ == kept
 
 
@@ -387,7 +380,7 @@ for number in range(4):
 
 
 def test_a_module_counts_by_itself(hook):
-    window = settled(hook("window").Window("auto"))
+    window = settled(hook("window").TraceWindow("auto"))
     assert [window.on_execution(12.0, module) for module in "ababa"] == [None] * 4 + ["open"]
 
 

@@ -17,24 +17,24 @@ _printed = set()
 
 def install(text):
     """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be imported."""
-    from pgle_hook.records import Place
+    from pgle_hook.records import HookFiles
 
     config = json.loads(text)
     if "captured" in config:
         after_import("jax", lambda module: guarded(lambda: _capture(module, config)))
         return
-    place = Place(config, os.environ)
-    with open(place.seen, "a"):
+    files = HookFiles(config, os.environ)
+    with open(files.seen, "a"):
         pass
-    place.separate(os.environ)
-    after_import("jax", lambda module: guarded(lambda: _attach(config, place, module)))
+    files.separate(os.environ)
+    after_import("jax", lambda module: guarded(lambda: _attach(config, files, module)))
 
 
-def _attach(config, place, jax):
+def _attach(config, files, jax):
     global _hook
     from pgle_hook.hook import Hook
 
-    _hook = Hook(config, place, jax)
+    _hook = Hook(config, files, jax)
     _hook.attach()
 
 

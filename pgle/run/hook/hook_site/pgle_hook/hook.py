@@ -10,30 +10,27 @@ from contextlib import suppress
 
 from pgle_hook import after, before, guarded, jax_private, warn
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
-from pgle_hook.window import Window, make_profiler
+from pgle_hook.window import TraceWindow, make_profiler
 
-POLL_S = 0.05  # how often the control file and the quiet time are looked at; costs nothing measurable
+POLL_S = 0.05  # how often steps are written and the quiet time is looked at; costs nothing measurable
 
-FACTS_S = 5.0  # time between two writings of the facts file where no fact has changed but the memory peaks
-
-CHANGED_FACTS_S = 1.0
-"""The same where a fact has changed. The first writing does not wait: a program may be killed soon."""
+FACTS_S = 1.0  # time between two writings of the facts; the first does not wait: a program may be killed soon
 
 
 class Hook:
-    """The hook of one process, with the files of its rank (`place`)."""
+    """The hook of one process, with the files of its rank (`HookFiles`)."""
 
-    def __init__(self, config, place, jax):
+    def __init__(self, config, files, jax):
         self.pid = os.getpid()
         self.config = config
-        self.place = place
-        self.flags = [place.own_dump(flag) for flag in config.get("flags", [])]
+        self.files = files
+        self.flags = [files.own_dump(flag) for flag in config.get("flags", [])]
         self.jax = jax
-        self.facts = Facts(place, jax)
-        self.writer = StepWriter(place)
-        self.profiler = make_profiler(config.get("capture"), place, jax)
-        self.window = Window(config.get("window", "auto"))
-        self.executions = Executions(self._on_execution)
+        self.facts = Facts(files, jax)
+        self.writer = StepWriter(files)
+        self.profiler = make_profiler(config.get("capture"), files, jax)
+        self.window = TraceWindow(config.get("window", "auto"))
+        self.executions = ExecutionCounter(self._on_execution)
         self.compiles = 0
         self._compiles_at_step = 0
         self._current = None
@@ -43,14 +40,13 @@ class Hook:
         self._names = {}
         self._name = None
         self._lock = threading.RLock()
-        self._writing = threading.Lock()
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
         jax_private.before_backends(self._restore_flags)
         annotations(self.jax, self._on_annotation, self.leave_step)
         compilations(self.jax, self._on_compile)
-        guarded(lambda: self.executions.attach(self.window.wants_executions(None)))
+        guarded(lambda: self.executions.attach(self.window.wants_executions))
         own_traces(self.jax, self._on_own_start, self._on_own_stop)
         if self.config.get("auto_pgle"):
             guarded(lambda: AutoPgle(self.facts, self.jax, self.config["auto_pgle"]))
@@ -60,16 +56,14 @@ class Hook:
     # Steps.
 
     def begin_step(self, number, source):
-        """A step begins: the one before ends. Steps without a number are counted. Of the sources (``annotation``,
-        ``api``, ``console``) the first counts, the console only alone."""
+        """A step begins: the one before ends. Of the sources (``annotation``, ``api``) the first counts."""
         if os.getpid() != self.pid:
             return
         now = time.perf_counter()
         with self._lock:
-            if self._source is None or (self._source == "console" and source != "console"):
+            if self._source is None:
                 self._source = source
                 self.facts.set("step_source", source)
-                self._keep_counting()
             if source != self._source:
                 return
             self._end_current(now)
@@ -77,10 +71,10 @@ class Hook:
             self.facts.values["steps"] += 1
             compiled = self.compiles != self._compiles_at_step
             self._compiles_at_step = self.compiles
-            changes = self.profiler.changes
-            self._steer(self.window.on_step(number, compiled, source))
+            self._steer(self.window.on_step(number, compiled))
+            self._count_if_wanted()
             # What starting or stopping a profiler takes belongs to no step.
-            self._current = (number, now if self.profiler.changes == changes else time.perf_counter())
+            self._current = (number, time.perf_counter())
 
     def leave_step(self):
         """The body of a step was left; the last one is timed up to here."""
@@ -97,14 +91,11 @@ class Hook:
         self.begin_step(number, "annotation")
 
     def _end_current(self, now):
-        if self._current is None:
-            return
-        number, begin = self._current
-        self._current = None
-        if self._source == "console":  # the launcher has the exact times, those here wait for the poll
-            return
-        profiled = self.profiler.is_open or self._program_traces
-        self.writer.note(number, now - begin, profiled, self.compiles != self._compiles_at_step)
+        if self._current is not None:
+            number, begin = self._current
+            self._current = None
+            profiled = self.profiler.is_open or self._program_traces
+            self.writer.note(number, now - begin, profiled, self.compiles != self._compiles_at_step)
 
     # Window.
 
@@ -118,7 +109,7 @@ class Hook:
         elif wish == "close":
             self._close()
         if wish:
-            self._keep_counting()
+            self._count_if_wanted()
 
     def _close(self):
         self.facts.set("window_closed", time.time())
@@ -127,49 +118,24 @@ class Hook:
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
 
-    def _keep_counting(self):
+    def _count_if_wanted(self):
         """Count executions as long as they decide anything."""
-        self.executions.counting = self.executions.counting and self.window.wants_executions(self._source)
+        self.executions.counting = self.executions.counting and self.window.wants_executions
 
     def _run(self):
-        """Daemon thread: windows by time, steps that the launcher saw, facts."""
-        written = time.monotonic()
-        position = 0
+        """Daemon thread: windows by time, steps, facts."""
+        written = -FACTS_S
         while True:
             time.sleep(POLL_S)
             if os.getpid() != self.pid:
                 return
-            position = guarded(lambda p=position: self._read_control(p)) or position
             now = time.monotonic()
             with self._lock:
-                self._steer(self.window.on_time(now, self._source))
-            guarded(self._write_steps)
-            if now - written > (CHANGED_FACTS_S if self.facts.stale else FACTS_S) or self.facts.is_first:
+                self._steer(self.window.on_time(now))
+            guarded(self.writer.write)
+            if self.facts.stale and now - written > FACTS_S and self.compiles:
                 written = now
                 guarded(self.facts.write)
-
-    def _write_steps(self):
-        """Write what was noted, outside the lock of the steps: a slow disk holds up none."""
-        with self._writing:
-            with self._lock:
-                noted = self.writer.take()
-            self.writer.write(noted)
-
-    def _read_control(self, position):
-        """Step numbers that the launcher found in the output."""
-        try:
-            if os.stat(self.place.control).st_size <= position:
-                return position
-            with open(self.place.control) as file:
-                file.seek(position)
-                text = file.read()
-        except OSError:
-            return position
-        complete = text[: text.rfind("\n") + 1]
-        for line in complete.splitlines():
-            if self._current is None or self._current[0] != int(line):  # ranks may share one output
-                self.begin_step(int(line), "console")
-        return position + len(complete)
 
     # Events.
 
@@ -194,10 +160,10 @@ class Hook:
 
     def _restore_flags(self):
         """XLA is about to read its flags, which the program may have replaced; what it sets later has no effect."""
-        if guarded(lambda: self.place.join(jax_private.process_of)):
-            self.place.separate(os.environ)
-            self.flags = [self.place.own_dump(flag) for flag in self.flags]
-            if getattr(self.jax.config, "jax_dump_ir_to", "") == self.place.ir:  # rank 0 alone dumps it
+        if guarded(lambda: self.files.join(jax_private.process_of)):
+            self.files.separate(os.environ)
+            self.flags = [self.files.own_dump(flag) for flag in self.flags]
+            if getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir:  # rank 0 alone dumps it
                 self.jax.config.update("jax_dump_ir_to", "")
         added = restore_flags(self.flags)
         if added:
@@ -233,7 +199,7 @@ class Hook:
             if self.profiler.is_open:
                 self._close()
             self.facts.set("window", self.window.describe())
-        guarded(self._write_steps)
+        guarded(self.writer.write)
         if self.writer.path:
             self.facts.set("steps_file", os.path.basename(self.writer.path))
         self.facts.write(final=True)
@@ -331,7 +297,7 @@ MOST = 5000
 """Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""
 
 
-class Executions:
+class ExecutionCounter:
     """Counts executions of heavy modules while `counting` is true: how a program that marks no steps shows that it has
     settled.
 

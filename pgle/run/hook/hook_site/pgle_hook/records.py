@@ -1,4 +1,4 @@
-"""The hook's place in the job, and what it writes there: step times, and facts about the running program."""
+"""The files of the hook's rank, and what it writes there: step times, and facts about the running program."""
 
 import json
 import os
@@ -6,6 +6,9 @@ import platform
 import re
 import socket
 import sys
+import threading
+from collections import deque
+from importlib import metadata
 
 from pgle_hook import jax_private
 
@@ -14,8 +17,8 @@ _IR = "JAX_DUMP_IR_TO"
 _DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 
 
-class Place:
-    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, control, claim.
+class HookFiles:
+    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, claim.
 
     `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank, in its
     environment or, where a script gives it in words, once the program has given it to jax (`join`).
@@ -28,21 +31,26 @@ class Place:
 
     def __init__(self, config, environ):
         self._config = config
-        self._launchers = _paths(config["paths"], config["rank"])
-        self._told = _own_rank(config["launchers"], environ)
-        self._be(config["rank"] if self._told is None else self._told)
+        self._own = _own_rank(config["launchers"], environ)
+        self._be(config["rank"] if self._own is None else self._own)
 
     def _be(self, rank):
         self.rank = rank
-        for name, path in _paths(self._config["paths"], rank).items():
+        for name, path in self._paths(rank).items():
             setattr(self, name, path)
-        self.control = self._launchers["control"]
-        self._is_shared = rank != self._config["rank"]
+
+    def _paths(self, rank):
+        """The paths of a rank by name; except for rank 0 they hold a placeholder for its label."""
+        paths = self._config["paths"]
+        if rank == 0:
+            return paths["rank_0"]
+        label = paths["label"].format(rank)
+        return {name: path.replace(paths["any_rank"], label) for name, path in paths["others"].items()}
 
     def join(self, process_of):
         """Take the rank that the program gave to jax (number, of how many), if no variable gave one; whether it is
         another."""
-        if self._told is not None or not self._config["launchers"]:
+        if self._own is not None or not self._config["launchers"]:
             return False
         number, count = process_of()
         if not 0 <= number < count or number == self.rank:
@@ -53,27 +61,17 @@ class Place:
     def own_dump(self, flags):
         """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
         each other's files."""
-        if not self._is_shared:
-            return flags
-        shared = self._launchers["hlo"]
+        shared = self._paths(self._config["rank"])["hlo"]
         return re.sub(_DUMP % re.escape(shared), lambda found: found.group().replace(shared, self.hlo), flags)
 
     def separate(self, environ):
         """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
-        if not self._is_shared:
+        if self.rank == self._config["rank"]:
             return
         if XLA_FLAGS in environ:
             environ[XLA_FLAGS] = self.own_dump(environ[XLA_FLAGS])
         if environ.get(_IR) == self.ir:
             del environ[_IR]
-
-
-def _paths(paths, rank):
-    """The paths of a rank by name; except for rank 0 they hold a placeholder for its label."""
-    if rank == 0:
-        return paths["rank_0"]
-    label = paths["label"].format(rank)
-    return {name: path.replace(paths["any_rank"], label) for name, path in paths["others"].items()}
 
 
 def _own_rank(launchers, environ):
@@ -120,78 +118,64 @@ class StepWriter:
     at once; the hook's writes them. With several processes of one rank, later ones get their pid into the name.
     """
 
-    def __init__(self, place):
-        self._place = place
+    def __init__(self, files):
+        self._files = files
         self.path = None
         self._file = None
-        self._noted = []
+        self._noted = deque()
+        self._lock = threading.Lock()
 
     def note(self, number, seconds, profiled, compiled):
-        """One step, to be written soon."""
-        self._noted.append((number, seconds, profiled, compiled))
+        """One step, to be written soon; marks only where they are true."""
+        marks = {name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds}
+        self._noted.append(dict({"step": number, "step_time_s": round(seconds, 9)}, **marks))
 
-    def take(self):
-        """What was noted since the last time; to be called under the lock that `note` is called under."""
-        noted, self._noted = self._noted, []
-        return noted
-
-    def write(self, noted):
-        """Write steps; marks only where they are true."""
-        if not noted:
-            return
-        lines = []
-        for number, seconds, profiled, compiled in noted:
-            record = {"step": number, "step_time_s": round(seconds, 9)}
-            if profiled:
-                record["profiled"] = True
-            if compiled:
-                record["compiled"] = True
-            lines.append(json.dumps(record) + "\n")
-        if self._file is None:
-            self._open()
-        os.write(self._file, "".join(lines).encode())
+    def write(self):
+        """Write what was noted."""
+        with self._lock:
+            lines = [json.dumps(self._noted.popleft()) + "\n" for _ in range(len(self._noted))]
+            if not lines:
+                return
+            if self._file is None:
+                self._open()
+            os.write(self._file, "".join(lines).encode())
 
     def _open(self):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.path = self._place.steps
+        self.path = self._files.steps
         try:
             self._file = os.open(self.path, flags | os.O_EXCL, 0o644)
         except FileExistsError:
-            self.path = free_path(self._place.steps)
+            self.path = free_path(self._files.steps)
             self._file = os.open(self.path, flags, 0o644)
 
 
 class Facts:
     """The facts file of one process, renewed while the program runs: a killed program leaves the last one."""
 
-    def __init__(self, place, jax):
-        self._place = place
+    def __init__(self, files, jax):
+        self._files = files
         self._jax = jax
         self._path = None
         self.stale = False
+        versions = {name: version for name, version in map(_version, PACKAGES) if version}
         self.values = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "executable": sys.executable,
-            "versions": dict(_versions(), python=platform.python_version()),
+            "versions": dict(versions, python=platform.python_version()),
             "compilations": 0,
             "compile_s": 0.0,
             "compiled_at": [],
             "steps": 0,
         }
 
-    @property
-    def is_first(self):
-        """Whether something was compiled and the file is not there yet."""
-        return self._path is None and self.values["compilations"] > 0
-
     def compiled(self, seconds, at):
         """Something was compiled, in so many seconds, until `at`; the times of the first ones are kept."""
         self.values["compilations"] += 1
         if self.values["compilations"] <= KEPT_TIMES:
             self.values["compiled_at"].append(round(at, 6))
-        self.values["compile_s"] = round(self.values["compile_s"] + seconds, 6)
-        self.stale = True
+        self.set("compile_s", round(self.values["compile_s"] + seconds, 6))
 
     def set(self, name, value):
         """Note something for the next writing."""
@@ -200,41 +184,29 @@ class Facts:
 
     def write(self, final=False):
         """Write the file whole. A process that never compiled anything leaves none."""
-        self.stale = False
         if not self.values["compilations"]:
             return
-        self.values.update(_devices(self._jax), rank=self._place.rank)
-        self.values["finished"] = final
+        self.stale = False
+        if jax_private.has_backends():  # asking for devices would set one up
+            self.values.update(_devices(self._jax))
+        self.values.update(rank=self._files.rank, finished=final)
         if self._path is None:
-            self._path = free_path(self._place.facts)
+            self._path = free_path(self._files.facts)
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         with open(temporary, "w") as file:
             json.dump(self.values, file, indent=2)
         os.replace(temporary, self._path)
 
 
-def _versions():
-    from importlib import metadata
-
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def _version(name):
+    try:
+        return name, metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return name, None
 
 
 def _devices(jax):
-    """Devices and their memory peaks; only where the program has set its backend up (asking would do it)."""
-    if not jax_private.has_backends():
-        return {}
     devices = jax.local_devices()
-    peaks = {}
-    for device in devices:
-        stats = device.memory_stats() or {}
-        if "peak_bytes_in_use" in stats:
-            peaks[str(device.id)] = stats["peak_bytes_in_use"]
     return {
         "platform": devices[0].platform,
         "device_kind": devices[0].device_kind,
@@ -242,5 +214,4 @@ def _devices(jax):
         "devices": jax.device_count(),
         "process_index": jax.process_index(),
         "process_count": jax.process_count(),
-        "peak_memory_bytes": peaks,
     }

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-from contextlib import contextmanager
 
 from pgle_hook import warn
 
@@ -27,96 +26,84 @@ opened too soon has to last until the step itself has been traced and compiled."
 LONGER = "let it run longer, or trace all of it: --window all"
 
 
-class Window:
-    """Decides when the profiler opens and closes; opens once. The launcher has checked the text."""
+class TraceWindow:
+    """Decides when the profiler opens and closes; opens once. The launcher has checked the text.
+
+    Each method that takes an event returns ``open``, ``close`` or None.
+    """
 
     def __init__(self, text):
-        kind, _, rest = text.partition(":")
-        self.kind = kind
-        self.first = self.last = None
-        self.seconds = TRACED_S
-        if kind == "steps":
-            first, _, last = rest.partition("-")
-            self.first, self.last = int(first), int(last or first)
-        elif kind == "seconds":
-            self.seconds = float(rest)
-        self.state = "waiting" if kind in ("auto", "steps", "seconds", "all") else "done"
+        self.kind, _, rest = text.partition(":")
+        first, _, last = rest.partition("-")
+        self._range = (int(first), int(last or first)) if self.kind == "steps" else None
+        self._seconds = float(rest) if self.kind == "seconds" else TRACED_S
+        self._state = "done" if self.kind == "none" else "waiting"  # then open, then done
         self._quiet_steps = 0
-        self._seen = None
-        self._traced = []
+        self._seen = None  # the first and the last marked step
+        self._traced = []  # marked steps in the window
         self._first_compile = self._last_compile = None
         self._counts = {}
         self._are_counted = False
-        self._opened_at = self._closed_at = None
-        self._since = None
-        self._why_not = "" if self.state == "waiting" else "not asked for"
+        self._opened_at = self._closed_at = None  # of a window that no mark opened
+        self._since = None  # from when its length counts
+        self._why_not = "not asked for" if self.kind == "none" else ""
 
-    def wants_executions(self, source):
-        """Whether executions decide anything: not where the program marks its steps itself (`source`)."""
+    @property
+    def wants_executions(self):
+        """Whether executions decide anything: not where the program marks its steps itself."""
         if self.kind == "seconds":
-            return self.state == "waiting"
-        return self.kind == "auto" and self.state != "done" and source in (None, "console")
+            return self._state == "waiting"
+        return self.kind == "auto" and self._state != "done" and self._seen is None
 
-    def on_step(self, number, compiled, source=None):
-        """A step begins; `compiled`: something was compiled during the one before. Returns open, close or None."""
+    def on_step(self, number, compiled):
+        """A marked step begins; `compiled`: something was compiled during the one before."""
         self._seen = (self._seen[0] if self._seen else number, number)
-        if self.kind in ("seconds", "all") or (source == "console" and self.kind == "auto" and self._are_counted):
+        if self.kind not in ("auto", "steps"):
             return None
-        if self.state == "open":
-            over = number > self.last if self.kind == "steps" else len(self._traced) >= TRACED_STEPS
-            if over:
-                self.state = "done"
-                return "close"
+        if self._state == "open":
+            if number > self._range[1] if self._range else len(self._traced) >= TRACED_STEPS:
+                return self._close()
             self._traced.append(number)
-            return None
-        if self.state != "waiting":
-            return None
-        self._quiet_steps = 0 if compiled else self._quiet_steps + 1
-        ready = self.first <= number <= self.last if self.kind == "steps" else self._quiet_steps >= WARM_STEPS
-        if not ready:
-            return None
-        self.state = "open"
-        self._traced.append(number)
-        return "open"
+        elif self._state == "waiting":
+            self._quiet_steps = 0 if compiled else self._quiet_steps + 1
+            if self._range[0] <= number <= self._range[1] if self._range else self._quiet_steps >= WARM_STEPS:
+                self._traced.append(number)
+                return self._open()
+        return None
 
     def on_compile(self, seconds, now, heavy):
         """Something was compiled in so many seconds; `heavy`: it took long, compared with the others before."""
         if self._last_compile is None:
             self._first_compile = now - seconds
         self._last_compile = now
-        if self.state == "waiting":
+        if self._state == "waiting":
             self._counts = {}
         if heavy:
             self._are_counted = False
-        if heavy and self.state == "open" and self.kind == "auto" and self._opened_at is not None:
+        if heavy and self._is_timed():
             self._counts, self._since = {}, now  # opened too soon: what the program is about begins now
-        if self.state == "waiting" and self.kind == "all":
-            return self._open()
-        return None
+        return self._open() if self._state == "waiting" and self.kind == "all" else None
 
     def on_execution(self, now, module="step"):
         """One of the heavy modules is executed."""
         self._are_counted = True
         self._counts[module] = self._counts.get(module, 0) + 1
-        if self.state == "waiting" and self._last_compile is not None:
+        if self._state == "waiting" and self._last_compile is not None:
             quiet = min(QUIET_S, QUIET_PART * (self._last_compile - self._first_compile))
             if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
                 return self._open()
-        elif self._is_timed() and now - self._since >= self.seconds and self._executions >= TRACED_STEPS:
+        elif self._is_timed() and now - self._since >= self._seconds and self._executions >= TRACED_STEPS:
             return self._close()
         return None
 
-    def on_time(self, now, source):
+    def on_time(self, now):
         """Time passes."""
-        if self.state == "waiting" and self._last_compile is not None:
-            by_time = self.kind == "seconds" or (self.kind == "auto" and source is None)
+        if self._state == "waiting" and self._last_compile is not None:
+            by_time = self.kind == "seconds" or (self.kind == "auto" and self._seen is None)
             return self._open() if by_time and now - self._last_compile > QUIET_S else None
-        if self._opened_at is None or self.state != "open":
-            return None
-        if self.kind == "seconds":
-            return self._close() if now - self._opened_at > self.seconds else None
-        if self._is_timed() and now - self._since > self._length():
-            return self._close()
+        if self._opened_at is not None and (self._is_timed() or (self.kind == "seconds" and self._state == "open")):
+            longest = LONGEST_S if self.kind == "auto" and self._are_counted else self._seconds
+            return self._close() if now - self._since > longest else None
         return None
 
     def opened(self, now):
@@ -132,9 +119,9 @@ class Window:
         """Do not open any more; `undo`: what was just opened does not count."""
         if undo:
             self._traced, self._opened_at = [], None
-        if undo or self.state != "done":
+        if undo or self._state != "done":
             self._why_not = why if not self._traced and self._opened_at is None else self._why_not
-            self.state = "done"
+            self._state = "done"
 
     def describe(self):
         """What was traced, for the facts file; where nothing was, why, and what can be done about it."""
@@ -142,7 +129,7 @@ class Window:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
             end = self._closed_at
-            found = {"seconds": self.seconds if end is None else round(end - self._opened_at, 3)}
+            found = {"seconds": self._seconds if end is None else round(end - self._opened_at, 3)}
             return dict(found, executions=self._executions) if self.kind == "auto" and self._are_counted else found
         if self._why_not:
             return {"none": self._why_not}
@@ -150,11 +137,11 @@ class Window:
         return {"none": why, "remedy": remedy}
 
     def _open(self):
-        self.state, self._counts = "open", {}
+        self._state, self._counts = "open", {}
         return "open"
 
     def _close(self):
-        self.state = "done"
+        self._state = "done"
         return "close"
 
     @property
@@ -163,29 +150,20 @@ class Window:
         return max(self._counts.values(), default=0)
 
     def _is_timed(self):
-        """Whether time and executions close the window, not marks."""
-        return self.kind == "auto" and self.state == "open" and self._opened_at is not None and not self._traced
-
-    def _length(self):
-        """How long the window may last without an execution that closes it."""
-        return LONGEST_S if self._are_counted else self.seconds
+        """Whether time and executions close an open window, not marks."""
+        return self.kind == "auto" and self._state == "open" and self._opened_at is not None and not self._traced
 
     def _never(self):
         """Why a window did not open until the end, and the remedy."""
-        if self.kind == "steps" and self._seen:
-            why = "steps %d-%d never began; the program went from %d to %d" % (self.first, self.last, *self._seen)
+        if self._range and self._seen:
+            why = "steps %d-%d never began; the program went from %d to %d" % (*self._range, *self._seen)
             return why, "choose among these, or --window all"
-        if self.kind == "steps":
-            return (
-                "the program marked no steps, so steps %d-%d never began" % (self.first, self.last),
-                "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out",
-            )
-        if self._seen and self.kind == "auto" and not self._are_counted:
-            return (
-                "the program ended after steps %d to %d, before %d steps without compilation"
-                % (*self._seen, WARM_STEPS + 1),
-                LONGER,
-            )
+        if self._range:
+            why = "the program marked no steps, so steps %d-%d never began" % self._range
+            return why, "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out"
+        if self._seen and self.kind == "auto":
+            why = "the program ended after steps %d to %d, before %d steps without compilation"
+            return why % (*self._seen, WARM_STEPS + 1), LONGER
         if self._are_counted:
             why = "the program ended when no module had been executed more than %d times since the last compilation"
             return why % self._executions + ", too soon to call it settled", LONGER
@@ -201,11 +179,11 @@ STILL = (
 )
 
 
-def make_profiler(capture, place, jax):
+def make_profiler(capture, files, jax):
     """The profiler that the configuration asks for."""
     if capture == "jax":
-        return JaxProfiler(place, jax)
-    return CudaRange(jax) if capture == "nsys" else Profiler()
+        return JaxProfiler(files, jax)
+    return CudaRange(jax) if capture == "nsys" else Profiler(jax)
 
 
 class Profiler:
@@ -213,36 +191,30 @@ class Profiler:
 
     Attributes:
         is_open: whether it records.
-        changes: how often it was opened or closed.
         busy: whether it is being opened or closed: what jax.profiler does then is our doing.
     """
 
-    def __init__(self):
-        self.is_open = False
-        self.changes = 0
-        self.busy = False
+    def __init__(self, jax):
+        self.is_open = self.busy = False
+        self._jax = jax
 
     def open(self):
         """Begin to record; a failure is a warning."""
-        if not self.is_open:
-            with self._changing():
-                self.is_open = self._begin()
+        self.busy = True
+        try:
+            self.is_open = self.is_open or self._begin()
+        finally:
+            self.busy = False
 
     def close(self):
         """End recording, once the devices have done what the program has asked of them so far."""
         if self.is_open:
-            self.is_open = False
-            with self._changing():
+            self.is_open, self.busy = False, True
+            try:
+                _settle(self._jax)
                 self._end()
-
-    @contextmanager
-    def _changing(self):
-        self.changes += 1
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
+            finally:
+                self.busy = False
 
     def _begin(self):
         return False
@@ -254,27 +226,31 @@ class Profiler:
 class JaxProfiler(Profiler):
     """A session of `jax.profiler` that writes into the rank's trace folder."""
 
-    def __init__(self, place, jax):
-        super().__init__()
-        self._place = place
-        self._jax = jax
+    def __init__(self, files, jax):
+        super().__init__(jax)
+        self._files = files
         self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
 
     def _begin(self):
-        if not _claimed(self._place.claim):
+        try:  # one process of a rank traces: helpers do not add to the trace of the program
+            os.close(os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
             return False
         _settle(self._jax)
-        os.makedirs(self._place.trace, exist_ok=True)
-        options = _options(self._jax)
+        os.makedirs(self._files.trace, exist_ok=True)
+        options = {}
+        make = getattr(self._jax.profiler, "ProfileOptions", None)  # older releases have none
+        if make is not None:
+            options["profiler_options"] = make()
+            options["profiler_options"].python_tracer_level = 0  # calls of Python cost time and are no use for costs
         try:
-            self._start(self._place.trace, **options)
+            self._start(self._files.trace, **options)
         except Exception as error:
             warn("no trace: the JAX profiler did not start (%s)" % error)
             return False
         return True
 
     def _end(self):
-        _settle(self._jax)
         warning = threading.Timer(SAID_S, warn, [STILL])
         warning.daemon = True
         warning.start()
@@ -287,13 +263,8 @@ class JaxProfiler(Profiler):
 class CudaRange(Profiler):
     """cudaProfilerStart and cudaProfilerStop of the CUDA runtime that the program has loaded."""
 
-    def __init__(self, jax):
-        super().__init__()
-        self._jax = jax
-        self._library = None
-
     def _begin(self):
-        self._library = self._library or _cuda_runtime()
+        self._library = _cuda_runtime()
         if self._library is None:
             warn("no trace: libcudart is not loaded, so the window of nsys cannot be opened")
             return False
@@ -302,17 +273,7 @@ class CudaRange(Profiler):
         return True
 
     def _end(self):
-        _settle(self._jax)
         self._library.cudaProfilerStop()
-
-
-def _claimed(path):
-    """Whether this process is the one of its rank that traces: helpers do not add to the trace of the program."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-    except FileExistsError:
-        return False
-    return True
 
 
 def _settle(jax):
@@ -322,16 +283,6 @@ def _settle(jax):
             array.block_until_ready()
         except Exception:  # deleted or donated meanwhile
             continue
-
-
-def _options(jax):
-    """No Python calls in the trace: they cost time and are no use for costs. Older releases have no such option."""
-    make = getattr(jax.profiler, "ProfileOptions", None)
-    if make is None:
-        return {}
-    options = make()
-    options.python_tracer_level = 0
-    return {"profiler_options": options}
 
 
 def _cuda_runtime():
