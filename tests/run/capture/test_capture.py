@@ -609,7 +609,7 @@ def test_a_program_whose_check_of_its_first_step_fails_by_zeros_is_captured(capt
 def of_hook(monkeypatch):
     """Imports a module of the hook."""
     monkeypatch.syspath_prepend(str(HOOK_SITE))
-    yield lambda name: importlib.import_module(f"pgle_hook.capture.{name}")
+    yield lambda name: importlib.import_module(f"pgle_hook.{name}")
     for name in [name for name in sys.modules if name.split(".")[0] == "pgle_hook"]:
         del sys.modules[name]
 
@@ -636,7 +636,7 @@ def test_which_exceptions_zeros_may_cause(error, may):
 def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hangs(
     of_hook, tmp_path, monkeypatch, work, found
 ):
-    partition = of_hook("lowering")
+    partition = of_hook("for_gpus")
     monkeypatch.setattr(partition, "IDLE_S", 0.3)
     child = subprocess.Popen(["sh", "-c", f"{work}; exec sleep 600"], cwd=tmp_path)
     assert bool(partition._dumped(child.pid, str(tmp_path))) == found

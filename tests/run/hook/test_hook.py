@@ -391,14 +391,14 @@ def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
 
 
 def test_zeros_of_any_size_share_their_pages(hook, tmp_path):
-    uncomputed = hook("capture.executed").Uncomputed(str(tmp_path / "names"), lambda call: False)
+    uncomputed = hook("capture").Uncomputed(str(tmp_path / "names"), lambda call: False)
     large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
 
 
 def test_a_module_is_judged_by_what_all_devices_on_this_machine_do(hook, monkeypatch):
-    uncomputed, private = hook("capture.executed"), hook("jax_private")
+    uncomputed, private = hook("capture"), hook("jax_private")
     monkeypatch.setattr(private, "work_of", lambda call: (1e8, 1e6))
     monkeypatch.setattr(private, "hlo_of", lambda call: "")
     monkeypatch.setattr(private, "devices_of", int)
@@ -422,7 +422,7 @@ ENTRY %main (p: s32[]) -> s32[] {
   ROOT %u = s32[] while(%v), condition=%c, body=%body
 }
 """
-    assert hook("capture.executed").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
+    assert hook("capture").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
 
 
 def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(hook, monkeypatch):

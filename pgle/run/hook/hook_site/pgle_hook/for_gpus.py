@@ -1,4 +1,7 @@
-"""Programs as jax lowers them for GPUs, though they run on CPUs.
+"""What makes a program on CPUs the one that runs on GPUs: what it sees of devices, and how jax lowers it.
+
+Programs choose kernels, sharding and batch sizes by ``jax.default_backend()``, a device's kind or its memory. So the
+program's questions are answered for the target, jax's own for the CPU.
 
 Code for CPUs differs: random bits are loops there, moves to host memory are dropped, cuDNN's attention and kernels of
 Pallas have no rule at all. So every program is lowered for CUDA, and that is dumped. The same program is lowered for
@@ -20,7 +23,138 @@ import warnings
 
 from pgle_hook import guarded, jax_private, warn
 
-PLATFORM = "cuda"
+PLATFORM = "gpu"  # as `Device.platform` and `jax.default_backend` call NVIDIA's GPUs
+NAMES = (PLATFORM, "cuda")
+PLATFORM_VERSION = "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
+SETTINGS = ("jax_platforms", "jax_platform_name")
+CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
+MESHES = os.path.join("jax", "_src", "mesh_utils.py")
+WITH_PLATFORM = ("devices", "local_devices", "device_count", "local_device_count", "get_backend")
+
+CUDNN = 91300
+"""The release of cuDNN that is assumed when none is installed: newer than every one that jax 0.12 asks for."""
+
+
+class GpuAnswers:
+    """Answers for a GPU.
+
+    Args:
+        jax: the module, freshly imported.
+        about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
+            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each host).
+    """
+
+    def __init__(self, jax, about):
+        self._jax = jax
+        self._about = about
+        self._ranks = {}  # of devices by their ids
+        self._own = os.path.join(os.path.dirname(jax.__file__), "_src", "")
+        # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of device.
+        self._chooses = tuple(os.path.join(self._own, name) for name in CHOOSES)
+
+    def show(self):
+        """Have jax answer the program's questions so; each part by itself, since releases differ."""
+        guarded(self._stay_on_cpus)
+        guarded(self._functions)
+        guarded(self._types)
+        jax_private.cudnn_imported(lambda module: guarded(lambda: _cudnn(module)))
+
+    def _asks(self, depth=2):
+        """Whether the caller is the program, and not jax itself."""
+        name = sys._getframe(depth).f_code.co_filename
+        return not name.startswith(self._own) or name.startswith(self._chooses)
+
+    def _stay_on_cpus(self):
+        """Ignore what the program says of platforms: there are CPUs alone."""
+        update = self._jax.config.update
+        update(SETTINGS[0], "cpu")
+        keep = lambda this, name, value: None if name in SETTINGS else update(name, value)
+        type(self._jax.config).update = keep
+
+    def _functions(self):
+        bridge = jax_private.backends()
+        for name in WITH_PLATFORM:
+            ask = getattr(bridge, name)
+            new_ask = _without_gpus(ask)
+            setattr(bridge, name, new_ask)
+            if getattr(self._jax, name, None) is ask:
+                setattr(self._jax, name, new_ask)
+        default = bridge.default_backend
+
+        @functools.wraps(default)
+        def new_default():
+            return PLATFORM if self._asks() else default()
+
+        bridge.default_backend = self._jax.default_backend = new_default
+
+    def _types(self):
+        """Properties of devices and of their client, whose types are jaxlib's."""
+        device, client = jax_private.device_types()
+        about, total = self._about, int(self._about["memory_bytes"])
+        for kind in (device, client):
+            self._property(kind, "platform", PLATFORM)
+        self._property(client, "platform_version", PLATFORM_VERSION)
+        self._property(device, "device_kind", about["kind"])
+        _, hosts, each = (int(part) for part in about["topology"].split("x"))
+        device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
+        process = device.process_index  # of jax's own meshes: one process a host; the program sees that it is one
+        device.process_index = property(
+            lambda this: self._rank(this) // each if self._asks_for_mesh() else process.__get__(this)
+        )
+        device.compute_capability = about["compute_capability"]
+        device.core_count = about["core_count"]
+        used = dict.fromkeys(("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0)
+        device.memory_stats = lambda this: dict(used, bytes_limit=total, largest_free_block_bytes=total)
+
+    def _rank(self, device):
+        """A device's place among all of the job; their ids have gaps between processes."""
+        if device.id not in self._ranks:
+            found = jax_private.backends().devices()
+            self._ranks = {each.id: rank for rank, each in enumerate(found)}
+        return self._ranks[device.id]
+
+    def _asks_for_mesh(self):
+        return sys._getframe(2).f_code.co_filename.endswith(MESHES)
+
+    def _property(self, kind, name, value):
+        real = getattr(kind, name)
+        setattr(kind, name, property(lambda this: value if self._asks() else real.__get__(this)))
+
+
+def _without_gpus(ask):
+    """jax's function with no platform in place of GPUs."""
+
+    @functools.wraps(ask)
+    def new_ask(*args, **kwargs):
+        args = [_named(value) for value in args]
+        return ask(*args, **{name: _named(value) for name, value in kwargs.items()})
+
+    for name in ("cache_clear", "cache_info"):
+        if hasattr(ask, name):
+            setattr(new_ask, name, getattr(ask, name))
+    return new_ask
+
+
+def _named(platform):
+    return None if isinstance(platform, str) and platform in NAMES else platform
+
+
+def _cudnn(module):
+    """Have jax's attention find a cuDNN: the program will not run here, but where its GPUs are."""
+    check = module.check_cudnn_version
+
+    def new_check():
+        try:
+            found = check()
+        except Exception:  # no plugin, no library
+            found = 0
+        if not found:
+            warn("no cuDNN is installed here; the program is captured as with cuDNN %d.%d"
+                 % (CUDNN // 10000, CUDNN // 100 % 100))  # fmt: skip
+        return found or CUDNN
+
+    module.check_cudnn_version = new_check
+
 
 BYTES = 1e8
 """Bytes of arguments and results, of all devices together, from which a program is not executed."""
@@ -30,14 +164,14 @@ class Lowering:
     """Lowers for GPUs, and decides what to compile.
 
     Args:
-        executed: the record, which gets the names of modules that cannot be lowered for GPUs.
+        record: gets the names of modules that cannot be lowered for GPUs.
         folder: of the dumps.
         leaves_out: whether large programs are replaced by zeros; programs that only GPUs can execute always are.
         targets: texts of a GpuTargetConfigProto, the one with most fields first.
     """
 
-    def __init__(self, executed, folder, leaves_out, targets):
-        self._executed, self._folder = executed, folder
+    def __init__(self, record, folder, leaves_out, targets):
+        self._record, self._folder = record, folder
         self._targets = targets
         self._dumps = {}  # by the id of jax's module: the name of its dump
         self._least = BYTES if leaves_out else None
@@ -63,8 +197,8 @@ class Lowering:
                 name = os.path.basename(str(written))
                 self._dumps[id(module)] = (name, module)  # which is kept, so that its id stays its own
                 if id(module) in self._known and not dumped:
-                    self._executed.note("not_lowered", name)
-                guarded(lambda: self._executed.compiling(name))
+                    self._record.note("not_lowered", name)
+                guarded(lambda: self._record.compiling(name))
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
@@ -78,7 +212,7 @@ class Lowering:
         """jax's result: for GPUs where the program is not executed, else for CPUs."""
         for_gpus, why = None, None
         try:
-            for_gpus = lower(name, jaxpr, *args, **dict(kwargs, platforms=(PLATFORM,)))
+            for_gpus = lower(name, jaxpr, *args, **dict(kwargs, platforms=("cuda",)))
         except Exception as error:
             why = error
         if for_gpus is not None and self._least is not None:
@@ -114,7 +248,7 @@ class Lowering:
             guarded(lambda: partition(dumped, for_gpus, compile_, given, self._targets))
 
     def _compiled(self, module, executable, given):
-        guarded(lambda: self._executed.compiled(executable, self._name(module), given))
+        guarded(lambda: self._record.compiled(executable, self._name(module), given))
 
     def _name(self, module):
         return self._dumps.get(id(module), ("", None))[0]

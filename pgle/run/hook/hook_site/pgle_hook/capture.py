@@ -1,17 +1,94 @@
-"""The record of a captured program: which modules it executes, and how often. Its step is executed again and again."""
+"""A program that is captured on CPUs: which modules it executes, how often, and what it has instead of large results.
+
+Several processes that one command starts as one job have the devices asked for together, and the first captures:
+without this each of eight would have eight devices, all together 64, and all would write the same files.
+"""
 
 import atexit
+import functools
 import importlib.util
 import json
+import math
 import mmap
 import os
 import re
+import socket
 import sys
 import threading
 import time
 import traceback
 
 from pgle_hook import guarded, jax_private
+from pgle_hook.for_gpus import GpuAnswers, Lowering
+from pgle_hook.records import restore_flags
+
+DEVICES = "--xla_force_host_platform_device_count="
+
+
+def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
+    """Capture the modules of this process.
+
+    Args:
+        jax: the module, freshly imported.
+        captured: the path of the record that the hook writes.
+        computes: execute large modules too, instead of taking their results as zeros.
+        devices: virtual CPU devices of the job.
+        given: XLA_FLAGS as pgle started the command.
+        gpu: the GPU that the program is to see, as of `Gpu`.
+        ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
+        flags: the ones that pgle added to XLA_FLAGS.
+    """
+    jax_private.before_backends(lambda: restore_flags(flags))
+    guarded(GpuAnswers(jax, gpu).show)
+    guarded(jax_private.slice_on_host)
+    record = CaptureRecord(captured, given)
+    lowering = Lowering(record, os.path.dirname(captured), not computes, gpu["targets"])
+    guarded(lowering.watch)
+    results = (lambda call, execute: execute()) if computes else Uncomputed(record, lowering.is_zeros).results
+    guarded(lambda: record.watch(results))
+    guarded(lambda: _watch_processes(jax, devices, ranks, record))
+
+
+def _watch_processes(jax, devices, ranks, record):
+    """Divide the devices when the program says of how many processes it is one; only the first tells of its modules.
+
+    A program that leaves it to jax to find the others, and that nothing has started several times, is alone.
+    """
+    initialize = jax.distributed.initialize
+
+    @functools.wraps(initialize)
+    def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
+        if num_processes is None and all(os.environ.get(name) == value for name, value in ranks.items()):
+            return initialize("localhost:%d" % _free_port(), 1, 0)
+        number = args[0] if args else kwargs.get("process_id")
+        if num_processes is None or num_processes > 1:
+            record.waits_for("process %s of %s" % (number, num_processes) if num_processes else "its other processes")
+        result = initialize(coordinator_address, num_processes, *args, **kwargs)
+        record.waits_for("")
+        guarded(lambda: _share(jax, devices, record))
+        return result
+
+    jax.distributed.initialize = new_initialize
+
+
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def _share(jax, devices, record):
+    global SECONDS
+    number, count = jax_private.process_of()
+    if count < 2:
+        return
+    SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
+    own = DEVICES + str(max(devices // count, 1))
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
+    if number > 0:
+        record.silence()
+        jax.config.update("jax_dump_ir_to", "")
+
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 WRITTEN_S = 0.2
@@ -29,7 +106,7 @@ EFFORT = {
 """Settings of jax that are options of every compilation, and what they are where nobody says anything."""
 
 
-class Executed:
+class CaptureRecord:
     """Counts executions of every module, in a file next to facts about the program; `given`: XLA_FLAGS as pgle set
     them."""
 
@@ -191,8 +268,8 @@ MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE",
 class Uncomputed:
     """Which modules are large, and what they return; `is_zeros` knows whether an execution returns zeros by itself."""
 
-    def __init__(self, executed, is_zeros):
-        self._executed = executed
+    def __init__(self, record, is_zeros):
+        self._record = record
         self._is_zeros = is_zeros
         self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
@@ -216,7 +293,7 @@ class Uncomputed:
     def _judge(self, call, is_large):
         self._large[id(call)] = (call, is_large)
         if is_large:
-            guarded(lambda: self._executed.note("uncomputed", call.name))
+            guarded(lambda: self._record.note("uncomputed", call.name))
 
     def _zeros(self, shape, dtype):
         """An array of zeros on pages that nobody has written to: all of them together take one page of memory."""
