@@ -11,8 +11,8 @@ from pgle.next import typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.report.text import near
-from pgle.run.ask.machine import Check
-from pgle.run.doctor import Diagnosis, Mended, Proof
+from pgle.run.ask.machine import MachineCheck
+from pgle.run.doctor import Chain, Diagnosis, Mended
 from pgle.run.init import Starter
 from pgle.run.inputs.next_command import UNKNOWN, Found
 
@@ -124,11 +124,11 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     )
 
 
-def _row(check: Check) -> tuple[Value, ...]:
+def _row(check: MachineCheck) -> tuple[Value, ...]:
     return check.name, Cell(check.verdict, TONES[check.verdict]), check.found, check.remedy
 
 
-def _short(check: Check) -> tuple[Value, ...]:
+def _short(check: MachineCheck) -> tuple[Value, ...]:
     """The row of the first screen."""
     name, verdict, _, remedy = _row(check)
     return name, verdict, cut(check.found.partition(". ")[0], FOUND), remedy
@@ -162,7 +162,7 @@ def mended_page(result: Mended) -> Page:
     )
 
 
-def proof_page(proof: Proof) -> Page:
+def proof_page(proof: Chain) -> Page:
     """The chain, link by link."""
     rows = tuple(
         (link.name, Cell("ok", "good") if link.ok else Cell("FAILED", "bad"), link.found, link.proves)

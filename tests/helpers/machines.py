@@ -32,7 +32,6 @@ def machine(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), proce
         processes=lambda: frozenset(processes),
         free_bytes=lambda path: 100 << 30,
         writable=lambda path: True,
-        limit=lambda name: -1,
         is_root=False,
         python="/usr/bin/python3",
         installed=Installed(dict(versions), "/site"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MachineCheck:
     """One thing that was looked at."""
 
     name: str  # what, such as ``driver``; from the table of checks
@@ -36,19 +35,19 @@ class Check:
     remedy: str = ""  # what to do; empty for ``ok``
 
 
-def ok(found: str) -> Check:
+def ok(found: str) -> MachineCheck:
     """A check that nothing came of."""
-    return Check("", "ok", found)
+    return MachineCheck("", "ok", found)
 
 
-def warn(found: str, remedy: str) -> Check:
+def warn(found: str, remedy: str) -> MachineCheck:
     """Something will not work or be worse."""
-    return Check("", "warn", found, remedy)
+    return MachineCheck("", "warn", found, remedy)
 
 
-def fail(found: str, remedy: str) -> Check:
+def fail(found: str, remedy: str) -> MachineCheck:
     """A run will not work."""
-    return Check("", "fail", found, remedy)
+    return MachineCheck("", "fail", found, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Machine:
     processes: Callable[[], frozenset[str]]  # names of all running processes
     free_bytes: Callable[[str], int]  # free space on the disk that holds (or would hold) a path
     writable: Callable[[str], bool]  # whether a file could be made at a path
-    limit: Callable[[str], int]  # soft limit of a resource (``RLIMIT_…``); -1: unlimited
     is_root: bool  # whether this process is root
     python: str  # the interpreter of the user's program
     installed: Installed  # what that interpreter would import
@@ -85,7 +83,6 @@ def this_machine(python: str | None = None) -> Machine:
         processes=partial(_processes, Path("/proc")),
         free_bytes=lambda path: shutil.disk_usage(_existing(path)).free,
         writable=lambda path: os.access(_existing(path), os.W_OK | os.X_OK),
-        limit=lambda name: _limit(name),
         is_root=os.geteuid() == 0,
         python=python or sys.executable,
         installed=installed(python),
@@ -134,11 +131,6 @@ def _existing(path: str) -> Path:
     while not here.exists() and here != here.parent:
         here = here.parent
     return here
-
-
-def _limit(name: str) -> int:
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    return -1 if soft == resource.RLIM_INFINITY else soft
 
 
 def git_commit() -> str:
