@@ -22,7 +22,7 @@ from pgle.report.text import live
 from pgle.report.verify import USE_TONES, main_lines, use_line
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import RunDirectory, free
-from pgle.run.inputs.next_command import Launch, by_every_rank, following
+from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following
 from pgle.run.stages.auto import AutoResult, used
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
@@ -141,7 +141,7 @@ def auto_page(result: AutoResult) -> Page:
 def after_auto(result: AutoResult) -> tuple[str, ...]:
     """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
     request, run = result.request, RunDirectory(result.request.run_dir)
-    launch = Launch(request.command).with_flags(request.flags)
+    launch = ProgramLaunch(request.command).with_flags(request.flags)
     baseline, auto = run.stage("baseline").path, run.stage("auto").path
     if result.traces:
         return (typed("pgle", "analyze", run.stage("auto-nsys").path),)

@@ -14,7 +14,7 @@ from pgle.report.text import near
 from pgle.run.ask.machine import MachineCheck
 from pgle.run.doctor import Chain, Diagnosis, Mended
 from pgle.run.init import Starter
-from pgle.run.inputs.next_command import UNKNOWN, Found
+from pgle.run.inputs.next_command import UNKNOWN, FolderContents
 
 START = (
     ("pgle doctor", "does this machine have what it takes?"),
@@ -25,7 +25,7 @@ START = (
 COMMANDS = 3  # that are offered at most
 
 
-def folder_page(found: Found) -> Page:
+def folder_page(found: FolderContents) -> Page:
     """The files of the folder, each kind with the newest of it, and the command for that."""
     note = () if found.complete else ("This folder is large: pgle looked at a part of it.",)
     if not found.sights:

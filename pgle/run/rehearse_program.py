@@ -34,7 +34,7 @@ from pgle.run.compiler.compile import OnPhase, devices_in
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.directory.out import opened
-from pgle.run.inputs.next_command import UNKNOWN, Launch, following, launch_of, tune
+from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
 from pgle.run.process.environment import (
     EFFORTS,
     OF_CPUS,
@@ -148,7 +148,7 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     )
 
 
-def launch(command: RehearseCommand) -> Launch:
+def launch(command: RehearseCommand) -> ProgramLaunch:
     """How pgle runs the program of a command line: as in its run directory, else as it was named."""
     if command.typed is not None:
         return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(command.typed.flags)
@@ -156,7 +156,7 @@ def launch(command: RehearseCommand) -> Launch:
     if command.topology and "--devices" not in options:
         options += ["--devices", str(devices_in(command.topology))]
     options += [f"--flag={flag}" for flag in command.flags]
-    return Launch(command.words if is_program(command.words) else UNKNOWN, tuple(options))
+    return ProgramLaunch(command.words if is_program(command.words) else UNKNOWN, tuple(options))
 
 
 def measure(command: RehearseCommand) -> str:

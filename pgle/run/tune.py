@@ -36,7 +36,7 @@ from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted, under_other_flags
 from pgle.run.directory.out import check_ours, emptied
-from pgle.run.inputs.next_command import PAGE_FILES, Launch
+from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.compare import Placement, placements
 from pgle.schedule.predict import Prediction, predict
@@ -151,7 +151,7 @@ class Tuning:
     collectives: tuple[Placement, ...]  # of the `pgle` schedule, where they stand and why they stay exposed
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
-    launch: Launch = field(default_factory=Launch)  # how pgle runs the program whose module this is
+    launch: ProgramLaunch = field(default_factory=ProgramLaunch)  # how pgle runs the program whose module this is
     warnings: tuple[str, ...] = ()  # one line each
 
     @property

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from pgle.errors import UserError
 from pgle.masking import kept_argv
@@ -35,7 +35,7 @@ _OF_PROFILING = {"mode": "sync", "window": "auto"}
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProgramLaunch:
     """How a program is run by pgle."""
 
     words: tuple[str, ...] = UNKNOWN  # of its command line
@@ -44,11 +44,11 @@ class Launch:
     capture: str = ""  # the profiler; empty: left to the machine
     run: RunDirectory | None = None  # the run directory in which it was measured; None: it was not yet
 
-    def with_flags(self, flags: Sequence[str]) -> Launch:
+    def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:
         """The same with more XLA flags."""
         return replace(self, options=(*self.options, *(f"--flag={flag}" for flag in flags)))
 
-    def on_gpus(self) -> Launch:
+    def on_gpus(self) -> ProgramLaunch:
         """The same where there are GPUs: a workload of pgle that was only compiled has to run there."""
         ours = any(word.startswith("pgle.workloads.") for word in self.words)
         words = tuple(word for word in self.words if not (ours and word == "--compile-only"))
@@ -62,17 +62,17 @@ class Launch:
         return typed("pgle", command, "--run-dir", run_dir, *options, "--", *kept_argv(self.words))
 
 
-def launch_of(run: RunDirectory) -> Launch:
+def launch_of(run: RunDirectory) -> ProgramLaunch:
     """How the program of a run directory was run; what its profile stage was asked for says most."""
     asked = _asked(run)
     if not asked:
-        return Launch(run=run)
+        return ProgramLaunch(run=run)
     options = _words(asked, _OPTIONS)
     judged = run.judged_flags.read_text().splitlines() if run.judged_flags.is_file() else []
     options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
     profiling = tuple(_words(asked, _OF_PROFILING))
-    return Launch(tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run)
+    return ProgramLaunch(tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run)
 
 
 def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list[str]:
@@ -181,16 +181,42 @@ def _manifest(run: RunDirectory) -> Manifest:
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
+HEAD_BYTES = 1 << 15  # of a file whose name does not tell
+SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module
+PAGE_FILES = ("timeline.html", STORED)  # its files in a folder
 
 PROGRAM = "JAX program"
-PAGE_FILES = ("timeline.html", STORED)  # its files in a folder
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
-
-SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module
+DUMP = "HLO dump"
 _MODULE = re.compile(r"module_\d+\.(.+?)\.(?:sm_|gpu_|[\w.]*after_optimizations)")
 
-ByKind: TypeAlias = Mapping[str, Sequence[Path]]
-Next: TypeAlias = Callable[[Path, ByKind], str]
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of files that pgle reads or makes."""
+
+    name: str  # what they are, in words
+    files: str  # pattern of the names
+    heads: tuple[bytes, ...] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
+    whole: bool = False  # the folder is one thing, whatever else is in it
+    command: str = ""  # what to type, without the path; empty: `_command` knows
+
+
+_KINDS = (
+    Kind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
+    Kind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
+    # A binary profile is known by its sidecar.
+    Kind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"')),
+    Kind("nsys report", r".*\.nsys-rep"),
+    Kind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
+    Kind("JAX profiler trace", r".*\.xplane\.pb"),
+    Kind(UNSCHEDULED, r".*\.(before|cpu_after)_optimizations\..*", command="pgle rehearse"),
+    Kind(DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"),
+    Kind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
+    Kind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
+    Kind(PROGRAM, r".*\.py", (b"import jax", b"from jax"), command="pgle rehearse --devices 8 -- python"),
+)
+"""Kinds that say most come first; of a file the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +229,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderContents:
     """What a folder holds, the kinds that say most first."""
 
     folder: Path  # that was looked at
@@ -211,23 +237,45 @@ class Found:
     complete: bool  # False where the folder holds more than was looked at
 
 
-def contents_of(folder: Path) -> Found:
+def contents_of(folder: Path) -> FolderContents:
     """Look at the names in a folder, and if a name does not tell, at the first bytes of the file."""
-    by_kind: dict[str, list[Path]] = {}
+    found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
     seen = 0
-    for path, kind in _entries(folder):
-        seen += 1
-        if kind and path not in by_kind.setdefault(kind, []):
-            by_kind[kind].append(path)
-        if seen >= MOST:
-            break
-    scheduled = by_kind.get("HLO dump", [])
-    by_kind[UNSCHEDULED] = [path for path in by_kind.get(UNSCHEDULED, []) if path not in scheduled]
-    for kind, paths in by_kind.items():
-        paths.sort(key=lambda path: (kind == PROGRAM and not _head(path, b"__main__"), -_time(path), path))
-    found = [(kind, by_kind[kind], command) for kind, command in _NEXT.items() if by_kind.get(kind)]
-    sights = (Sight(kind, tuple(paths), command(paths[0], by_kind)) for kind, paths, command in found)
-    return Found(folder, tuple(sights), seen < MOST)
+    for seen, (path, name) in enumerate(islice(_entries(folder), MOST), 1):  # noqa: B007 - how many there were
+        if name:
+            found[name][path] = None
+    found[UNSCHEDULED] = {path: None for path in found[UNSCHEDULED] if path not in found[DUMP]}
+    paths = {name: sorted(group, key=lambda path: (-_time(path), path)) for name, group in found.items() if group}
+    paths.get(PROGRAM, []).sort(key=lambda path: not _has(path, b"__main__"))
+    commands = {kind.name: kind.command for kind in _KINDS}
+    sights = (
+        Sight(name, tuple(group), _command(name, commands[name], group[0], paths.get(DUMP, ())))
+        for name, group in paths.items()
+    )
+    return FolderContents(folder, tuple(sights), seen < MOST)
+
+
+def _command(kind: str, command: str, path: Path, dumps: Sequence[Path]) -> str:
+    """What to type for a path of a kind."""
+    if command:
+        return f"{command} {typed(path)}"
+    if kind == "run directory":
+        return following(RunDirectory(path))
+    if kind == "cost profile":
+        hlo = _hlo(path.with_name(f"{path.name}.json"), dumps)
+        return typed("pgle", "verify" if hlo else "show", path, *hlo)
+    hlo = _hlo(path, dumps)
+    return f"{typed('pgle', 'analyze', path, *hlo)}\n{typed('pgle', 'convert', path, '-o', 'profile.pbtxt', *hlo)}"
+
+
+def _hlo(file: Path, dumps: Sequence[Path]) -> tuple[object, ...]:
+    """The first dump whose largest module a trace or a sidecar names: small ones are the same in many programs."""
+    for dump in dumps:
+        found = [(path.stat().st_size, name[1]) for path in dump.iterdir() if (name := _MODULE.match(path.name))]
+        files = sorted(file.rglob("*.xplane.pb"))[:1] if file.is_dir() else [file]
+        if found and any(_has(item, max(found)[1].encode(), first=SEARCHED_BYTES) for item in files):
+            return "--hlo", dump
+    return ()
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
@@ -236,17 +284,16 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
     Of several folders with a module of that name it is the first with its fingerprint. If all have the same, it is not
     asked, since other modes change it. None if absent, or if no folder is known to be the right one.
     """
-    found: dict[Path, list[Path]] = {}
-    for path, kind in islice(_entries(folder), MOST):
-        if kind == "HLO dump" and path not in found:
-            files = [file for file in path.iterdir() if any(f".{module}." in file.name for module in modules)]
-            found |= {path: files} if files else {}
+    dumps = dict.fromkeys(path for path, kind in islice(_entries(folder), MOST) if kind == DUMP)
+    named = {path: [file for file in path.iterdir() if any(f".{name}." in file.name for name in modules)]
+             for path in dumps}  # fmt: skip
+    found = [path for path, files in named.items() if files]
     wanted = {fingerprint for fingerprints in modules.values() for fingerprint in fingerprints}
     if len(found) < 2 or not wanted:
         return next(iter(found), None)
-    prints = {path: set(map(_fingerprint, files)) for path, files in found.items()}
-    known = [path for path in prints if wanted & prints[path]]
-    is_one = all(here == next(iter(prints.values())) for here in prints.values())  # ranks of one job
+    prints = {path: set(map(_fingerprint, named[path])) for path in found}
+    known = [path for path in found if wanted & prints[path]]
+    is_one = all(here == prints[found[0]] for here in prints.values())  # ranks of one job
     return next(iter(known or (found if is_one else ())), None)
 
 
@@ -265,61 +312,49 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     """
     entered: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
-        place = Path(here)
-        names = set(files)
-        known = os.path.realpath(place)
+        place, known = Path(here), os.path.realpath(here)
         if known in entered:
             folders.clear()
             continue
         entered.add(known)
         yield place, ""
-        if MANIFEST in names and _head(place / MANIFEST, b"pgle.manifest/"):
+        if whole := [kind.name for kind in _KINDS if kind.whole for name in files if _is_of(kind, place / name)]:
             folders.clear()
-            yield place, "run directory"
-            continue
-        if STORED in names and _head(place / STORED, b"pgle.report/"):
-            folders.clear()
-            yield place, "search for flags" if "search.json" in names else "rehearsal"
+            yield place, whole[0]
             continue
         depth = len(place.relative_to(folder).parts)
-        deeper = depth < DEPTH and "pyvenv.cfg" not in names
+        deeper = depth < DEPTH and "pyvenv.cfg" not in files
         folders[:] = [name for name in folders if deeper and name[0] != "."]
         folders.sort(key=lambda name: ((place / name).is_symlink(), name))
-        for name in sorted(files):
-            yield _kind(place, name, depth == 0)
+        for path in (place / name for name in sorted(files)):
+            kind = next((kind.name for kind in _KINDS if not kind.whole and _is_of(kind, path)), "")
+            is_inner = (kind == PROGRAM and depth) or (
+                path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
+            )
+            yield _thing(path, kind), "" if is_inner else kind
 
 
-def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
-    path = place / name
-    if name.endswith((".nsys-rep", ".sqlite")):
-        export_too = name.endswith(".sqlite") and path.with_suffix(".nsys-rep").exists()
-        return path, "" if export_too or not _is_report(path) else "nsys report"
-    if name.endswith(".xplane.pb"):  # LOGDIR/plugins/profile/TIME/HOST.xplane.pb
-        nested = len(place.parts) > 3 and place.parts[-3:-1] == ("plugins", "profile")
-        return place.parents[2] if nested else path, "JAX profiler trace"
-    if name.removesuffix(".xz").removesuffix(".gz").endswith(("_optimizations.txt", ".hlo.pb")):
-        return place, UNSCHEDULED if re.search(r"\.(before|cpu_after)_optimizations\.", name) else "HLO dump"
-    if name.endswith(".mlir"):
-        return path, "StableHLO module"
-    if name.endswith((".pbtxt", ".pb")) and (_head(path, b"costs") or (place / f"{name}.json").exists()):
-        return path, "cost profile"
-    if name.endswith((".log", ".out")) and _head(path, b"step", b"PGLE", b"hlo"):
-        return path, "console log"
-    if name.endswith(".py") and at_top and _head(path, b"import jax", b"from jax"):
-        return path, PROGRAM
-    return path, ""
+def _is_of(kind: Kind, path: Path) -> bool:
+    if not re.fullmatch(kind.files, path.name):
+        return False
+    sidecar = path.with_name(f"{path.name}.json")
+    return not kind.heads or _has(path, *kind.heads) or _has(sidecar, *kind.heads)
 
 
-def _is_report(path: Path) -> bool:
-    return path.suffix == ".nsys-rep" or _head(path, SQLITE_MAGIC)
+def _thing(path: Path, kind: str) -> Path:
+    """What a file is a part of: of a dump, or of LOGDIR/plugins/profile/TIME/HOST.xplane.pb."""
+    if kind in (DUMP, UNSCHEDULED):
+        return path.parent
+    return path.parents[3] if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4 else path
 
 
-def _head(path: Path, *words: bytes) -> bool:
+def _has(path: Path, *words: bytes, first: int = HEAD_BYTES) -> bool:
+    """Whether a file has one of the words in its first bytes."""
     try:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(1 << 15)
+            head = file.read(first)
     except OSError:
         return False
     return any(word in head for word in words)
@@ -330,55 +365,3 @@ def _time(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _of_trace(trace: Path, by_kind: ByKind) -> str:
-    """Where the step's time goes, then its profile."""
-    hlo = _hlo(by_kind, lambda module: _holds(trace, module.encode()))
-    return f"{typed('pgle', 'analyze', trace, *hlo)}\n{typed('pgle', 'convert', trace, '-o', 'profile.pbtxt', *hlo)}"
-
-
-def _of_profile(profile: Path, by_kind: ByKind) -> str:
-    """Its coverage, where a dump has the module that its sidecar names."""
-    sidecar = profile.with_name(f"{profile.name}.json")
-    hlo = _hlo(by_kind, lambda module: _holds(sidecar, f'"{module}"'.encode()))
-    return typed("pgle", "verify" if hlo else "show", profile, *hlo)
-
-
-def _hlo(by_kind: ByKind, belongs: Callable[[str], bool]) -> tuple[object, ...]:
-    """The first dump whose largest module belongs to a file: small ones are the same in many programs."""
-    for dump in by_kind.get("HLO dump", ()):
-        found = [(path.stat().st_size, name[1]) for path in dump.iterdir() if (name := _MODULE.match(path.name))]
-        if found and belongs(max(found)[1]):
-            return "--hlo", dump
-    return ()
-
-
-def _holds(path: Path, word: bytes) -> bool:
-    """Whether a file, or one in a folder, has a word in its first `SEARCHED_BYTES`."""
-    files = sorted(path.rglob("*.xplane.pb"))[:1] if path.is_dir() else [path]
-    for file in files:
-        with suppress(OSError), file.open("rb") as content:
-            if word in content.read(SEARCHED_BYTES):
-                return True
-    return False
-
-
-def _plain(command: str) -> Next:
-    return lambda path, _: f"{command} {typed(path)}"
-
-
-_NEXT: dict[str, Next] = {
-    "run directory": lambda path, _: following(RunDirectory(path)),
-    "search for flags": _plain("pgle report"),
-    "rehearsal": _plain("pgle report"),
-    "cost profile": _of_profile,
-    "nsys report": _of_trace,
-    "JAX profiler trace": _of_trace,
-    "HLO dump": _plain("pgle predict"),
-    UNSCHEDULED: _plain("pgle rehearse"),
-    "StableHLO module": _plain("pgle rehearse"),
-    "console log": _plain("pgle confirm"),
-    PROGRAM: _plain("pgle rehearse --devices 8 -- python"),
-}
-"""What to type next for each kind, the kinds that say most first."""

@@ -12,7 +12,7 @@ import pytest
 from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, waiting
-from pgle.run.inputs.next_command import Launch
+from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageError, StageRequest, StageResult, end_record
 from pgle.xla.log.verdict import ProfileUse
@@ -339,5 +339,5 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
 
 def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
     program = ("python", "-m", "pgle.workloads.fsdp", "--compile-only", "--layers", "2")
-    assert Launch(program, capture="simulated").on_gpus() == Launch((*program[:3], "--layers", "2"))
-    assert Launch(("mine.py", "--compile-only")).on_gpus().words == ("mine.py", "--compile-only")
+    assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch((*program[:3], "--layers", "2"))
+    assert ProgramLaunch(("mine.py", "--compile-only")).on_gpus().words == ("mine.py", "--compile-only")
