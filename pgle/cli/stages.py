@@ -158,7 +158,7 @@ def perf_command(
     *opt.PAGE,
 )  # fmt: skip
 @click.pass_context
-def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> Answer[Any]:
+def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
 
     AutoPGLE traces the first executions of every jitted function, then compiles it again with the measured costs, all
@@ -174,11 +174,11 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) 
     """
     from pgle.report import stages as report
     from pgle.report.text import warn
-    from pgle.run.stages.auto import AutoRequest, run_auto
+    from pgle.run.stages.auto import AutoOptions, run_auto
 
-    as_json = ctx.meta["pgle.as_json"]
-    result = run_auto(AutoRequest(words, stdout=2 if as_json else 1, **options))
-    if not as_json:
+    request = _asked(ctx, "auto", options, "baseline")
+    result = run_auto(request, AutoOptions(**options))
+    if not ctx.meta["pgle.as_json"]:
         if result.stage.rank:
             warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
             ctx.exit(not result.good)

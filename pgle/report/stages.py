@@ -21,13 +21,14 @@ from pgle.report.profiles import costs_line
 from pgle.report.text import live
 from pgle.report.verify import USE_TONES, main_lines, use_line
 from pgle.run.convert import Conversion
-from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following
-from pgle.run.stages.auto import AutoResult, used
+from pgle.run.stages.auto import AutoResult
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
 from pgle.trace.table import SIMULATED as NO_GPU
 from pgle.xla.flags.presets import MEASURES_ALONE
+from pgle.xla.log.verdict import ProfileUse
 
 SIMULATED = "Simulated: no GPU was measured."
 
@@ -101,7 +102,7 @@ def stage_document(result: StageResult) -> dict[str, object]:
     return {
         "ok": result.good,
         "run_dir": request.run.path,
-        **text.picked(result, "simulated exit_code failed verdict"),
+        **text.picked(result, "simulated failed verdict"),
         "steps": len(result.step_times_s),
         "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
         "traces": request.folder.traces() if request.stage == "profile" else (),
@@ -111,7 +112,7 @@ def stage_document(result: StageResult) -> dict[str, object]:
 
 def auto_page(result: AutoResult) -> Page:
     """What AutoPGLE did, and which modules it compiled again or took from the cache."""
-    notes = []
+    notes, run = [], result.stage.request.run.path
     if result.recompiled:
         names = list(result.recompiled)[:3]
         notes.append(f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}")
@@ -127,8 +128,8 @@ def auto_page(result: AutoResult) -> Page:
     modules += [f"{name}: from the cache" for name in result.loaded]
     tone: Tone = "good" if result.good else "bad"
     return Page(
-        title=f"pgle auto {result.request.run_dir}",
-        identity=("AutoPGLE", str(result.request.run_dir)),
+        title=f"pgle auto {run}",
+        identity=("AutoPGLE", str(run)),
         verdict=printable(f"{result.outcome}: {result.why}"),
         tone=tone,
         notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
@@ -140,14 +141,14 @@ def auto_page(result: AutoResult) -> Page:
 
 def after_auto(result: AutoResult) -> tuple[str, ...]:
     """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
-    request, run = result.request, RunDirectory(result.request.run_dir)
+    request, run = result.stage.request, result.stage.request.run
     launch = ProgramLaunch(request.command).with_flags(request.flags)
     baseline, auto = run.stage("baseline").path, run.stage("auto").path
     if result.traces:
         return (typed("pgle", "analyze", run.stage("auto-nsys").path),)
     if result.outcome == "no-gpu":
         return (typed("pgle", "rehearse", "--", *kept_argv(request.command)),)
-    if result.outcome not in ("recompiled", "loaded"):
+    if not result.worked:
         return (launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),)
     without = () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
     return (*without, typed("pgle", "compare", baseline, auto))
@@ -155,13 +156,14 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
 
 def auto_document(result: AutoResult) -> dict[str, object]:
     """``pgle.auto/1`` without its name."""
+    judged = result.verdict
     return {
         "ok": result.good,
         **text.picked(result, "outcome why recompiled loaded"),
-        "used": used(result),
-        "proof": "" if result.verdict is None else result.verdict.proof,
-        "run_dir": result.request.run_dir,
-        "cache": result.request.cache_dir,
+        "used": None if not judged or judged.verdict is ProfileUse.CANNOT_TELL else judged.verdict.took_costs,
+        "proof": judged.proof if judged else "",
+        "run_dir": result.stage.request.run.path,
+        "cache": result.cache,
         "steps": len(result.stage.step_times_s),
         **text.picked(result, "handed_over traces warnings"),
     }

@@ -25,7 +25,7 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
 from pgle.run.rehearse_program import RehearseCommand, launch, measure, of_run, tune_line
-from pgle.run.stages.auto import AutoRequest
+from pgle.run.stages.stage import StageRequest
 from pgle.steps.compare import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -154,8 +154,11 @@ def after_results(run: RunDirectory) -> Iterator[str]:
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
     for folder, traces in ((run.path, ()), (run.path, (Path("a trace"),)), (Path("new run"), ())):
         for outcome in ("recompiled", "no-gpu", "too-few-runs"):
-            request = AutoRequest(PROGRAM, folder, flags=("--xla_a=1",))
-            yield from after_auto(SimpleNamespace(request=request, outcome=outcome, traces=traces))  # type: ignore[arg-type]
+            request = StageRequest("auto", PROGRAM, RunDirectory(folder), "baseline", flags=("--xla_a=1",))
+            found: Any = SimpleNamespace(
+                stage=SimpleNamespace(request=request), outcome=outcome, worked=outcome == "recompiled", traces=traces
+            )
+            yield from after_auto(found)
 
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:

@@ -27,7 +27,7 @@ from pgle.report.page import terminal
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.perf_table import PerfTable
-from pgle.run.stages.auto import AutoRequest, AutoResult
+from pgle.run.stages.auto import AutoOptions, AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
 
 COMMANDS = {
@@ -65,13 +65,12 @@ TABLES = PerfTable(
     warnings=(),
 )  # fmt: skip
 AUTO = AutoResult(
-    AutoRequest(("python", "train.py", "--config", "a b"), Path("runs/auto")), "recompiled",
-    "2 modules were compiled again with measured costs", {"jit_train_step": 12_345, "jit_evaluate": 678},
-    loaded=(), verdict=None,
-    stage=StageResult(
-        StageRequest("auto", ("python", "train.py"), RunDirectory(Path("runs/auto")), "baseline"),
-        simulated=False, exit_code=0, step_times_s=(0.2, 0.21, 0.2),
+    StageResult(
+        StageRequest("auto", ("python", "train.py", "--config", "a b"), RunDirectory(Path("runs/auto")), "baseline"),
+        simulated=False, step_times_s=(0.2, 0.21, 0.2),
     ),
+    AutoOptions(), Path("runs/auto/auto-cache"), "recompiled", "2 modules were compiled again with measured costs",
+    {"jit_train_step": 12_345, "jit_evaluate": 678},
 )  # fmt: skip
 Answer = list[Callable[[], object]]
 """What prints it."""

@@ -110,12 +110,8 @@ def _refusal(word: str, reason: str) -> UserError:
     elif path.is_file():
         remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
         reason = "it is not executable" if reason == "no such program" else reason
-    elif re.match(r"[A-Za-z_]\w*=", word):
-        remedy = f"variables stand before pgle, or after env: -- env {word} …"
-    elif len(words := word.split()) > 1 and shutil.which(words[0]):
-        remedy = "write its words without quotes around them all, or: -- bash -c '…'"
-    elif "/" in word and not path.exists():
-        reason, remedy = "no such file", "check the path"
+    elif "=" in word or " " in word:
+        remedy = "write its words without quotes around them all, and variables before pgle"
     return UserError(f"cannot be started ({reason})", where=word, remedy=remedy)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import read_facts
 from pgle.run.process.environment import interpreter
 from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
@@ -26,7 +25,7 @@ from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.xla.flags.catalogue import release
 from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
-from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict
 
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
@@ -36,75 +35,75 @@ Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-f
 
 
 @dataclass(frozen=True)
-class AutoRequest:
-    """What to run."""
+class AutoOptions:
+    """How AutoPGLE is run."""
 
-    command: tuple[str, ...]  # the user's words
-    run_dir: Path  # gets a stage ``auto`` and, with `then_nsys`, a stage ``auto-nsys``
-    runs: int = 3  # executions of each function that AutoPGLE traces
+    runs: int = 3  # executions of each function that it traces
     percentile: int = 90  # of the costs over them
-    then_nsys: bool = False  # run again, with the program from the cache, under nsys
+    then_nsys: bool = False  # run again, with the program from the cache, under nsys, as a stage ``auto-nsys``
     cache: Path | None = None  # JAX's compilation cache; None: a new one in the run directory
     window: str = "auto"  # what nsys traces
-    flags: tuple[str, ...] = ()  # more XLA flags
-    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2
     force: bool = False  # run again; the old folders are kept under other names
-
-    @property
-    def cache_dir(self) -> Path:
-        """Where the compiled programs are kept."""
-        return (self.cache or self.run_dir / "auto-cache").resolve()
 
 
 @dataclass(frozen=True)
 class AutoResult:
     """What AutoPGLE did."""
 
-    request: AutoRequest  # what was asked
+    stage: StageResult  # the run
+    options: AutoOptions  # what was asked
+    cache: Path  # the folder of the compiled programs
     outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
     why: str  # in words, with what to do
     recompiled: Mapping[str, int]  # modules compiled again with costs, and the bytes of the costs
-    loaded: tuple[str, ...]  # modules that came from the cache as an earlier run had optimised them
-    verdict: ModuleVerdict | None  # what XLA's log says of the main module; None where it says nothing
-    stage: StageResult  # the run
+    loaded: tuple[str, ...] = ()  # modules that came from the cache as an earlier run had optimised them
+    verdict: ModuleVerdict | None = None  # what XLA's log says of the main module; None where it says nothing
     handover: StageResult | None = None  # the run under nsys; None where not asked for or not possible
     handed_over: tuple[str, ...] = ()  # modules that it took from the cache
     traces: tuple[Path, ...] = ()  # of the run under nsys
-    warnings: tuple[str, ...] = field(default=())  # one line each
+    warnings: tuple[str, ...] = ()  # one line each
+
+    @property
+    def worked(self) -> bool:
+        """Whether AutoPGLE did its work, now or in an earlier run."""
+        return self.outcome in ("recompiled", "loaded")
 
     @property
     def good(self) -> bool:
         """Whether AutoPGLE did its work, and where asked for, handed it over."""
-        worked = self.outcome in ("recompiled", "loaded")
-        return worked and (not self.request.then_nsys or bool(self.handed_over))
+        return self.worked and (not self.options.then_nsys or bool(self.handed_over))
 
 
-def run_auto(request: AutoRequest) -> AutoResult:
-    """Run the command with AutoPGLE, then, if asked for, under nsys; raises `WorkloadError` if the program failed."""
+def run_auto(request: StageRequest, options: AutoOptions) -> AutoResult:
+    """Run the command of a stage ``auto`` with AutoPGLE, then, if asked for, under nsys.
+
+    Raises:
+        UserError: this machine or this jax cannot do it.
+        WorkloadError: the program failed.
+    """
     _check_gpu(request)
-    notes = _check_release(request)
+    notes = _check_release(request, options)
     environment = {
         "JAX_ENABLE_PGLE": "true",
-        "JAX_PGLE_PROFILING_RUNS": str(request.runs),
-        "JAX_PGLE_AGGREGATION_PERCENTILE": str(request.percentile),
+        "JAX_PGLE_PROFILING_RUNS": str(options.runs),
+        "JAX_PGLE_AGGREGATION_PERCENTILE": str(options.percentile),
         **_CACHE_ALL,
     }
-    run = RunDirectory(request.run_dir)
-    base = StageRequest("auto", request.command, run, "baseline", flags=request.flags, stdout=request.stdout)
-    checked_window(request.window)  # the stage that it is for comes last
-    back_end = RealBackEnd("none", environment=environment, cache=request.cache_dir)
-    stage = run_stage(base, back_end, force=request.force)
-    files = base.folder.rank(stage.rank)
+    checked_window(options.window)  # the stage that it is for comes last
+    cache = (options.cache or request.run.path / "auto-cache").resolve()
+    stage = run_stage(request, RealBackEnd("none", environment=environment, cache=cache), force=options.force)
+    files = request.folder.rank(stage.rank)
     facts = read_facts(files)
-    outcome, why = _outcome(request, files.log, facts)
+    outcome, why = _outcome(options.runs, files.log, facts)
     seen = facts.get("auto_pgle", {})
-    loaded = tuple(seen.get("hits", ())) if outcome == "loaded" else ()
-    verdict = confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None
-    warnings = (*notes, *stage.warnings)
     result = AutoResult(
-        request, outcome, why, dict(seen.get("recompiled", {})), loaded, verdict, stage, warnings=warnings
-    )
-    return _hand_over(result) if request.then_nsys else result
+        stage, options, cache, outcome, why,
+        recompiled=dict(seen.get("recompiled", {})),
+        loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
+        verdict=confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None,
+        warnings=(*notes, *stage.warnings),
+    )  # fmt: skip
+    return _hand_over(result) if options.then_nsys else result
 
 
 _CACHE_ALL = {
@@ -115,7 +114,7 @@ _CACHE_ALL = {
 """Keep every program, also those that compile fast: each must be found again."""
 
 
-def _check_gpu(request: AutoRequest) -> None:
+def _check_gpu(request: StageRequest) -> None:
     """Refuse a program that jax would run on CPUs here; a launcher may start it on other machines."""
     is_here = Path(request.command[0]).name.startswith("python") if request.command else False
     if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):
@@ -123,14 +122,14 @@ def _check_gpu(request: AutoRequest) -> None:
         raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
 
 
-def _check_release(request: AutoRequest) -> tuple[str, ...]:
+def _check_release(request: StageRequest, options: AutoOptions) -> tuple[str, ...]:
     """Notes on the installed jax; raises `UserError` where it is too old."""
     try:
         version = installed(interpreter(request.command)).versions["jax"]
     except (UserError, KeyError):
         return ()
     found = release(version)
-    if request.then_nsys and found < FIRST_HANDOVER:
+    if options.then_nsys and found < FIRST_HANDOVER:
         remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
         raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
     if NO_GRAPHS_AT_ALL[0] <= found <= NO_GRAPHS_AT_ALL[1]:
@@ -138,7 +137,7 @@ def _check_release(request: AutoRequest) -> tuple[str, ...]:
     return ()
 
 
-def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
+def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
     """What AutoPGLE did: from its messages inside the program, else from their absence."""
     seen = facts.get("auto_pgle", {})
     recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
@@ -155,23 +154,21 @@ def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple
         return "empty-trace", f"{why}; stop that, then use --then-nsys for nsys"
     if seen.get("ahead_of_time"):
         why = f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile())"
-        return "ahead-of-time", (
-            f"{why}, which AutoPGLE does not cover; call the jitted function instead, or use 'pgle run'"
-        )
-    why = f"no function was called more than {request.runs} times with one compilation"
+        remedy = "call the jitted function instead, or use 'pgle run'"
+        return "ahead-of-time", f"{why}, which AutoPGLE does not cover; {remedy}"
+    why = f"no function was called more than {runs} times with one compilation"
     return "too-few-runs", f"{why}; run more steps, or say --runs 1"
 
 
 def _hand_over(result: AutoResult) -> AutoResult:
     """Run again under nsys with the programs that AutoPGLE left in the cache."""
-    if result.outcome not in ("recompiled", "loaded"):
+    if not result.worked:
         skipped = "not run under nsys: there is nothing to hand over"
         return replace(result, warnings=(*result.warnings, skipped))
-    first = result.stage.request
     environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
-    request = replace(first, stage="auto-nsys")
-    back_end = RealBackEnd("nsys", result.request.window, environment, result.request.cache_dir)
-    stage = run_stage(request, back_end, force=result.request.force)
+    request = replace(result.stage.request, stage="auto-nsys")
+    back_end = RealBackEnd("nsys", result.options.window, environment, result.cache)
+    stage = run_stage(request, back_end, force=result.options.force)
     files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
@@ -187,10 +184,3 @@ def _hand_over(result: AutoResult) -> AutoResult:
         traces=request.folder.traces(),
         warnings=(*result.warnings, *stage.warnings, *([stage.failed] if stage.failed else []), *warnings),
     )
-
-
-def used(result: AutoResult) -> bool | None:
-    """Whether XLA's own log says that the main module used the costs, some of them or all; None where it does not."""
-    if result.verdict is None or result.verdict.verdict is ProfileUse.CANNOT_TELL:
-        return None
-    return result.verdict.verdict.took_costs

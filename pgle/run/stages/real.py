@@ -211,7 +211,7 @@ class RealBackEnd:
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
         return StageResult(
-            request, False, code, judged, step_times(files), reported(judged, facts, record),
+            request, False, judged, step_times(files), reported(judged, facts, record),
             tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
         )  # fmt: skip
 

@@ -155,7 +155,7 @@ class SimulatedBackEnd:
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
-        return StageResult(request, True, 0, judged, times, facts, record.warnings)
+        return StageResult(request, True, judged, times, facts, record.warnings)
 
     def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""

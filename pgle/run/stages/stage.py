@@ -57,7 +57,6 @@ class StageResult:
 
     request: StageRequest  # what was asked
     simulated: bool  # True where no GPU ran anything
-    exit_code: int  # of the user's program; 0 where none ran
     verdict: ModuleVerdict | None = None  # of a perf stage, whether XLA used the profile for the main module
     step_times_s: tuple[float, ...] = ()  # of the slowest rank, in order; simulated where `simulated`
     facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value

@@ -158,7 +158,7 @@ def test_a_command_that_cannot_be_started_is_named(tmp_path):
         ("train.py", "it is not executable.*-- python train.py"),
         ("job.sh", "it is not executable.*-- bash job.sh"),
         ("start.sh", "it is not on the PATH.*: ./start.sh"),
-        ("A=1", "no such program.*-- env A=1"),
+        ("A=1", "no such program.*variables before pgle"),
         ("sh job.sh", "no such program.*without quotes"),
     ],
 )

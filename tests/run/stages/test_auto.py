@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.stages.auto import AutoRequest, _outcome, run_auto
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.stages.auto import AutoOptions, _outcome, run_auto
+from pgle.run.stages.stage import StageRequest
 
-REQUEST = AutoRequest(("python", "train.py"), run_dir=None)
 GPU = {"compilations": 3, "platform": "gpu"}
 EMPTY = "x.py:1: RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool\n"
 
@@ -28,18 +29,19 @@ EMPTY = "x.py:1: RuntimeWarning: PGLE collected an empty trace, may be due to co
 def test_outcomes(tmp_path, facts, log, outcome):
     path = tmp_path / "output.log"
     path.write_text(log)
-    assert _outcome(REQUEST, path, facts)[0] == outcome
+    assert _outcome(3, path, facts)[0] == outcome
 
 
 def test_a_function_compiled_ahead_of_time_is_said_to_be_out_of_reach(tmp_path):
     path = tmp_path / "output.log"
     path.write_text("")
-    assert "lower().compile()" in _outcome(REQUEST, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]
+    assert "lower().compile()" in _outcome(3, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]
 
 
 def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
     monkeypatch.setattr("pgle.run.stages.auto.GPU_DRIVER", tmp_path / "none")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     with pytest.raises(UserError, match="no NVIDIA driver"):
-        run_auto(AutoRequest(("python", "-c", "raise SystemExit('ran')"), tmp_path / "run"))
+        words = ("python", "-c", "raise SystemExit('ran')")
+        run_auto(StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline"), AutoOptions())
     assert not (tmp_path / "run").exists()

@@ -85,7 +85,7 @@ class Recorded:
         )  # fmt: skip
         if self.exit_code:
             raise WorkloadError(self.exit_code, "the program ended with 9")
-        return StageResult(request, False, 0, failed=failed)
+        return StageResult(request, False, failed=failed)
 
 
 @pytest.fixture
