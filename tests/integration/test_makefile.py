@@ -27,6 +27,8 @@ def test_a_run_directory_with_a_blank_is_refused_with_the_command_to_type_instea
     assert done.stdout == ""
 
 
-def test_profile_runs_the_profile_stage_alone():
-    scripts = [line.strip() for line in make("profile", "RUN=runs/none").stdout.splitlines() if "scripts/" in line]
+def test_profile_runs_the_profile_stage_alone(tmp_path):
+    (tmp_path / ".installed").touch()
+    done = make("profile", "RUN=runs/none", f"VENV={tmp_path}")
+    scripts = [line.strip() for line in done.stdout.splitlines() if "scripts/" in line]
     assert scripts == ["scripts/profile.sh"]

@@ -9,6 +9,7 @@ import recorded
 from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 
 from pgle.cli.main import run
+from pgle.report import text
 from pgle.run.compiler.compile import Compiler
 
 LOG = "run.log"
@@ -63,6 +64,7 @@ def test_an_answer_fits_a_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Compiler, "_ask", recorded.answer)
+    monkeypatch.setattr(text, "LOG_S", 600.0)  # a line of progress every 10 s is no part of an answer
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     run(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ RECORDED = {
     "run": ["run", "--run-dir", "runs/a", "--capture", "simulated", "--target", "a100", "--", recorded.PROGRAM],
     "report": ["report", "runs/a"],
 }
-"""What compiles, or reads what was compiled: run once, then its answer is shown at each width."""
+"""What compiles, or reads what was compiled."""
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
     products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
@@ -76,8 +77,9 @@ Answer = list[Callable[[], object]]
 """What prints it."""
 WIDTHS = (60, 80, 100, 140)
 IN_TMUX = {
-    **{name: COMMANDS[name] for name in ("verify", "predict", "history", "show", "confirm", "compare", "analyze")},
-    "flags": COMMANDS["flags"], "report": ["report", "runs/a", "--force", "-o", "page.html"],
+    **{name: COMMANDS[name] for name in ("verify", "predict", "history", "show", "confirm", "compare")},
+    "analyze": ["analyze", NEW], "flags": COMMANDS["flags"],
+    "report": ["report", "runs/a", "--force", "-o", "page.html"],
     "search": ["report", "tuned", "--force", "-o", "page.html"],
 }  # fmt: skip
 SHORTENED = ("confirm",)
@@ -97,7 +99,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> dict[str, Answer]:
-    found: dict[str, Answer] = {name: [partial(run, words)] for name, words in COMMANDS.items()}
+    """Each command is run once, then its answer is shown at each width; what prints in another way is run again."""
+    found: dict[str, Answer] = {}
     shown: list[Any] = []
 
     def show(function: Callable[..., object], *words: object, **options: object) -> None:
@@ -106,10 +109,12 @@ def answers(folder: Path) -> dict[str, Answer]:
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         patch.setattr(Compiler, "_ask", recorded.answer)
         patch.setattr(terminal, "show", partial(show, terminal.show))
-        for name, words in RECORDED.items():
+        for name, words in (COMMANDS | RECORDED).items():
             shown.clear()
-            run(words)
-            found[name] = list(shown)
+            with redirect_stdout(io.StringIO()) as otherwise:
+                run(words)
+            is_again = name in COMMANDS and otherwise.getvalue()
+            found[name] = [partial(run, words)] if is_again else list(shown)
     made = {"perf-table": profiles.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
     return found | {name: [partial(terminal.show, page)] for name, page in made.items()}
 
@@ -165,13 +170,13 @@ def test_it_fits_and_nothing_is_broken_or_missing(
     [(name, WIDTHS[at % len(WIDTHS)], at % 3 != 2) for at, name in enumerate(IN_TMUX)],
 )
 def test_a_real_terminal_shows_what_a_pipe_of_its_width_does(
-    name: str, width: int, colour: bool, folder: Path, answers: dict[str, Answer], tmp_path: Path
-) -> None:
-    command = shlex.join([sys.executable, "-m", "pgle", *IN_TMUX[name]])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": str(width)}
-    piped = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True).stdout
-    environment |= {} if colour else {"NO_COLOR": "1"}
-    del environment["COLUMNS"]
+    name: str, width: int, colour: bool, folder: Path, answers: dict[str, Answer], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    command = shlex.join([sys.executable, recorded.__file__, *IN_TMUX[name]])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"} | ({} if colour else {"NO_COLOR": "1"})
+    piped = printed([partial(run, IN_TMUX[name])], width, folder, monkeypatch, capsys)
+    monkeypatch.delenv("COLUMNS")
     tmux = ["tmux", "-u", "-S", str(tmp_path / "tmux")]
     shown = f"{command} 2>/dev/null; {shlex.join(tmux)} wait-for -S done; cat"
     size = ["-x", str(width), "-y", "400"]
@@ -186,5 +191,5 @@ def test_a_real_terminal_shows_what_a_pipe_of_its_width_does(
         )
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-    assert [line.rstrip() for line in plain.rstrip().splitlines()] == [line.rstrip() for line in piped.splitlines()]
+    assert [line.rstrip() for line in plain.rstrip().splitlines()] == [line.rstrip() for line in piped]
     assert colour or not re.search(r"\x1b\[(?:\d+;)*3[0-7]m", escaped)
