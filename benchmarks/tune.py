@@ -35,8 +35,7 @@ from pgle.report.text import say
 from pgle.run.compiler.compile import Compiler
 from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.tune import AT_ONCE, SAME_STEP, TuneRequest, Tuning, begun, open_bench, tune
-from pgle.tune.search import judge
-from pgle.tune.worlds import Spread, steps_in, worlds
+from pgle.tune.search import Spread, judge, steps_in, worlds
 
 FRESH = ((71, Spread()), (72, Spread(0.2, 0.4, 40.0)))
 """Seeds and spreads that no search uses."""

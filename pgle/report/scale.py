@@ -21,9 +21,8 @@ from pgle.report.page.value import Action, Cell, Chart, Page, Prose, Section, Ta
 from pgle.report.text import live
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale import OnRow, Scaling
-from pgle.scale.answer import BREAKS, Judged
+from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
 from pgle.scale.plan import SizeTrial, filled
-from pgle.scale.row import Exposed, ScaleRow
 from pgle.xla.targets import load_target
 
 PAGE = "scale.html"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgle.errors import cut
+from pgle.errors import cut, many
 from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
@@ -22,8 +22,8 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
-from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
-from pgle.schedule.compare import Placement, in_one, placements
+from pgle.run.tune import LESS, OnTrial, Tuning
+from pgle.schedule.compare import in_one, placements
 from pgle.tune.search import LITTLE, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
@@ -39,15 +39,24 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         out: its folder.
         picture: where the page is; None: this makes the page itself.
     """
-    schedules = _schedules(found)
+    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
+    sides += [("with these flags", found.tuned)] if found.proof is not None else []
+    grouped, schedules = [], []
+    for label, side in sides:
+        placed = placements(side.module, side.prediction.timeline, found.request.flags).values()
+        grouped.append(in_one(placed))
+        reasons = {item.name: item.reason for item in placed}
+        memory = side.trial.memory_bytes
+        schedules.append(Schedule(label, side.prediction.timeline, found.costs_are, side.module, reasons, memory))
     words, tone = verdict(found)
-    grouped = in_one(_placed(found, found.tuned))
     actions = _actions(found, schedules)
     following = commands(found, out)
     if picture is None:
         following = tuple(line for line in following if not line.startswith("pgle report "))  # that is this page
+    count = found.tuned.trial.modelled
+    modelled = f"{many(count, 'collective')} with modelled times" if count else "its collectives are the profile's"
     done = figures.count(sum(not trial.same_as for trial in found.trials))
-    exposed = exposed_notes(in_one(found.collectives), found.pgle.prediction.step_us, ", with the profile")[:3]
+    exposed = exposed_notes(grouped[1], found.pgle.prediction.step_us, ", with the profile")[:3]
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
         identity=(
@@ -68,7 +77,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         # On a terminal the flags are above and their command is the next one.
         actions=actions if picture is None or found.proof is None else (),
         sections=(
-            *sections(schedules, grouped, (schedules[-1].label,) * 2),
+            *sections(schedules, grouped[-1], (schedules[-1].label,) * 2),
             Section("trials", "Every trial", _trials(found)),
             Section("proof", "Proof", tuple(map(Prose, _proof(found)))),
         ),
@@ -78,7 +87,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         about=(
             ("module", str(found.request.module)),
             ("your flags", " ".join(found.request.flags) or "none"),
-            ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled(found.tuned.trial)}"),
+            ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled}"),
         ),
     )  # fmt: skip
 
@@ -181,14 +190,6 @@ def _record(found: Tuning) -> Iterator[str]:
         yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}{alone}"
 
 
-def modelled(trial: Trial) -> str:
-    """How many of its collectives have no measured time."""
-    count = trial.modelled
-    if not count:
-        return "its collectives are those of the profile"
-    return f"{count} of its collectives {'are' if count != 1 else 'is'} new, with modelled times"
-
-
 def _proof(found: Tuning) -> Iterator[str]:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
     if (proof := found.proof) is None:
@@ -198,24 +199,6 @@ def _proof(found: Tuning) -> Iterator[str]:
     same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
     yield f"{head}: {proof.use.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
     yield from (f"wrote {path}" for path in proof.written)
-
-
-def _schedules(found: Tuning) -> list[Schedule]:
-    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
-    sides += [("with these flags", found.tuned)] if found.proof is not None else []
-    return [
-        Schedule(
-            label, side.prediction.timeline, found.costs_are, side.module,
-            {item.name: item.reason for item in _placed(found, side)}, side.trial.memory_bytes,
-        )
-        for label, side in sides
-    ]  # fmt: skip
-
-
-def _placed(found: Tuning, side: Simulated) -> list[Placement]:
-    if side is found.pgle:
-        return list(found.collectives)
-    return list(placements(side.module, side.prediction.timeline, found.request.flags).values())
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
@@ -236,12 +219,6 @@ def why_next(found: Tuning) -> str:
     saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling.step_us)
     if found.verdict == "no-room":
         return f"At most {saved} of the step could be hidden."
-    if (near_ := promising(found)) is not None:
-        judged = judge(near_.worlds_us, found.pgle.trial.worlds_us)
-        return (
-            f"Worth a measurement: '{near_.label}' saves {figures.share(-judged.mean)} on average, but is shorter in "
-            f"{judged.won} of {judged.of} variations of the costs only."
-        )
     return f"Flags do not help here. Changes of the program could save up to {saved}."
 
 
@@ -249,35 +226,18 @@ def commands(found: Tuning, out: Path) -> tuple[str, ...]:
     """What to type next; the first is the most useful."""
     launch = found.launch
     if found.proof is not None:
-        return _measuring(found, "--flags-file", out / "flags.txt")
-    if found.verdict != "no-room" and (tried := promising(found)) is not None:
-        return _measuring(found, *(f"--flag={word}" for word in _words(tried)))
+        before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
+        after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
+        is_there = launch.run is not None and launch.run.stage("perf").path.exists()
+        lines = [] if is_there else [launch.line("run", before)]
+        new = launch.line("run", after, "--flags-file", out / "flags.txt")
+        return new, *lines, typed("pgle", "compare", before / "perf", after / "perf")
     if launch.run is not None:
         perf = launch.run.stage("perf").path
         return (typed("pgle", "analyze", perf if perf.is_dir() else launch.run.path),)
     if found.costs_are != "measured" and launch.words != UNKNOWN:
         return (launch.line("run", free(Path("runs/default"))),)
     return (typed("pgle", "report", out, "-o", free(out / "report.html")),)
-
-
-def _measuring(found: Tuning, *flags: object) -> tuple[str, ...]:
-    """The commands that measure the program under new flags, and compare it with a run without them."""
-    launch = found.launch
-    before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
-    after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
-    is_there = launch.run is not None and launch.run.stage("perf").path.exists()
-    lines = [] if is_there else [launch.line("run", before)]
-    return launch.line("run", after, *flags), *lines, typed("pgle", "compare", before / "perf", after / "perf")
-
-
-def promising(found: Tuning) -> Trial | None:
-    """The best that is shorter by half a per cent on average, but not in enough worlds; None if absent."""
-    pgle = found.pgle.trial
-    refused = tuple(line.partition(": ")[0] for line in found.refused)
-    left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
-    least_us, least_mean_us = ((1 - LITTLE) * (us or 0.0) for us in (pgle.step_us, pgle.mean_us))
-    good = [item for item in left if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
-    return min(good, key=lambda trial: trial.mean_us, default=None)
 
 
 @contextmanager

@@ -36,18 +36,25 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import Cache, Compiler
 from pgle.run.compiler.dumps import memory_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line
 from pgle.run.rehearse import LHS_ON
 from pgle.run.rehearse_program import settle, told_of_hosts
-from pgle.scale.answer import ScaleAnswer, answer
+from pgle.scale.answer import (
+    ScaleAnswer,
+    ScaleRow,
+    answer,
+    decoded,
+    encoded,
+    end_of,
+    exposed_by_collective,
+    operations_of,
+)
 from pgle.scale.grow import bases, grown
 from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, fitting, trials
-from pgle.scale.row import ScaleRow, decoded, encoded, end_of, exposed_by_collective, operations_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.program import ORIGINS, Stream
 from pgle.xla.hlo.dumps import read_dumps

@@ -2,7 +2,7 @@
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`pgle/tune/search.py`) asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting
-and simulates it in all worlds (`pgle/tune/worlds.py`). `holds_up` (`search.py`) accepts it. `_Search.prove` compiles
+and simulates it in all worlds. `holds_up` (`search.py`) accepts it. `_Search.prove` compiles
 the best once more, whole. `pgle/report/tune.py` words the result.
 
 A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
@@ -38,7 +38,6 @@ from pgle.run.coverage import fitted, under_other_flags
 from pgle.run.directory.out import check_ours, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
-from pgle.schedule.compare import Placement, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import change
 from pgle.tune.moves import Axis, Flags, axes
@@ -53,9 +52,10 @@ from pgle.tune.search import (
     judge,
     nothing_to_gain,
     search,
+    steps_in,
     without_one,
+    worlds,
 )
-from pgle.tune.worlds import steps_in, worlds
 from pgle.xla.flags.text import FOUND_BY_SEARCH, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
@@ -148,7 +148,6 @@ class Tuning:
     trials: tuple[Trial, ...]  # all, in order
     without: dict[str, Trial]  # the best setting without each of its flags, by flag
     refused: tuple[str, ...]  # settings that the worlds of the search accepted, and the proof did not, with why
-    collectives: tuple[Placement, ...]  # of the `pgle` schedule, where they stand and why they stay exposed
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
     launch: ProgramLaunch = field(default_factory=ProgramLaunch)  # how pgle runs the program whose module this is
@@ -199,7 +198,6 @@ def tune(
         trials=tuple(found.trials),
         without=without,
         refused=tuple(found.refused),
-        collectives=tuple(placements(pgle.module, pgle.prediction.timeline, request.flags).values()),
         costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
         jaxlib=bench.jaxlib,
         warnings=(

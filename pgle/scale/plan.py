@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from pgle.errors import UserError, suggestion
-from pgle.scale.row import ScaleRow
+from pgle.scale.answer import ScaleRow
 
 MOST_TRIALS = 200  # more is a slip of the keyboard
 

@@ -27,8 +27,7 @@ import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.compiler.cache import Answer
-from pgle.run.compiler.compile import Compiler, OnPhase, RehearsalRequest
+from pgle.run.compiler.compile import Compiled, Compiler, OnPhase, RehearsalRequest
 from pgle.run.compiler.dumps import LOG
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
@@ -86,14 +85,14 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
 
 
-def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Answer, bool]:
+def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Compiled, bool]:
     """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
     if "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags:
         (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(stored(f"{SCHEDULE}.txt.xz"))
     (folder / LOG).write_bytes((TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes())
-    return Answer("jit_collectives", 4, 1.0, "0.12.0.1"), False
+    return Compiled("jit_collectives", 4, 1.0, "0.12.0.1"), False
 
 
 def of_trace(case: Case, path: Path, *suffixes: str) -> Words:

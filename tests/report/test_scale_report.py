@@ -11,8 +11,7 @@ from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
 from pgle.run.scale import ScaleRequest, Scaling
-from pgle.scale.answer import answer
-from pgle.scale.row import Exposed, ScaleRow
+from pgle.scale.answer import Exposed, ScaleRow, answer
 from pgle.xla.targets import find_hardware
 
 GIB = 1 << 30

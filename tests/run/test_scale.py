@@ -9,8 +9,8 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.scale import NAME, KeptRows, ScaleRequest, _about, _of_files, begun, make_row
+from pgle.scale.answer import ScaleRow
 from pgle.scale.plan import SizeTrial
-from pgle.scale.row import ScaleRow
 
 EIGHT, MORE = SizeTrial(8, 8), SizeTrial(64, 8)
 

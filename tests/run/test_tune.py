@@ -11,7 +11,7 @@ import pytest
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.report.text import Line
-from pgle.report.tune import announced, promising
+from pgle.report.tune import announced
 from pgle.run import tune
 from pgle.run.compiler.compile import RehearsalRequest
 from pgle.run.tune import Bench as RealBench
@@ -76,14 +76,6 @@ def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     bench.session = SimpleNamespace(base=SimpleNamespace(flags=(), dump_dir=tmp_path), begun=begun)
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
         assert bench.trial((FLAGS, "a")).failure == "empty file"
-
-
-def test_what_the_proof_refused_is_not_worth_a_measurement() -> None:
-    good = scheduled(90.0, 1).trial
-    found: Any = SimpleNamespace(trials=(good,), refused=(), pgle=scheduled(100.0, 1))
-    assert promising(found) is good
-    found.refused = (f"{good.label}: if the job has 5% less memory, the step changes by +0.2%",)
-    assert promising(found) is None
 
 
 def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.scale.answer import answer
-from pgle.scale.row import Exposed, ScaleRow, decoded, encoded
+from pgle.scale.answer import Exposed, ScaleRow, answer, decoded, encoded
 
 
 def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> ScaleRow:

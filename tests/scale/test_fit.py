@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
+from pgle.scale.answer import ScaleRow
 from pgle.scale.plan import SizeTrial, fitting, trials
-from pgle.scale.row import ScaleRow
 
 BATCHES = ["1", "2", "4", "8", "16"]
 

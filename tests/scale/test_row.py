@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgle.scale.row import exposed_by_collective
+from pgle.scale.answer import exposed_by_collective
 from pgle.schedule.predict import predict
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware

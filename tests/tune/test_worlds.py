@@ -6,8 +6,7 @@ import pytest
 
 from pgle.costs.measure.contention import DEFAULT, Contention, Slowdown
 from pgle.schedule.program import Action, Op, Program, Stream
-from pgle.tune.search import judge
-from pgle.tune.worlds import Spread, step_in, worlds
+from pgle.tune.search import Spread, judge, step_in, worlds
 
 NO_CONTENTION = Contention(Slowdown(1.0, 1.0, 1.0), Slowdown(1.0, 1.0, 1.0))
 NO_SPREAD = Spread(0.0, 0.0, 0.0, 0.0, 0.0)

@@ -74,7 +74,6 @@ class Devices:
 
     count: int
     assumed: bool = False  # nobody names it
-    warnings: tuple[str, ...] = ()  # one line each
     topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
 
 
@@ -87,16 +86,12 @@ def devices_for(
     Raises:
         UserError: the topology is not of the form ``SxHxD``.
     """
-    flags = (os.environ if environment is None else environment).get("XLA_FLAGS", "")
-    exported = int(found[-1]) if (found := _EXPORTED.findall(flags)) else None
     if topology and asked in (None, devices_in(topology)):
-        asked = devices_in(topology)
-    else:
-        topology = None
-    if asked is None:
-        return Devices(exported or DEFAULT_DEVICES, assumed=not exported)
-    replaced = f"--devices {asked} replaces --xla_force_host_platform_device_count={exported} of XLA_FLAGS"
-    return Devices(asked, warnings=(replaced,) if exported not in (None, asked) else (), topology=topology)
+        return Devices(devices_in(topology), topology=topology)
+    if asked is not None:
+        return Devices(asked)
+    exported = _EXPORTED.findall((os.environ if environment is None else environment).get("XLA_FLAGS", ""))
+    return Devices(int(exported[-1])) if exported else Devices(DEFAULT_DEVICES, assumed=True)
 
 
 def capture_modules(
@@ -137,8 +132,6 @@ def capture_modules(
         remedy = "'pgle scale' grows its module from smaller captures"
         raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
     base = os.environ if environment is None else environment
-    for line in devices.warnings:
-        _say(line)
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
     variables = capture_environment(base, folder, devices, target)
@@ -153,8 +146,6 @@ def capture_modules(
     hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
     if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
         hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
-    if "slice" in program.error:
-        hint += f"; its topology is {devices.topology or f'1x1x{devices.count}'}: --topology SLICESxHOSTSxDEVICES"
     if not found and code:
         raise WorkloadError(code, f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}")
     if unhooked and found:

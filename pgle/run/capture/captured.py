@@ -84,48 +84,6 @@ def devices_of(module: Path) -> int | None:
     return math.prod(map(int, found)) if found else None
 
 
-_ARGUMENT = re.compile(r"%arg\d+: (?P<type>tensor<[^>]*>)(?P<rest>.*?)(?=, %arg\d+: |\) -> |\Z)")
-_SHARDING = re.compile(r'sdy\.sharding = #sdy\.sharding<@[^,]*, (\[[^\]]*\])|mhlo\.sharding = "(\{[^"]*\})"')
-_LOCATION = re.compile(r'loc\((?:"([^"]*)"|(#loc\d*))')
-_CONSTANT = re.compile(rb"stablehlo\.constant [^\n]{0,99}[^\n]*? : tensor<((?:\d+x)+)([a-zA-Z]+)(\d+)")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of a module."""
-
-    name: str  # as the program calls it, ``params['w1']``; ``argument 3`` if the dump does not say
-    type: str  # ``tensor<1024x4096xf32>``
-    sharding: str  # in Shardy's or GSPMD's notation; empty: none
-
-
-@once
-def arguments(module: Path) -> tuple[Argument, ...]:
-    """The arguments of a dump of jax, in their order."""
-    names, main = {}, ""
-    with module.open(errors="replace") as lines:
-        for line in lines:
-            if line.startswith("#loc") and (found := re.match(r'(#loc\d*) = loc\("([^"]*)"', line)):
-                names[found[1]] = found[2]
-            if " @main(" in line:
-                main = line.partition(") -> ")[0]
-    taken = []
-    for number, part in enumerate(_ARGUMENT.finditer(main)):
-        location, sharding = _LOCATION.search(part["rest"]), _SHARDING.search(part["rest"])
-        name = (location[1] or names.get(location[2] or "")) if location else None
-        taken.append(
-            Argument(name or f"argument {number}", part["type"], (sharding[1] or sharding[2] or "") if sharding else "")
-        )
-    return tuple(taken)
-
-
-@once
-def constant_bytes(module: Path) -> int:
-    """Bytes of the constants that a dump of jax holds, of more than one element each."""
-    found = _CONSTANT.findall(read_bytes(module))
-    return sum(math.prod(map(int, shape[:-1].split(b"x"))) * max(int(bits), 8) // 8 for shape, _, bits in found)
-
-
 PROGRAM = ".program.json"  # the record that the hook writes: `CapturedProgram`
 
 CODE = ".exit_code"  # there where the program failed
@@ -140,8 +98,6 @@ NEVER_OF_ZEROS = (
     UnicodeError,
 )  # fmt: skip
 """Exceptions that other numbers do not prevent."""
-
-HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
@@ -240,12 +196,6 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
             "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
         )
-    found += _compiled_twice(module, program)
-    if (held := constant_bytes(module)) > HELD_BYTES:
-        found.append(
-            f"{module_name(module)} holds {held / 1e6:.0f} MB of constants: arrays that the function closes over, all "
-            "of them on every GPU, and slow to compile; pass them as arguments"
-        )
     return tuple(found)
 
 
@@ -273,33 +223,6 @@ def no_step(module: Path) -> str:
     if (module.parent / STOPPED).is_file() and program.executed and not is_again and not is_training(module):
         return f"the program was stopped before it executed a step: {module_name(module)} ran once or not at all"
     return ""
-
-
-def _compiled_twice(module: Path, program: CapturedProgram) -> list[str]:
-    """What to say of a step that was compiled again because its first call had other arguments than the later ones."""
-    name = module_name(module)
-    for other in sorted(module.parent.glob(f"jax_ir*_{name}_compile.mlir")):
-        if other == module or not program.executed.get(other.name):
-            continue
-        pairs = list(zip(arguments(other), arguments(module), strict=False))
-        differ = [(one, two) for one, two in pairs if (one.type, one.sharding) != (two.type, two.sharding)]
-        if not differ or len(arguments(other)) != len(arguments(module)) or any(_resized(*pair) for pair in differ):
-            continue
-        one, two = differ[0]
-        more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
-        was, now = ((item.sharding or "none") if one.sharding != two.sharding else item.type for item in (one, two))
-        what = "sharding" if one.sharding != two.sharding else "type"
-        return [
-            f"{name} is compiled twice, on GPUs too: the {what} of {one.name}{more} is {was} in one call and {now} "
-            "in the others; make it the same before the first call, with jax.device_put or out_shardings"
-        ]
-    return []
-
-
-def _resized(one: Argument, two: Argument) -> bool:
-    """Whether the shapes differ: another batch, which the program means."""
-    shape, other = (item.type.rpartition("x")[0] for item in (one, two))
-    return shape != other
 
 
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
@@ -383,13 +306,15 @@ def check_fits(module: Path, topology: str) -> None:
     Raises:
         UserError: with how to build it.
     """
-    _, remarks = fitted(module, topology)
-    if remarks:
-        own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))
-        build = f"build the mesh with {asked} devices, or ask for {own}"
-        shard = "give the arguments shardings on a mesh: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
-        what = f"is for {own} device{'s' * (own != 1)}, and not for {asked}"
-        raise UserError(what, where=module_name(module), remedy=shard if own == 1 else build)
+    if not fitted(module, topology)[1]:
+        return
+    own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))
+    remedy = f"build the mesh with {asked} devices, or ask for {own}"
+    if own == 1:
+        shape = "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
+        remedy = f"give the arguments shardings on a mesh: {shape}"
+    what = f"is for {own} device{'s' * (own != 1)}, and not for {asked}"
+    raise UserError(what, where=module_name(module), remedy=remedy)
 
 
 def is_step(module: Path) -> bool:
@@ -401,14 +326,12 @@ def is_step(module: Path) -> bool:
 
 def candidates(modules: Sequence[Path]) -> list[str]:
     """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
-    executed = read_captured(modules[0].parent).executed if modules else {}
-    largest = sorted(modules, key=lambda path: -path.stat().st_size)
-    return [_described(path, executed.get(path.name, 0)) for path in largest]
-
-
-def _described(path: Path, times: int) -> str:
-    often = {0: "", 1: ", once"}.get(times, f", {times} times")
-    return f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})"
+    executed, found = read_captured(modules[0].parent).executed if modules else {}, []
+    for path in sorted(modules, key=lambda path: -path.stat().st_size):
+        times = executed.get(path.name, 0)
+        often = {0: "", 1: ", once"}.get(times, f", {times} times")
+        found.append(f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})")
+    return found
 
 
 def module_name(path: Path) -> str:

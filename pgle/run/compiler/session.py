@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
-from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import (
     ONLY,
     SCHEDULER_FLAGS,
+    Cache,
     Compiler,
     OnPhase,
     Phase,

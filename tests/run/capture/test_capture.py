@@ -308,26 +308,6 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     assert not [item.name for item in module.walk() if item.opcode in ("all-gather", "custom-call")]
 
 
-TWICE = """
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import NamedSharding, PartitionSpec as P
-split = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
-table = jax.device_put(np.arange(4 << 20, dtype=np.float32).reshape(-1, 8), split)
-params, state = jax.device_put(jnp.ones((8, 8)), split), {"mu": jnp.zeros((8, 8))}
-@jax.jit
-def train_step(params, state, x):
-    state = {"mu": 0.9 * state["mu"] + params * jnp.sum(table @ x)}
-    return params @ params - state["mu"], state
-for _ in range(3): params, state = train_step(params, state, jnp.ones(8))
-"""
-
-
-def test_a_step_that_is_compiled_twice_or_holds_arrays_names_the_argument_and_the_size(captured):
-    twice, held = capture_warnings(captured(TWICE))
-    assert twice.startswith("jit_train_step is compiled twice, on GPUs too: the sharding of state['mu'] is none")
-    assert held.startswith("jit_train_step holds 17 MB of constants: arrays that the function closes over")
-
-
 STATE_FOR_LOSS = "module @m {\n  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<{}f32>) {\n    dot_general\n"
 
 
@@ -670,18 +650,6 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
     assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
 
 
-def test_a_program_that_has_other_slices_than_it_wants_learns_how_to_get_them(tmp_path, monkeypatch):
-    def run(command, environment, folder, quiet_s, choose):
-        program = {"python": "python", "version": [3, 12], "error": "ValueError: Number of slices 1 must equal 2"}
-        (folder / ".program.json").write_text(json.dumps(program))
-        return 1
-
-    monkeypatch.setattr("pgle.run.capture.capture._run", run)
-    devices = devices_for(None, {}, topology="1x2x8")
-    with pytest.raises(WorkloadError, match="its topology is 1x2x8: --topology SLICESxHOSTSxDEVICES"):
-        capture_modules(["x"], tmp_path / "captured", target=H100, devices=devices, quiet_s=60)
-
-
 @pytest.mark.parametrize(
     ("asked", "exported", "devices"),
     [
@@ -689,7 +657,7 @@ def test_a_program_that_has_other_slices_than_it_wants_learns_how_to_get_them(tm
         (None, 2, Devices(2)),
         (8, None, Devices(8)),
         (8, 8, Devices(8)),
-        (8, 4, Devices(8, warnings=("--devices 8 replaces --xla_force_host_platform_device_count=4 of XLA_FLAGS",))),
+        (8, 4, Devices(8)),
     ],
 )
 def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported, devices, tmp_path):

@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.cache import Answer, Cache, key_of
-from pgle.run.compiler.compile import Compiler, OnPhase, RehearsalRequest
+from pgle.run.compiler.compile import Cache, Compiled, Compiler, OnPhase, RehearsalRequest, key_of
 
 NAMES = {"@FOLDER@": "/here"}
-ANSWER = Answer("jit_f", 4, 2.5, "0.10.2")
+ANSWER = Compiled("jit_f", 4, 2.5, "0.10.2")
 
 
 @pytest.fixture

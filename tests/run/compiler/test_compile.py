@@ -18,8 +18,7 @@ import pytest
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
+from pgle.run.compiler.compile import Cache, Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.run.compiler.dumps import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -58,33 +59,22 @@ def read_program(path: Path, data: bytes, default_devices: int) -> Program:
         return program_from_mlir(data)
     if form == "hlo-text":
         return program_from_hlo(_parsed_hlo(data.decode()), data.decode(), default_devices)
-    module = hlo_module_bytes(data) if form == "hlo" else None
+    if not form:
+        raise UserError("neither StableHLO nor HLO", where=path, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+    module = hlo_module_bytes(data)
     if module is None:
-        what = "not an HLO dump" if form == "hlo" else NO_PROGRAM
-        remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to" if form == "hlo" else DUMP_IR
-        raise UserError(what, where=path, remedy=remedy)
-    if _holds_schedule(module):  # before it is printed: an A100 job's took XLA 22 GB
-        raise _scheduled()
+        remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to"
+        raise UserError("not an HLO dump", where=path, remedy=remedy)
+    with suppress(ValueError):  # damaged: XLA says so
+        # field 7, `HloModuleProto.schedule`, before it is printed: an A100 job's took XLA 22 GB
+        if any(number == 7 for number, *_ in _fields(module)):
+            raise _scheduled()
     return program_from_hlo(module, _printed_hlo(module), default_devices)
 
 
 def _scheduled() -> UserError:
     remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
     return UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
-
-
-_SCHEDULE = 7
-"""``HloModuleProto.schedule``."""
-
-
-def _holds_schedule(module: bytes) -> bool:
-    try:
-        return any(number == _SCHEDULE for number, *_ in _fields(module))
-    except ValueError:  # damaged: XLA says so
-        return False
-
-
-NO_PROGRAM, DUMP_IR = "neither StableHLO nor HLO", "dump modules with JAX_DUMP_IR_TO=DIR"
 
 
 def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""]:
@@ -232,15 +222,13 @@ def program_from_mlir(data: bytes) -> Program:
     Raises:
         UserError: this jax cannot parse it.
     """
+    import jax
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
     with mlir.make_ir_context():
         try:
             module = ir.Module.parse(data if data.startswith(MLIR_BYTECODE) else data.decode())
-            if any(item.operation.name.startswith("vhlo.") for item in module.body.operations):
-                found = _mlir_bindings().deserialize_portable_artifact(data)
-                module = ir.Module.parse(found) if isinstance(found, str | bytes) else found
         except Exception as error:
             raise UserError(
                 f"StableHLO that this jax cannot parse ({first_line(str(error))})",
@@ -264,17 +252,12 @@ def program_from_mlir(data: bytes) -> Program:
             num_partitions=partitions or 1,
             num_replicas=replicas or 1,
             is_partitioned=False,
-            shardy=shardy or ("mhlo.sharding" not in str(main.attributes) and _shardy_by_default()),
+            # what JAX itself would ask for is part of the compile options of every job
+            shardy=shardy
+            or ("mhlo.sharding" not in str(main.attributes) and bool(jax.config.jax_use_shardy_partitioner)),
             propagate_to_parameters=_free(main, "arg_attrs", kind.inputs),
             propagate_to_output=_free(main, "res_attrs", kind.results),
         )
-
-
-def _mlir_bindings() -> Any:
-    try:
-        return importlib.import_module("jax._src.lib")._jax.mlir
-    except AttributeError:  # before jax 0.6
-        return importlib.import_module("jaxlib.xla_client")._xla.mlir
 
 
 def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
@@ -283,13 +266,6 @@ def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
     return tuple(
         "sharding = " not in text and "token" not in str(kind) for text, kind in zip(given, types, strict=True)
     )
-
-
-def _shardy_by_default() -> bool:
-    """Whether JAX itself would ask for Shardy (part of the compile options of every job)."""
-    import jax
-
-    return bool(getattr(jax.config, "jax_use_shardy_partitioner", False))
 
 
 def _string(operation: Any, name: str) -> str:
