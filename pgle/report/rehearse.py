@@ -22,7 +22,7 @@ from pgle.report.predict import (
 from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
-from pgle.run.rehearse import LHS_ON, Rehearsal, RehearseRequest, Side
+from pgle.run.rehearse import LHS_ON, CompiledSide, Rehearsal, RehearseRequest
 from pgle.schedule.compare import LEAST_GAIN, MOSTLY, groups, stuck_share
 from pgle.schedule.predict import Gain, gain
 from pgle.tune.search import NEAR_CEILING
@@ -239,7 +239,7 @@ def about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
+def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
     """The schedules by name: XLA's own if that is another, LHS, LHS with the profile."""
     default = [] if result.default is None else [("XLA's default, no LHS", result.default)]
     return [*default, *zip(LABELS, (result.baseline, result.profiled), strict=True)]

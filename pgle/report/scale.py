@@ -331,56 +331,41 @@ def _to_fit(found: Scaling, row: ScaleRow) -> Action:
 
 def _sections(found: Scaling) -> Iterator[Section]:
     rows = [item for item in found.answer.rows if not item.row.failure]
-    if found.answer.best and len(found.answer.best) > 1:
+    head = "GPUs (count) | variant"
+    if len(found.answer.best) > 1:
         yield Section("charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True)
     if rows:
-        yield Section("ratios", "Against the first row", (_ratios(rows), Prose(_RATIOS, tone="soft")))
-        yield Section("collectives", "Collectives by kind and links", (_collectives(rows),))
-        yield Section("memory", "Device memory by XLA's report", (_memory(rows),))
+        ratios = table(f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs", (
+            (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
+             figures.shares(item.efficiency_range), item.row.costs_are)
+            for item in rows
+        ))  # fmt: skip
+        flat = Prose("flat: what a program that loses nothing would have, with the same work on each GPU.", tone="soft")
+        yield Section("ratios", "Against the first row", (ratios, flat))
+        heads = (
+            "collective | links | group (count) | a step (count) | time (time) | exposed (time) | of the step (share)"
+        )
+        collectives = table(f"{head} | {heads}", (
+            (item.row.devices, _named(item.row), one.kind,
+             f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
+             one.time_us, one.exposed_us, one.exposed_us / item.row.step_us)
+            for item in rows
+            for one in item.row.by_collective
+        ))  # fmt: skip
+        yield Section("collectives", "Collectives by kind and links", (collectives,))
+        sizes = ("argument_bytes", "temp_bytes", "memory_bytes", "limit_bytes")
+        memory = table(f"{head} | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)", (
+            (item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes)) for item in rows
+        ))  # fmt: skip
+        yield Section("memory", "Device memory by XLA's report", (memory,))
     if refused := [item.row for item in found.answer.rows if item.row.failure]:
         reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
-        yield Section("refused", "Sizes without a step", (table("GPUs (count) | variant | why", reasons),))
+        yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
     limits = (
         Prose(f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."),
         Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
     )
     yield Section("limits", "What is not known", limits)
-
-
-_RATIOS = "flat: what a program that loses nothing would have, with the same work on each GPU."
-
-
-def _ratios(rows: Sequence[Judged]) -> Table:
-    heads = "GPUs (count) | variant | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs"
-    return table(heads, (
-        (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency, figures.shares(item.efficiency_range),
-         item.row.costs_are)
-        for item in rows
-    ))  # fmt: skip
-
-
-def _collectives(rows: Sequence[Judged]) -> Table:
-    heads = (
-        "GPUs (count) | variant | collective | links | group (count) | a step (count) | time (time) | exposed (time) | "
-        "of the step (share)"
-    )
-    return table(heads, (
-        (item.row.devices, _named(item.row), one.kind,
-         f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
-         one.time_us, one.exposed_us, one.exposed_us / item.row.step_us)
-        for item in rows
-        for one in item.row.by_collective
-    ))  # fmt: skip
-
-
-def _memory(rows: Sequence[Judged]) -> Table:
-    heads = (
-        "GPUs (count) | variant | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)"
-    )
-    sizes = ("argument_bytes", "temp_bytes", "memory_bytes", "limit_bytes")
-    return table(
-        heads, ((item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes)) for item in rows)
-    )
 
 
 def _charts(rows: Sequence[Judged]) -> Chart:

@@ -29,7 +29,7 @@ from pgle.errors import LONGEST_LINE, cut, named, one_line, printable, shown
 
 if TYPE_CHECKING:
     from pgle.files import Progress
-    from pgle.run.compiler.compile import OnPhase, Phase
+    from pgle.run.compiler.compile import CompilerPhase, OnPhase
 
 GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
@@ -396,10 +396,10 @@ def progress(what: str) -> Iterator[Progress]:
 @contextmanager
 def phases(line: Line | None = None) -> Iterator[OnPhase]:
     """A function that takes the phases of compilations, and has a line show them."""
-    running: dict[str, Phase] = {}
+    running: dict[str, CompilerPhase] = {}
     with live("starting XLA's compiler") if line is None else nullcontext(line) as shown:
 
-        def note(phase: Phase) -> None:
+        def note(phase: CompilerPhase) -> None:
             name = phase.request.dump_dir.name
             if phase.name == "done":
                 running.pop(name, None)
@@ -411,7 +411,7 @@ def phases(line: Line | None = None) -> Iterator[OnPhase]:
         yield note
 
 
-def _phase_words(folder: str, phase: Phase, others: int) -> str:
+def _phase_words(folder: str, phase: CompilerPhase, others: int) -> str:
     what = SCHEDULES.get(folder, "")
     module = f" {phase.module}" if phase.module else ""
     more = f" and {others} more" if others else ""

@@ -173,7 +173,7 @@ class RehearseRequest:
 
 
 @dataclass(frozen=True)
-class Side:
+class CompiledSide:
     """One of the schedules."""
 
     compiled: RehearsalResult  # what the compiler left
@@ -196,10 +196,10 @@ class Rehearsal:
     """Baseline (LHS without a profile) against profiled."""
 
     request: RehearseRequest  # what was compiled
-    default: Side | None  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    default: CompiledSide | None  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
     # baseline, profiled: LHS without the profile and with it
-    baseline: Side
-    profiled: Side
+    baseline: CompiledSide
+    profiled: CompiledSide
     verdict: ModuleVerdict  # whether XLA used the profile for this module, with its proof
     moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
@@ -263,10 +263,10 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 
-        def side(made: RehearsalResult, contention: Contention | None = None) -> Side:
+        def side(made: RehearsalResult, contention: Contention | None = None) -> CompiledSide:
             if costs is None:
-                return Side(made, made.scheduled, session.predicted(made))
-            return Side(made, made.scheduled, predict(made.scheduled, costs, hardware, contention=contention))
+                return CompiledSide(made, made.scheduled, session.predicted(made))
+            return CompiledSide(made, made.scheduled, predict(made.scheduled, costs, hardware, contention=contention))
 
         baseline = side(first)
         measured = baseline.prediction.contention
@@ -333,7 +333,7 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
     return path
 
 
-def _of_both(baseline: Side, profiled: Side) -> tuple[str, ...]:
+def _of_both(baseline: CompiledSide, profiled: CompiledSide) -> tuple[str, ...]:
     differ = "the two compilations differ by more than the profile (their fingerprints differ)"
     same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
     lines = [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]

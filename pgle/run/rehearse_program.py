@@ -49,10 +49,22 @@ from pgle.run.process.process import check_program
 from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.xla.flags.catalogue import known_in
 from pgle.xla.flags.presets import Mode, flags_for
-from pgle.xla.flags.text import FlagFinding, FlagList, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Target, load_target
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
+
+OURS: Mapping[str, str] = {
+    "xla_dump_to": "give the folder with -o",
+    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+}
+"""Flags that a rehearsal sets itself, and what to do instead."""
+
+MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
+OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
+
+_ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
+OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -277,20 +289,6 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     return captured, read_captured(out / "captured")
 
 
-OURS: Mapping[str, str] = {
-    "xla_dump_to": "give the folder with -o",
-    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
-}
-"""Flags that a rehearsal sets itself, and what to do instead."""
-
-
-MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
-OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
-
-_ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
-OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
-
-
 def settle(
     modules: Sequence[Path], choose: str | None, program: CapturedProgram, flags: Sequence[str], *,
     target: Target, out: Path, topology: str | None = None, network_gb_s: float | None = None,
@@ -394,12 +392,9 @@ def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[st
     ours = {flag.name for flag in (*user_flags().flags, *typed)}
     for finding in errors:
         if finding.code in _ENDS_XLA and finding.flag in ours:
-            raise _refused(finding, any(flag.name == finding.flag for flag in typed))
+            where = "--flag" if any(flag.name == finding.flag for flag in typed) else "XLA_FLAGS:"
+            remedy = finding.remedy or "see: pgle flags lint"
+            raise UserError(finding.message, where=f"{where} --{finding.flag}", remedy=remedy)
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
     warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
     return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
-
-
-def _refused(finding: FlagFinding, is_typed: bool) -> UserError:
-    where = f"{'--flag' if is_typed else 'XLA_FLAGS:'} --{finding.flag}"
-    return UserError(finding.message, where=where, remedy=finding.remedy or "see: pgle flags lint")

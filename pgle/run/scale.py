@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pgle import __version__
 from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
@@ -47,9 +50,6 @@ from pgle.scale.answer import (
     ScaleAnswer,
     ScaleRow,
     answer,
-    decoded,
-    encoded,
-    end_of,
     exposed_by_collective,
     operations_of,
 )
@@ -243,7 +243,7 @@ class KeptRows:
         if not row.failure:
             self._known[trial.name] = row
             with self._path.open("ab") as file:
-                file.write(json.dumps(trial.name).encode() + b"\t" + encoded(row) + b"\n")
+                file.write(json.dumps(trial.name).encode() + b"\t" + msgspec.json.encode(row) + b"\n")
 
     def _read(self, head: Mapping[str, Any]) -> dict[str, ScaleRow]:
         if not self._path.exists():
@@ -260,7 +260,7 @@ class KeptRows:
             os.truncate(self._path, data.rindex(b"\n") + 1)
         try:
             pairs = (line.split("\t", 1) for line in lines[:-1])
-            return {json.loads(name): decoded(row) for name, row in pairs}
+            return {json.loads(name): msgspec.json.decode(row, type=ScaleRow) for name, row in pairs}
         except ValueError:
             raise UserError("holds a line that is no row", where=self._path, remedy="delete that line") from None
 
@@ -438,7 +438,7 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
         module=module.name,
         step_us=prediction.step_us,
         least_us=least,
-        most_us=end_of(most),
+        most_us=most if isfinite(most) else None,
         compute_us=parts.compute_us,
         exposed_us=parts.exposed_communication_us,
         copy_us=parts.exposed_copy_us,

@@ -43,7 +43,7 @@ from pgle.steps.compare import change
 from pgle.tune.moves import Axis, Flags, axes
 from pgle.tune.search import (
     PROGRESS,
-    Judged,
+    OverWorlds,
     Setting,
     Trial,
     best,
@@ -115,9 +115,9 @@ class Proven:
     """An accepted setting compiled whole."""
 
     scheduled: Simulated  # its schedule, by all passes
-    judged: Judged  # it against the profile alone, over the worlds of the search
+    judged: OverWorlds  # it against the profile alone, over the worlds of the search
     # it against the profile alone if the job has a little less memory (`LESS`); None if both need much less than it has
-    in_less: Judged | None
+    in_less: OverWorlds | None
     accepted: bool  # whether it is better by the rule of the search, and not longer in less memory
     use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
     coverage: float  # share of the new module's time that the new profile has a cost for
@@ -339,7 +339,7 @@ class Bench:
         result = self.session.compiler.compile(wanted)
         return self.judged((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
 
-    def in_less_memory(self, trial: Trial) -> Judged | None:
+    def in_less_memory(self, trial: Trial) -> OverWorlds | None:
         """A setting against the profile alone with a little less memory; None if both need much less than there is.
 
         Memory decides what XLA computes again, and so the sign of a change; no plan knows the last per cent of it.

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import hypot, inf, isfinite, prod
+from math import hypot, inf, prod
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from pgle.costs.estimate.communication import group_of
@@ -23,6 +22,10 @@ from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.targets import Hardware
 
 Fabric = Literal["NVLink", "network"]
+Range = tuple[float, float]
+
+BREAKS = 0.9
+"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work for the money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +103,6 @@ class ScaleRow:
     def variant(self) -> tuple[tuple[str, str], ...]:
         """What it shares with the rows of other sizes."""
         return tuple(pair for pair in self.values.items() if pair[0] != self.fitted)
-
-
-def encoded(row: ScaleRow) -> bytes:
-    """A row as a line of JSON."""
-    return msgspec.json.encode(row)
-
-
-def decoded(line: str) -> ScaleRow:
-    """The row that `encoded` made a line of.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    return msgspec.json.decode(line, type=ScaleRow)
 
 
 def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hardware) -> tuple[Exposed, ...]:
@@ -213,17 +202,6 @@ def _is_recomputed(module: Module, item: Instruction) -> bool:
     fused = module.fused(item)
     inner = () if fused is None else (one for one in fused.instructions if one.opcode in ("dot", "convolution"))
     return has_remat(item.name) or any(RECOMPUTED in one.op_name for one in (item, *inner))
-
-
-def end_of(us: float) -> float | None:
-    """A bound as it is written down: None where it is infinite."""
-    return us if isfinite(us) else None
-
-
-BREAKS = 0.9
-"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work for the money."""
-
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
         given: names of flags that the user has set; they stay.
         memory_share: part of the GPU's memory that the program needs.
     """
-    program, known = _Program.of(module, memory_share), catalogue()
+    program, known = _Facts.of(module, memory_share), catalogue()
     found: list[Axis] = []
     taken = {*given, *(known[name].use for name in given if name in known)}
     for setting in known.values():
@@ -68,7 +68,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
 
 
 @dataclass(frozen=True)
-class _Program:
+class _Facts:
     """What decides which axes do anything."""
 
     kinds: Mapping[str, int]  # of collectives, each with how many there are
@@ -81,7 +81,7 @@ class _Program:
     memory_share: float  # part of the GPU's memory that it needs
 
     @staticmethod
-    def of(module: Module, memory_share: float) -> _Program:
+    def of(module: Module, memory_share: float) -> _Facts:
         kinds: Counter[str] = Counter()
         looped, unrolled = set(), 0.0
         sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -106,7 +106,7 @@ class _Program:
             if any(count > 1 for _, count in sizes[place]) or _are_apart(module.computations[place[1]], those)
         )
         opcodes = frozenset(item.opcode for item in module.walk())
-        return _Program(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
+        return _Facts(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
 
     def has(self, setting: KnownSetting, jaxlib: str) -> bool:
         """Whether the program has what the setting is about."""
@@ -191,7 +191,7 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
         yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
 
 
-def _preset(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
+def _preset(program: _Facts, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
     """The preset's flags that decide the scheduled program, for kinds that the program has, without the user's own."""
     known, looped = catalogue(), program.looped
     flags = {

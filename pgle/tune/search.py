@@ -61,7 +61,7 @@ def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class OverWorlds:
     """Steps against the steps of PGLE's schedule with the user's own flags, world by world."""
 
     won: int  # worlds in which the step is shorter
@@ -76,13 +76,13 @@ class Judged:
         return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LITTLE
 
 
-def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
+def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
     """How steps do against others in the same worlds; nothing is accepted where there are none."""
     changes = [after / before - 1 for after, before in zip(after_us, before_us, strict=True)]
     if not changes:
-        return Judged(0, 0, 0.0, 0.0, 0.0)
+        return OverWorlds(0, 0, 0.0, 0.0, 0.0)
     won, mean = sum(change < 0 for change in changes), sum(after_us) / sum(before_us) - 1
-    return Judged(won, len(changes), mean, max(changes), min(changes))
+    return OverWorlds(won, len(changes), mean, max(changes), min(changes))
 
 
 def holds_up(trial: Trial, pgle: Trial) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.scale import NAME, KeptRows, ScaleRequest, _about, _of_files, begun, make_row
-from pgle.scale.answer import ScaleRow
+from pgle.scale.answer import Exposed, ScaleRow
 from pgle.scale.plan import SizeTrial
 
 EIGHT, MORE = SizeTrial(8, 8), SizeTrial(64, 8)
@@ -21,7 +21,8 @@ def kept(folder: Path, **about: object) -> KeptRows:
 
 def row(folder: Path) -> ScaleRow:
     (folder / "module.pb").touch()
-    return ScaleRow(8, step_us=1.5, scheduled="module.pb")
+    reduced = Exposed("all-reduce", 8, 1, "NVLink", 2.0, 1.0, 3)
+    return ScaleRow(8, step_us=1.5, scheduled="module.pb", by_collective=(reduced,), tried={"4": None})
 
 
 def test_a_row_is_there_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.scale.answer import Exposed, ScaleRow, answer, decoded, encoded
+from pgle.scale.answer import Exposed, ScaleRow, answer
 
 
 def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> ScaleRow:
@@ -82,7 +82,3 @@ def test_the_variant_that_does_most_work_at_the_largest_size_is_judged() -> None
     found = answer(rows)
     assert [item.row.values["mesh"] for item in found.best] == ["b", "b"]
     assert found.breaks is None
-
-
-def test_a_row_survives_its_line() -> None:
-    assert decoded(encoded(row(8, 100)).decode()) == row(8, 100)

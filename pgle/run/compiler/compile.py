@@ -59,9 +59,8 @@ Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
 class RehearsalRequest:
     """What to compile, and how."""
 
-    module: (
-        Path  # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
-    )
+    # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
+    module: Path
     target: str  # text of a GpuTargetConfigProto (`pgle.xla.targets.Target.text`)
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
     topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
@@ -127,7 +126,7 @@ def _once(read: Callable[[Path], T], path: Path) -> T:
 
 
 @dataclass(frozen=True)
-class Phase:
+class CompilerPhase:
     """What a compilation is at."""
 
     request: RehearsalRequest  # whose it is
@@ -136,7 +135,7 @@ class Phase:
     devices: int = 0  # that it is compiled for, 0 while it is read
 
 
-OnPhase: TypeAlias = Callable[[Phase], None]
+OnPhase: TypeAlias = Callable[[CompilerPhase], None]
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -316,8 +315,8 @@ class Compiler:
         kept = self.cache.load(key, folder, names)
         module = None if kept is None else _module(folder, request, kept.module_name)
         if kept is not None and module is not None and module.is_file():
-            self.on_phase(Phase(request, "kept from before", kept.module_name))
-            self.on_phase(Phase(request, "done"))
+            self.on_phase(CompilerPhase(request, "kept from before", kept.module_name))
+            self.on_phase(CompilerPhase(request, "done"))
             return kept, True
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
@@ -369,7 +368,7 @@ class Compiler:
             dumps.tidy(folder, passes=request.passes != "from scheduling on" and dumps.keep_unscheduled(folder))
             return reply | {"jaxlib": self._jaxlib}
         finally:
-            self.on_phase(Phase(request, "done"))
+            self.on_phase(CompilerPhase(request, "done"))
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._is_closed:
@@ -413,7 +412,7 @@ class Compiler:
                 del self._waiting[reply["id"]]
                 answer.set_result(reply["answer"])
             else:
-                phase = Phase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
+                phase = CompilerPhase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
                 on_phase(phase)
                 self.on_phase(phase)
         code = process.wait()
@@ -429,7 +428,9 @@ class Compiler:
 
 def _module(folder: Path, request: RehearsalRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
-    return folder / dumps.UNSCHEDULED if request.passes == "before scheduling" else dumps.scheduled_module(folder, name)
+    if request.passes == "before scheduling":
+        return folder / dumps.UNSCHEDULED
+    return dumps.find_dump(folder, name, dumps.SCHEDULED)
 
 
 def environment() -> dict[str, str]:

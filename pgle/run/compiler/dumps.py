@@ -44,11 +44,6 @@ def find_dump(folder: Path, name: str, ending: str) -> Path | None:
     )
 
 
-def scheduled_module(folder: Path, name: str) -> Path | None:
-    """The module as it was scheduled."""
-    return find_dump(folder, name, SCHEDULED)
-
-
 def find_schedule(folder: Path, name: str) -> Path | None:
     """The schedule dump of module `name`; releases through 0.5.0 name it after the entry computation, ``main.N``."""
     dumps = list(folder.glob("*.schedule.*"))
@@ -71,15 +66,10 @@ def keep_unscheduled(folder: Path) -> bool:
     return kept.exists()
 
 
-def is_code(path: Path) -> bool:
-    """Whether code generation has left this file."""
-    return path.suffix in CODE_GENERATION
-
-
 def tidy(folder: Path, *, passes: bool) -> None:
     """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave no credential."""
     for path in folder.iterdir():
-        if is_code(path) or (passes and path.match(_OF_PASSES)):
+        if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
             path.unlink()
     mask_configs(folder)
 

@@ -23,8 +23,8 @@ from pgle.run.compiler.compile import (
     SCHEDULER_FLAGS,
     Cache,
     Compiler,
+    CompilerPhase,
     OnPhase,
-    Phase,
     RehearsalRequest,
     RehearsalResult,
 )
@@ -152,7 +152,7 @@ class Session:
             shutil.rmtree(folder, ignore_errors=True)
         devices: Future[int] = Future()  # set as soon as the module before scheduling is kept; 0: it never is
 
-        def on_phase(phase: Phase) -> None:
+        def on_phase(phase: CompilerPhase) -> None:
             if phase.name == SCHEDULING and keep_unscheduled(folder):
                 devices.set_result(phase.devices)
 

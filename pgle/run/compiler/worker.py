@@ -87,7 +87,9 @@ class Compilation:
     def wanted(self, name: str) -> Path | None:
         """The module that the request is for, once XLA has begun to write it."""
         is_early = self.request["passes"] == "before scheduling"
-        return dumps.find_unscheduled(self.folder) if is_early else dumps.scheduled_module(self.folder, name)
+        if is_early:
+            return dumps.find_unscheduled(self.folder)
+        return dumps.find_dump(self.folder, name, dumps.SCHEDULED)
 
     # In the child.
 
@@ -167,7 +169,7 @@ class Compilation:
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         schedule = dumps.find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
-        is_generating = bool(reports) or any(dumps.is_code(path) for path in self.folder.iterdir())
+        is_generating = bool(reports) or any(path.suffix in dumps.CODE_GENERATION for path in self.folder.iterdir())
         return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
 
 

@@ -10,7 +10,13 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask import jax_private
 from pgle.run.ask.jax_private import programs
-from pgle.run.ask.jax_private.programs import Program, hlo_module_bytes, module_form, program_from_hlo, without_fields
+from pgle.run.ask.jax_private.programs import (
+    SourceProgram,
+    hlo_module_bytes,
+    module_form,
+    program_from_hlo,
+    without_fields,
+)
 
 HEADER = "HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\n"
 
@@ -18,7 +24,7 @@ HEADER = "HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\
 SHARDED = b"\x62\x01s"  # a module with nothing but GSPMD's sharding of its output
 
 
-def read_facts(text: str, default_devices: int) -> Program:
+def read_facts(text: str, default_devices: int) -> SourceProgram:
     return program_from_hlo(SHARDED, text, default_devices)
 
 

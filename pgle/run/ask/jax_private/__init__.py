@@ -16,14 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pgle.errors import UserError
-from pgle.run.ask.jax_private.programs import Program, first_line, read_program, submessage, varint
+from pgle.run.ask.jax_private.programs import SourceProgram, first_line, submessage, varint
+from pgle.run.ask.jax_private.programs import read_program as read_program
 from pgle.run.ask.plugins import PACKAGES, install_command, versions
 from pgle.xla.targets import without_runtime
-
-__all__ = [
-    "Plugin", "Program", "XlaError", "compile_options", "compile_program", "fitted_flags", "library", "read_program",
-    "version",
-]  # fmt: skip
 
 OLDEST_JAX = (0, 4, 38)
 
@@ -78,7 +74,7 @@ def fitted_flags(release: tuple[int, ...], flags: str) -> str:
     return f"--xla_disable_hlo_passes={TRIALS} {fitted}"
 
 
-def compile_options(program: Program, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:
+def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:
     """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
 
     Args:
@@ -116,7 +112,7 @@ def compile_options(program: Program, allocator_bytes: int, efforts: Mapping[str
 
 
 def compile_program(
-    plugin: Plugin, program: Program, target: str, portable: str, topology: str, options: bytes
+    plugin: Plugin, program: SourceProgram, target: str, portable: str, topology: str, options: bytes
 ) -> None:
     """Compile `program`; XLA_FLAGS of this process count, so call it once.
 
@@ -197,7 +193,7 @@ class _Topology(_Struct):
     _fields_: ClassVar = [*_text("name"), ("options", _Pointer), ("num_options", _Size), ("topology", _Pointer)]
 
 
-class _Program(_Struct):
+class _Code(_Struct):
     _fields_: ClassVar = [*_text("code"), *_text("format")]
 
 
@@ -232,7 +228,7 @@ class Plugin:
         Raises:
             XlaError: XLA fails to compile.
         """
-        program = _Program(code=code, code_size=len(code), format=form.encode(), format_size=len(form))
+        program = _Code(code=code, code_size=len(code), format=form.encode(), format_size=len(form))
         at = ctypes.addressof(program)
         self._call(_COMPILE, _Compile(topology=topology, program=at, options=options, options_size=len(options)))
 

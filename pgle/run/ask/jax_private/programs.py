@@ -24,7 +24,7 @@ _MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")
 
 
 @dataclass(frozen=True)
-class Program:
+class SourceProgram:
     """A module ready to compile."""
 
     code: bytes  # StableHLO bytecode or a serialized HloModuleProto
@@ -43,7 +43,7 @@ class Program:
         return self.num_partitions * self.num_replicas
 
 
-def read_program(path: Path, data: bytes, default_devices: int) -> Program:
+def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram:
     """The program in a file, whatever its form.
 
     Args:
@@ -104,7 +104,7 @@ _MANUAL = re.compile(
 """Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the partitioner."""
 
 
-def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
+def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourceProgram:
     """A program from a serialized HloModuleProto.
 
     Args:
@@ -121,7 +121,7 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
     in_sdy = "xla.sdy" in text
     partitions, replicas = partitions_of(text)
     name = re.match(r"HloModule ([^\s,]+)", header)
-    return Program(
+    return SourceProgram(
         # With a GSPMD sharding XLA ignores Shardy's next to it, then fails on its calls.
         code=without_fields(module, _SHARDING_FIELDS) if in_sdy else module,
         form="hlo",
@@ -216,7 +216,7 @@ def first_line(text: str) -> str:
 # StableHLO.
 
 
-def program_from_mlir(data: bytes) -> Program:
+def program_from_mlir(data: bytes) -> SourceProgram:
     """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the compile options.
 
     Raises:
@@ -245,7 +245,7 @@ def program_from_mlir(data: bytes) -> Program:
             ir.IntegerAttr(attributes[name]).value if name in attributes else 1
             for name in ("mhlo.num_partitions", "mhlo.num_replicas")
         )
-        return Program(
+        return SourceProgram(
             code=mlir.module_to_bytecode(module),
             form="mlir",
             name=_string(module.operation, "sym_name") or "module",
