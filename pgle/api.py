@@ -428,7 +428,7 @@ def scale(
 
     from pgle.report import scale as report
     from pgle.run.capture.lowered_step import lowered_steps
-    from pgle.run.directory.out import opened
+    from pgle.run.directory.directory import opened
     from pgle.run.scale import ScaleRequest, begun, scale
 
     folder = None if output is None else os.fspath(output)

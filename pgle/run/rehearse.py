@@ -22,7 +22,7 @@ from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
-from pgle.run.directory.out import claim
+from pgle.run.directory.directory import claim
 from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
 from pgle.schedule.compare import Move, Placement, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict

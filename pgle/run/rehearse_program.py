@@ -31,9 +31,8 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.compile import OnPhase, devices_in
-from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.directory.directory import RunDirectory, free, opened
 from pgle.run.directory.manifest import StageRecord, read_manifest
-from pgle.run.directory.out import opened
 from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
 from pgle.run.process.environment import (
     EFFORTS,

@@ -35,7 +35,7 @@ from pgle.run.compiler.dumps import UNSCHEDULED, is_full
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted, under_other_flags
-from pgle.run.directory.out import check_ours, emptied
+from pgle.run.directory.directory import check_ours, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.predict import Prediction, predict

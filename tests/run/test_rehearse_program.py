@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.directory import RunDirectory, claim, emptied, opened
 from pgle.run.directory.manifest import StageRecord, extend_manifest
-from pgle.run.directory.out import claim, emptied, opened
 from pgle.run.rehearse_program import RehearseCommand, prepared, run, tune_line
 from pgle.run.tune import begun
 from pgle.xla.flags.presets import flags_for
@@ -56,7 +55,7 @@ def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
 def killed(folder: Path) -> None:
     """Work in this folder that was killed."""
     code = f"""import os, pathlib
-from pgle.run.directory.out import claim, opened
+from pgle.run.directory.directory import claim, opened
 with opened({str(folder)!r}, lambda out: False) as out:
     for name in ("trials/x/baseline/xla.log", "estimated.pbtxt"):
         claim(out / name if name.endswith("txt") else (out / name).parent)
@@ -191,19 +190,6 @@ def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str]
     with prepared(rehearsal_of(str(tmp_path), out=tmp_path / "out")) as (_, asked):
         assert asked.flags == (own,)
         assert any("is not known" in line for line in asked.warnings) == (not hook)
-
-
-def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit), opened(str(tmp_path), lambda out: False) as out:
-        claim(out / "baseline")
-        (out / "baseline").mkdir()
-        (out / "baseline/xla.log").write_text("slow pass")
-        (out / "baseline/module.hlo.pb").touch()
-        raise SystemExit(143)
-    assert (tmp_path / "xla.log").read_text() == "slow pass"
-    assert not (tmp_path / "baseline").exists()
-    with opened(str(tmp_path), lambda out: False) as out:
-        assert [path.name for path in out.iterdir()] == [".unfinished"]
 
 
 @pytest.mark.parametrize("wrong", [{"profile": "bad.pbtxt"}, {"flags": ("--xla_gpu_foo_bar=1",)}])

@@ -31,7 +31,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.compile import devices_in
-from pgle.run.directory.out import claim
+from pgle.run.directory.directory import claim
 from pgle.run.hook import with_hook
 from pgle.run.process.environment import LAUNCHERS, memory_fraction
 from pgle.run.process.process import ended, started

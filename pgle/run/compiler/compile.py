@@ -34,7 +34,7 @@ from pgle.errors import UserError
 from pgle.files import check_file, is_bare, read_bytes, write_files
 from pgle.run.ask.flag_probe import cache_directory, installed
 from pgle.run.compiler import dumps
-from pgle.run.directory.out import claim
+from pgle.run.directory.directory import claim
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.dumps import fingerprint_of

@@ -12,9 +12,9 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private.programs import hlo_module_bytes, without_fields
-from pgle.run.directory.out import LOG as LOG
 from pgle.xla.log.events import FATAL, flag_refusal
 
+LOG = "xla.log"  # of the compiler
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
 UNSCHEDULED = "before_scheduling.hlo.pb"
 """File with the module as it was before scheduling, where that was asked for."""

@@ -1,4 +1,4 @@
-"""The run directory of an experiment: the one place that knows the path of each file in it.
+"""The run directory of an experiment: the one place that knows the path of each file in it; the folder of an answer.
 
 RUN/manifest.json                 what was run, with what, and what came of it; ``manifest.rank0003.json`` of rank 3
 RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
@@ -13,16 +13,20 @@ RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pgle.errors import UserError
+from pgle.errors import UserError, points_into
+from pgle.files import is_bare, read_head
 from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
@@ -234,8 +238,6 @@ class RunDirectory:
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
         """Keep other pgle processes out of the directory; `shared`: but for other ranks, which run the same stage."""
-        import fcntl
-
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+")
@@ -273,3 +275,126 @@ def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
     """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
     found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
     return tuple(path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0]))
+
+
+# The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it after a failure.
+# While one is at work, after one that was killed, and in a search that can be continued, a file in the folder lists
+# what was made there: that alone may be deleted.
+
+_UNFINISHED = ".unfinished"
+_MOST_BYTES = 1 << 20  # of that list
+_DEEPEST = 3  # ``trials/SETTING/names`` is the deepest folder that is made
+
+
+@contextmanager
+def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]:
+    """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
+
+    The next one deletes what stayed, and what a killed one left.
+    """
+    there_before = named is not None and Path(named).exists()
+    out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
+    with _held(out):
+        _check_folder(out, resumes)
+        mark = out / _UNFINISHED
+        if not resumes(out):
+            _remove_made(out)
+        mark.touch()
+        try:
+            yield out
+        except BaseException as error:
+            if resumes(out):
+                pass
+            elif named:
+                _remove_made(out, error)
+                if not there_before and out.is_dir() and not any(out.iterdir()):
+                    out.rmdir()
+            elif not points_into(error, out):
+                shutil.rmtree(out, ignore_errors=True)
+            raise
+        if not resumes(out):
+            mark.unlink(missing_ok=True)
+
+
+def _check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
+    """Refuse a folder that holds anything but what an unfinished search or rehearsal of ours left."""
+    if resumes(out):
+        return
+    others = {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}
+    if others:
+        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+
+
+def claim(path: Path) -> bool:
+    """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
+
+    Returns whether it is on the list, and so may be deleted; raises `OSError` if the list cannot be written.
+    """
+    for out in path.absolute().parents[:_DEEPEST]:
+        mark = out / _UNFINISHED
+        name = path.absolute().relative_to(out).parts[0]
+        if mark.is_file() and not mark.is_symlink():
+            if name in _made(out):
+                return True
+            if (out / name).exists() or (out / name).is_symlink():
+                return False
+            with mark.open("ab") as file:
+                file.write(os.fsencode(f"{name}\n"))
+            return True
+    return False
+
+
+def emptied(folder: Path) -> None:
+    """Delete a folder that we made, to make it anew."""
+    check_ours(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_ours(path: Path) -> None:
+    """Refuse to replace what we did not make."""
+    if (path.exists() or path.is_symlink()) and not claim(path):
+        raise UserError("was not made by pgle, which would replace it", where=path, remedy="move it away")
+
+
+def _made(out: Path) -> list[str]:
+    """The names on the list: of siblings of the list, never a path elsewhere."""
+    mark = out / _UNFINISHED
+    if mark.is_symlink() or not mark.is_file():
+        return []
+    names = (os.fsdecode(name) for name in read_head(mark, _MOST_BYTES).split(b"\n"))
+    return [name for name in dict.fromkeys(names) if is_bare(name)]
+
+
+def _remove_made(out: Path, error: BaseException | None = None) -> None:
+    """Delete what the list names, but for what a message points into; then the list, unless it names something yet."""
+    left = False
+    for path in (out / name for name in _made(out)):
+        if error is not None and points_into(error, path):
+            left = True
+            continue
+        with suppress(OSError):
+            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
+        left = left or path.exists() or path.is_symlink()
+    if not left:
+        (out / _UNFINISHED).unlink(missing_ok=True)
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """The folder, made and kept from other processes that would use it too."""
+    if out.exists() and not out.is_dir():
+        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        remedy = "wait, or choose another with -o DIR"
+        raise UserError("another pgle is at work in it", where=out, remedy=remedy) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(folder)

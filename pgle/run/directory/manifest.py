@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -101,8 +102,8 @@ class Basis:
     def why_changed(self, record: StageRecord) -> str:
         """What differs from what a run was asked for, read, or ran with (jax, jaxlib, plugin); empty: nothing."""
         new = json.loads(json.dumps(self.asked))
-        for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
-            return f"its {name} has changed since its last run"
+        if changed := [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
+            return f"its {changed[0]} has changed since its last run"
         for name, version in record.versions.items():
             if self.versions is not None and name.startswith("jax") and self.versions.get(name) != version:
                 return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
@@ -273,22 +274,11 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
     return record
 
 
-EXPECTED_TO_DIFFER = frozenset(
-    {
-        "xla_gpu_enable_latency_hiding_scheduler",
-        "xla_gpu_enable_analytical_sol_latency_estimator",
-        "xla_gpu_disable_async_collectives",
-        "xla_gpu_enable_command_buffer",
-        "xla_gpu_pgle_profile_file_or_directory_path",
-        "xla_gpu_pgle_accuracy_checker",
-        "xla_dump_to",
-        "xla_dump_hlo_as_proto",
-        "xla_dump_hlo_as_text",
-        "xla_dump_latency_hiding_schedule",
-    }
+EXPECTED_TO_DIFFER = re.compile(
+    r"xla_dump_\w+|xla_gpu_(pgle_\w+|enable_latency_hiding_scheduler|enable_analytical_sol_latency_estimator|"
+    r"disable_async_collectives|enable_command_buffer)"
 )
 """Flags by which a profile run and a performance run of one program differ."""
-
 
 _MAY, _NAMES = "costs or names may differ", "names and fingerprints differ: profile again"
 _FOLLOWS = {
@@ -331,7 +321,7 @@ def _compared(record: StageRecord) -> dict[str, str]:
         **{
             f"--{name}": "true" if value is None else value or "(empty)"
             for name, value in flags.items()
-            if name not in EXPECTED_TO_DIFFER
+            if not EXPECTED_TO_DIFFER.fullmatch(name)
         },
         "GPU": ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names))),
         "driver": ", ".join(sorted({gpu.driver for gpu in record.gpus})),
