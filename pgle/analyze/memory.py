@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgle.xla.hlo.buffers import Buffer, BufferPlan
 from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.proto import Buffer, BufferPlan
 
 JAX_SHARE = 0.75
 """Of device memory that JAX takes when it starts, and all that programs get, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION``

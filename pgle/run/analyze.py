@@ -34,11 +34,9 @@ from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Noise, record
 from pgle.steps.compare import Check, Comparison
 from pgle.trace.table import Kind, Recording, Trace
-from pgle.xla.hlo.buffers import buffers_from_bytes
-from pgle.xla.hlo.dumps import Dumps, read_dumps
-from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.proto import MAX_HLO_BYTES
-from pgle.xla.hlo.reader import is_hlo, read_modules, read_scheduled
+from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
+from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
+from pgle.xla.hlo.proto import buffers_from_bytes
 from pgle.xla.log.evidence import compute_capability
 from pgle.xla.targets import BUILT_IN, Hardware, Target, by_capability, find_hardware, load_target, target_beside
 

@@ -19,8 +19,8 @@ from pgle.run.hook import read_facts
 from pgle.run.inputs.logs import HEAD_BYTES, is_text
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
+from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events

@@ -17,9 +17,8 @@ from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
-from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps
+from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.verdict import BOUNDS
 from pgle.xla.targets import Hardware, find_hardware, load_target

@@ -13,9 +13,8 @@ from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath
 from pgle.run.directory.directory import RunDirectory
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.hlo.dumps import no_match
+from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_scheduled
 from pgle.xla.log.evidence import compute_capability
 from pgle.xla.targets import Hardware, by_capability, find_hardware, load_target, target_beside
 

@@ -57,9 +57,8 @@ from pgle.scale.grow import bases, grown
 from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, fitting, trials
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.program import ORIGINS, Stream
-from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import is_hlo, read_module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"

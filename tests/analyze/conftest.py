@@ -17,8 +17,8 @@ from pgle.costs.measure.naming import find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.targets import TABLE
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ import pytest
 
 from pgle.analyze.memory import JAX_SHARE, find_memory
 from pgle.files import as_path, read_bytes
-from pgle.xla.hlo.buffers import BufferPlan, buffers_from_bytes
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_module
+from pgle.xla.hlo.proto import BufferPlan, buffers_from_bytes
 from tests.analyze.conftest import PAX
 
 

@@ -13,8 +13,8 @@ from pgle.costs.profile.value import CostKind
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
 
 DATA = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 STEP = 40

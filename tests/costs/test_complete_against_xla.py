@@ -18,8 +18,8 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
 from pgle.schedule.simulate import simulate
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import find_hardware, load_target
 
 pytestmark = pytest.mark.rehearse

@@ -15,7 +15,7 @@ import pytest
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.dumps import read_modules
 
 PAX = Path(__file__).parents[2] / "testdata/pax_fsdp4"
 

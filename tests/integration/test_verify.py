@@ -10,7 +10,7 @@ import pytest
 
 from pgle.cli.main import run
 from pgle.costs.profile.lookup import estimate_profile
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import find_hardware
 
 TESTDATA = Path(__file__).parents[2] / "testdata"

@@ -12,7 +12,7 @@ from pgle.run.coverage import fitted
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.stages.pipeline import _carried
 from pgle.run.stages.stage import StageRequest
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import find_hardware
 
 H100 = find_hardware("h100")

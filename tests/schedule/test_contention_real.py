@@ -23,8 +23,8 @@ from pgle.schedule.simulate import simulate
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"

@@ -20,8 +20,8 @@ from pgle.schedule.simulate import Noise, record, simulate
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 from pgle.xla.targets import TABLE
 

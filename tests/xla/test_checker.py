@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.names import unscheduled_conditions
-from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.log.evidence import assumed_us, compute_capability
 

@@ -14,8 +14,8 @@ from pgle.xla.collectives import (
     start_of,
     walk_collectives,
 )
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
-from pgle.xla.hlo.reader import read_module, read_modules
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
 

@@ -37,10 +37,8 @@ from pgle.run.compiler import dumps
 from pgle.run.directory.directory import claim
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.flags.text import format_flags, typed_flag
-from pgle.xla.hlo.dumps import fingerprint_of
-from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.proto import MAX_HLO_BYTES
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import fingerprint_of, read_module
+from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
 
 FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes

@@ -130,7 +130,7 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
 def memory_of(dump: Path) -> dict[str, int]:
     """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU: argument,
     output (results that take no argument's place), temp, total (constants too); empty if absent in the dump."""
-    from pgle.xla.hlo.buffers import buffers_from_bytes  # and protobuf, which the worker's Python may lack
+    from pgle.xla.hlo.proto import buffers_from_bytes  # and protobuf, which the worker's Python may lack
 
     plan = buffers_from_bytes(read_bytes(dump))
     if plan is None:

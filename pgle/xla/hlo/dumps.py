@@ -1,17 +1,136 @@
-"""What XLA dumped of a program: its final modules, and the same modules as LHS saw them."""
+"""HLO modules from files: one, those of a folder, or all that XLA dumped of a program, with what LHS saw of them.
+
+Protocol buffers and HLO text are imported when a dump is read: they take a tenth of a small conversion.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pgle.errors import UserError, choices
-from pgle.files import AnyPath, read_bytes
+from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
+from pgle.next import PROFILE, Next
+from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 
-if TYPE_CHECKING:
-    from pgle.xla.hlo.module import Module
+_OPTIMIZED = re.compile(r"after_optimizations(\.hlo\.pb|\.txt)(\.xz|\.gz)?$")
+_HLO_PROTO = re.compile(r"(\.hlo\.pb|\.hlo_proto\.pb)(\.xz|\.gz)?$")
+_TEXT = re.compile(r"\.(txt|hlo)(\.xz|\.gz)?$")
+_SCHEDULE = re.compile(r"\.schedule\.(txt|pb)(\.xz|\.gz)?$")
+
+
+def is_hlo(path: AnyPath) -> bool:
+    """Whether a name belongs to an HLO dump: protobuf or text."""
+    return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(path.name)
+
+
+def read_module(path: AnyPath) -> Module:
+    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too.
+
+    Raises:
+        UserError: it is missing, damaged or not HLO.
+    """
+    if _SCHEDULE.search(path.name):
+        from pgle.xla.hlo.schedule_dump import read_schedule_dump  # and protocol buffers, which most answers do without
+
+        return read_schedule_dump(path).module
+    return _module(_read(path), path)
+
+
+def _read(path: AnyPath) -> bytes:
+    """The content of a file, of other text only its head."""
+    if _TEXT.search(path.name) and (head := read_head(path, 4096)):
+        from pgle.xla.hlo.text import check_begin
+
+        check_begin(head, str(path))
+    return read_bytes(path, max_bytes=MAX_HLO_BYTES)
+
+
+def _module(data: bytes, path: AnyPath) -> Module:
+    if not data:
+        raise UserError("empty file", where=path, remedy="dump it again with --xla_dump_to")
+    if _TEXT.search(path.name):
+        from pgle.xla.hlo.text import module_from_text
+
+        number = re.match(r"module_(\d+)\.", path.name)
+        return module_from_text(data, str(path), program_id=None if number is None else int(number.group(1)))
+    from pgle.xla.hlo.proto import module_from_bytes
+
+    return module_from_bytes(data, str(path))
+
+
+def read_modules(path: AnyPath) -> tuple[Module, ...]:
+    """The HLO modules of a file or of dump directories.
+
+    Args:
+        path: a file as for `read_module`, or a directory. In a directory, at any depth, the after-optimizations
+            modules are read, each once: the proto where there is text as well, and one of several processes that
+            compiled the same (name, program id and fingerprint).
+
+    Returns:
+        The modules in the order of their paths, dumps numbered ``module_9`` before ``module_10``.
+
+    Raises:
+        UserError: nothing there is HLO, or a file of it is damaged.
+    """
+    if not path.is_dir():
+        return (read_module(path),)
+    chosen: dict[str, AnyPath] = {}
+    for file in _files(path):
+        stem = _TEXT.sub("", _HLO_PROTO.sub("", str(file)))
+        if stem not in chosen or _HLO_PROTO.search(file.name):
+            chosen[stem] = file
+    if not chosen:
+        raise UserError(
+            "no HLO dump (*after_optimizations.hlo.pb or .txt) in this directory",
+            where=path,
+            remedy=f"run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, or use '{PROFILE}'",
+        )
+    modules: dict[tuple[str, int | None, str], Module] = {}
+    seen: set[str] = set()
+    for file in chosen.values():
+        data = _read(file)
+        digest = sha256(data)
+        if digest in seen:
+            continue
+        seen.add(digest)
+        module = _module(data, file)
+        modules.setdefault((module.name, module.program_id, module.fingerprint or digest), module)
+    return tuple(modules.values())
+
+
+def read_scheduled(path: AnyPath) -> list[Module]:
+    """The modules of `read_modules` that hold a schedule of a GPU.
+
+    Raises:
+        UserError: there is none: nothing is scheduled yet, or XLA compiled it for CPUs.
+    """
+    scheduled = [module for module in read_modules(path) if module.is_scheduled]
+    found = [module for module in scheduled if ".cpu_after_optimizations" not in module.source]
+    if not found:
+        what = (
+            "compiled for CPUs, which says nothing of a GPU's schedule" if scheduled else "no module is scheduled yet"
+        )
+        source = as_path(scheduled[0].source).parent if scheduled else path
+        raise UserError(what, where=path, remedy=f"compile it for a GPU: {Next.of('rehearse', source)}")
+    return found
+
+
+def _files(folder: AnyPath) -> Iterable[AnyPath]:
+    """The HLO files of a folder: optimized modules, or where there are none any ``.hlo.pb``."""
+    files: list[AnyPath] = [
+        file for file in folder.rglob("*") if _HLO_PROTO.search(file.name) or _TEXT.search(file.name)
+    ]
+    optimized = [file for file in files if _OPTIMIZED.search(file.name)]
+    others = [file for file in files if _HLO_PROTO.search(file.name) and ".before_" not in file.name]
+    return sorted(optimized or others, key=_numbered)
+
+
+def _numbered(path: AnyPath) -> tuple[str, list[tuple[int, str]]]:
+    parts = re.split(r"(\d+)", path.name)
+    return str(path.parent), [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
 
 _FINGERPRINT = re.compile(rb"(?:\x0a\x16fingerprint_before_lhs\x12\x20|fingerprint_before_lhs=\")(?P<hex>[0-9a-f]{32})")
 
@@ -25,8 +144,6 @@ def fingerprint_of(dump: AnyPath) -> str:
     Raises:
         UserError: it cannot be read.
     """
-    from pgle.xla.hlo.proto import MAX_HLO_BYTES  # and protobuf, which most answers do without
-
     found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
     return found["hex"].decode() if found else ""
 
@@ -47,11 +164,9 @@ class Dumps:
         """
         if name not in self.schedules:
             return None
-        from pgle.xla.hlo.schedule_dump import read_schedule_dump
-
         file = self.schedules[name]
         given = (module for module in self.modules if module.source == str(file))
-        return next(given, None) or read_schedule_dump(file).module
+        return next(given, None) or read_module(file)
 
 
 def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
@@ -62,7 +177,6 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
     """
     if not paths:
         return Dumps()
-    from pgle.xla.hlo.reader import read_modules  # protocol buffers take a tenth of a small conversion
     from pgle.xla.hlo.schedule_dump import find_schedule_dumps
 
     modules = tuple(module for path in paths for module in read_modules(path))

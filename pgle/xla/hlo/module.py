@@ -1,6 +1,6 @@
 """An HLO module as a value: computations, instructions, shapes, schedule; checked that a compiler can have made it.
 
-Made by `pgle.xla.hlo.reader` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
+Made by `pgle.xla.hlo.dumps` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
 identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since jaxlib 0.8.0).
 
 Everything that walks a module follows calls without looking back, and a file may hold anything.
@@ -28,6 +28,9 @@ BITS: Mapping[str, int] = {
     "f8e8m0fnu": 8, "token": 0, "opaque": 0, "tuple": 0,
 }  # fmt: skip
 """Width in bits of one element of each primitive type (`xla/xla_data.proto`)."""
+
+MAX_HLO_BYTES = 2 << 30  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
+NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
 
 HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
 

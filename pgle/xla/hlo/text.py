@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pgle.errors import UserError
-from pgle.xla.hlo.module import Computation, Instruction, Module, Shape, checked
+from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape, checked
 from pgle.xla.hlo.proto import Groups, iota_groups, iota_ids, mesh_groups
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
@@ -42,7 +42,6 @@ _CALLED = {
     "conditional": ("branch_computations", "true_computation", "false_computation"),
     "select-and-scatter": ("select", "scatter"),
 }
-DEEPEST = 100  # tuples within tuples; protocol buffers cannot nest deeper either
 _CALLED_BY_OTHERS = ("calls", "to_apply", "called_computations")
 
 

@@ -22,8 +22,8 @@ from pgle.costs.profile.lookup import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import A100_EFFICIENCY, BUILT_IN, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware, load_target
 
 A100, H100 = find_hardware("a100"), find_hardware("h100")

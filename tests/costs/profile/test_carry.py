@@ -12,8 +12,8 @@ from pgle.cli.main import run
 from pgle.costs.profile.carry import By, Carried, carry, scale_by
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import find_hardware
 
 STEP = "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"

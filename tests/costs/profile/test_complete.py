@@ -18,8 +18,8 @@ from pgle.errors import UserError
 from pgle.run.coverage import complete_file
 from pgle.schedule.simulate import simulate
 from pgle.trace.nsys.read import read_nsys
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import find_hardware
 
 A100 = find_hardware("a100")

@@ -11,8 +11,8 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import estimate_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware

@@ -10,8 +10,8 @@ import pytest
 from pgle.costs.profile.coverage import cover
 from pgle.costs.profile.lookup import LookupTable, complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
-from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware

@@ -33,7 +33,7 @@ from pgle.run.capture.captured import (
 from pgle.run.hook import HOOK_SITE
 from pgle.run.rehearse import Rehearsal
 from pgle.run.rehearse_program import settle
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import load_target
 
 H100 = load_target("h100")

@@ -21,8 +21,7 @@ from pgle.errors import UserError
 from pgle.run.compiler.compile import Cache, Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.run.compiler.dumps import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.xla.hlo.dumps import fingerprint_of
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import SCHEDULER_MEMORY, read_events
 from pgle.xla.log.verdict import LogVerdict, ProfileUse, judge

@@ -14,7 +14,7 @@ from pgle.run.compiler import compile as compiling
 from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, RehearsalRequest
 from pgle.run.compiler.dumps import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
 from pgle.run.compiler.session import Session
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.targets import TABLE, load_target
 

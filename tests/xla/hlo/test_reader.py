@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.xla.hlo.dumps import read_module, read_modules, read_scheduled
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import module_from_bytes
-from pgle.xla.hlo.reader import read_module, read_modules, read_scheduled
 from pgle.xla.protos import hlo_pb2
 
 TESTDATA = Path(__file__).parents[3] / "testdata"

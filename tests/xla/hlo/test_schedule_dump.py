@@ -7,8 +7,8 @@ import pytest
 from google.protobuf import text_format
 
 from pgle.errors import UserError
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.protos import schedule_pb2
 

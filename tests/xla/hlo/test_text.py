@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.text import ShapeTable, groups_from_text, module_from_text, unescape
 
 RUNS = ("async", "sync", "off", "collectives")
