@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 from pgle.xla.protos import xplane_pb2
 
 DEVICES, INSTRUCTIONS, STREAMS = 8, 2000, 4
@@ -45,7 +45,7 @@ def large_trace(events: int) -> Trace:
     return Trace(
         start_ns=1_700_000_000_000_000_000 + ends - duration,
         duration_ns=duration,
-        kind=np.where(instruction % 50 == 0, Kind.MEMCPY, Kind.KERNEL).astype(np.uint8),
+        kind=np.where(instruction % 50 == 0, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8),
         device=np.repeat(np.arange(DEVICES, dtype=np.int32), per_device),
         stream=(13 + instruction % STREAMS).astype(np.int32),
         module=np.zeros(count, np.int32),

@@ -16,7 +16,7 @@ import pytest
 from schemas import violations
 
 from pgle.report import text as report
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 
 for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(name, None)  # of the make that runs the tests; what they start would take them for its own
@@ -96,7 +96,7 @@ def make_trace() -> Callable[..., Trace]:
         return Trace(
             start_ns=column((row[4] * 1000 for row in rows), np.int64),
             duration_ns=column((row[5] * 1000 for row in rows), np.int64),
-            kind=np.full(len(rows), Kind.KERNEL, np.uint8),
+            kind=np.full(len(rows), ActivityKind.KERNEL, np.uint8),
             device=column((row[0] for row in rows), np.int32),
             stream=np.zeros(len(rows), np.int32),
             module=np.zeros(len(rows), np.int32),

@@ -44,7 +44,7 @@ from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.table import Trace, distinct, median
-from pgle.trace.windows import Executions, find_executions
+from pgle.trace.windows import ModuleExecutions, find_executions
 from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.hlo.module import Module
@@ -126,7 +126,7 @@ class MeasuredStep:
         return f"{us / self.step_us * 100:.1f} %"
 
     def runs_of_others(self) -> dict[int, int]:
-        """Executions of every module but the main one within the windows, by its index in the trace."""
+        """ModuleExecutions of every module but the main one within the windows, by its index in the trace."""
         runs: Counter[int] = Counter()
         for window in self.windows:
             module = self.trace.module[window.rows]
@@ -208,7 +208,7 @@ def _row_names(trace: Trace, naming: Naming) -> list[str]:
     return [name or own for name, own in zip(named, trace.instructions, strict=True)]
 
 
-def _late(waits: LateRanks, executions: Executions, main: int, windows: Sequence[DeviceWindow]) -> LateRanks:
+def _late(waits: LateRanks, executions: ModuleExecutions, main: int, windows: Sequence[DeviceWindow]) -> LateRanks:
     """The late ranks by what the others wait, or by their compute where recorded waits do not show it."""
     if len(windows) < 2:
         return waits

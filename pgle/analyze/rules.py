@@ -17,7 +17,7 @@ from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.compare import DISABLE_ASYNC
 from pgle.schedule.program import Stream
-from pgle.trace.table import Reason
+from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Instruction, Module
 
 ROWS = 5  # evidence rows of a finding
@@ -508,7 +508,7 @@ def recompilation(step: MeasuredStep) -> StepFinding | None:
 def window(step: MeasuredStep) -> StepFinding:
     """The recording shows another step than a plain run."""
     dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
-    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
+    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == LeftOutReason.AUTOTUNER.word)
     share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
     rows = [EvidenceRow(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
     found: list[tuple[str, str]] = []  # what it is, and what to do

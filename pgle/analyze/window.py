@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
-from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Kind, Trace, distinct, median
-from pgle.trace.windows import Executions
+from pgle.trace.table import MAD_TO_DEVIATION, NOISE, ActivityKind, Trace, distinct, median
+from pgle.trace.windows import ModuleExecutions
 
 SLOW = 0.05
 """A step is slow when it takes longer than the median step by this share, and by more than `NOISE` deviations."""
@@ -367,7 +367,7 @@ class DeviceWindow:
 
 
 def device_windows(
-    trace: Trace, executions: Executions, main: int, stream: npt.NDArray[np.uint8]
+    trace: Trace, executions: ModuleExecutions, main: int, stream: npt.NDArray[np.uint8]
 ) -> tuple[DeviceWindow, ...]:
     """A window per device that ran the main module.
 
@@ -424,7 +424,7 @@ def row_streams(
         of_main, of_others: uint8[len(trace.instructions)], what instructions of the main and of other modules are.
     """
     stream = np.where(trace.module == main, of_main[trace.instruction], of_others[trace.instruction]).astype(np.uint8)
-    stream[(trace.kind == Kind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
+    stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
     return stream
 
 

@@ -214,11 +214,11 @@ _NAMES = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": 
 def trace_page(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> Page:
     """Modules with their executions first; instructions, devices and what was left out in sections."""
     kinds = ", ".join(f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items())
-    formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.sources)
+    formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.trace.sources)
     left = tuple(_left_out(summary.modules))
     unresolved = (
-        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
-        for item in summary.unresolved
+        (item.count, item.duration_ns / 1e3, summary.meanings[item.reason] or item.reason)
+        for item in summary.trace.unresolved
     )
     lost = table("activities (count) | time (time) | why", unresolved)
     rows = ((printable(i.name), f"{i.kind}?", i.launches, i.gpu_time_us, i.share) for i in instructions)
@@ -232,7 +232,10 @@ def trace_page(path: str, summary: TraceSummary, instructions: Sequence[Instruct
     return Page(
         title=f"pgle show {path}",
         identity=(
-            path, *formats, many(len(summary.devices), "device"), "simulated" if summary.simulated else "measured",
+            path,
+            *formats,
+            many(len(summary.devices), "device"),
+            "simulated" if summary.trace.simulated else "measured",
         ),
         verdict=f"{kinds} in {figures.time(summary.span_us)}",
         table=_module_table(summary.modules),
@@ -246,10 +249,10 @@ def trace_page(path: str, summary: TraceSummary, instructions: Sequence[Instruct
             )),
             Section("devices", "Devices", (table(of_device, devices),)),
             Section("left-out", "Left out", (*map(Prose, left), lost)),
-            Section("flags", "XLA_FLAGS", (Prose(summary.xla_flags, code=True),)),
+            Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
         ),
         next=(following.removeprefix("next: "),),
-        warnings=tuple(map(printable, summary.warnings)),
+        warnings=tuple(map(printable, summary.trace.warnings)),
     )  # fmt: skip
 
 
@@ -280,7 +283,11 @@ def trace_document(
     path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str
 ) -> dict[str, object]:
     """``pgle.show/1`` of a trace."""
-    found = {**text.plain(summary), "instructions": instructions}
+    found = {
+        **text.picked(summary.trace, "sources recordings unresolved simulated xla_flags warnings"),
+        **text.plain(text.picked(summary, "kinds span_us gpu_time_us devices modules meanings")),
+        "instructions": instructions,
+    }
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
     return {"path": path, "trace": found, "next": following}

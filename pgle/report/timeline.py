@@ -22,7 +22,7 @@ from pgle.report.page import figures, value
 from pgle.run.analyze import on_host
 from pgle.schedule.program import ORIGINS, Breakdown, Loop, Stream, Timeline, kind_of
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
-from pgle.trace.table import Codes, Kind
+from pgle.trace.table import ActivityKind, Codes
 from pgle.xla.collectives import followers, is_sync
 from pgle.xla.hlo.module import Module
 
@@ -286,7 +286,7 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     """
     simulated = step.trace.simulated
     kind = "simulated, no GPU ran this" if simulated else "measured"
-    kind = "measured on CPU devices" if not simulated and bool((step.trace.kind == Kind.HOST).all()) else kind
+    kind = "measured on CPU devices" if not simulated and bool((step.trace.kind == ActivityKind.HOST).all()) else kind
     late = _late_us(step)
     bars = sum(len(window.rows) for window in step.windows)
     share = min(MOST_BARS / max(bars, 1), 1.0)

@@ -33,7 +33,7 @@ from pgle.schedule.compare import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Noise, record
 from pgle.steps.compare import Check, Comparison
-from pgle.trace.table import Kind, Recording, Trace
+from pgle.trace.table import ActivityKind, Recording, Trace
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.proto import buffers_from_bytes
@@ -190,7 +190,7 @@ def _hardware(trace: Trace, module: Module | None) -> tuple[Hardware | None, tup
 
 def on_host(trace: Trace) -> bool:
     """Whether CPU devices ran it."""
-    return bool((trace.kind == Kind.HOST).all())
+    return bool((trace.kind == ActivityKind.HOST).all())
 
 
 def _memory(trace: Trace, program: Program, target: Target | None, hardware: Hardware | None) -> Memory | None:

@@ -31,7 +31,7 @@ from pgle.costs.estimate.estimate import estimator
 from pgle.costs.measure.contention import DEFAULT, NONE, Factors, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, ORIGINS, Action, Loop, Op, Program, Stream, Timeline, read_program
-from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Source, Trace
+from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
@@ -492,7 +492,7 @@ def _trace(module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, 
     return Trace(
         start_ns=start[order],
         duration_ns=np.maximum(duration, 1)[order],
-        kind=np.where(stream == Stream.COPY, Kind.MEMCPY, Kind.KERNEL).astype(np.uint8)[order],
+        kind=np.where(stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8)[order],
         device=device[order],
         stream=stream_ids[stream][order],
         module=np.zeros(len(order), np.int32),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pgle.errors import many, some
 from pgle.next import MERGE
-from pgle.trace.table import Device, Kind, Recording, Trace, Unresolved
+from pgle.trace.table import ActivityKind, Device, Recording, Trace, Unresolved
 
 OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
 
@@ -57,7 +57,7 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
 
 
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
-    shown = _distinct(sources[0], sources[1])
+    shown = [_file(source) for source in sources[:2]]
     given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
     return (
         f"{given} name their process {name}, taken for windows of it; "
@@ -170,19 +170,14 @@ def _renamed(trace: Trace, names: dict[str, str]) -> Trace:
 
 def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
     """The name where no process has it, else with the input's, else with a number."""
-    if not taken:
-        return name
+    longer = f"{name} ({_file(window.source)})" if window.source else name
     used = {process.name for process in taken}
-    longer = f"{name} ({_distinct(taken[0].windows[0].source, window.source)[1]})"
-    return longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
+    return next(free for free in (name, longer, f"{name} ({len(taken) + 1})") if free not in used)
 
 
-def _distinct(one: str, other: str) -> tuple[str, str]:
-    """Two paths by their last parts, as many as tell them apart."""
-    parts = PurePath(one).parts, PurePath(other).parts
-    ends = (["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1))
-    shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
-    return shown[0] or "one input", shown[1] or "another"
+def _file(source: str) -> str:
+    """A path by its folder and name: files of several ranks often have one name."""
+    return "/".join(PurePath(source).parts[-2:]) or "one input"
 
 
 SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace
@@ -201,7 +196,7 @@ def without_repeats(trace: Trace) -> Trace:
     if not same.any():
         return trace
     near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-    near = near[trace.kind[near] != Kind.HOST]
+    near = near[trace.kind[near] != ActivityKind.HOST]
     columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
     order = near[np.lexsort(tuple(column[near] for column in columns))]
     again = np.ones(len(order), np.bool_)

@@ -9,20 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.trace.table import (
-    MEANINGS,
-    Device,
-    Kind,
-    ModuleKey,
-    Recording,
-    Source,
-    Trace,
-    Unresolved,
-    distinct,
-    median,
-    totals,
-)
-from pgle.trace.windows import Executions, find_executions
+from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace, distinct, median, totals
+from pgle.trace.windows import ModuleExecutions, find_executions
 from pgle.xla.collectives import guess_kind
 
 
@@ -61,7 +49,7 @@ class ModuleSummary:
 
     @property
     def steady(self) -> int:
-        """Executions whose costs count."""
+        """ModuleExecutions whose costs count."""
         return sum(not execution.left_out for execution in self.executions)
 
 
@@ -78,48 +66,37 @@ class InstructionSummary:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TraceSummary:
-    """A trace; see the attributes of `Trace`."""
+    """What a trace holds."""
 
-    sources: tuple[Source, ...]
-    recordings: Mapping[str, Recording]
+    trace: Trace
     kinds: Mapping[str, int]  # activities by kind
-    span_us: float  # longest of the processes, first start to last end
+    span_us: float  # the longest of a device, first start to last end
     gpu_time_us: float  # of all activities
     devices: tuple[DeviceSummary, ...]
     modules: tuple[ModuleSummary, ...]  # the one with most time, the main module, first
     instructions: tuple[InstructionSummary, ...]  # costliest first
-    unresolved: tuple[Unresolved, ...]
-    meanings: Mapping[str, str]  # in plain words, by reason in `unresolved`
-    simulated: bool
-    xla_flags: str
-    warnings: tuple[str, ...]
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Why activities belong to no instruction, in plain words, by reason."""
+        return {item.reason: MEANINGS.get(item.reason, "") for item in self.trace.unresolved}
 
 
 def summarise_trace(trace: Trace) -> TraceSummary:
-    """What a trace holds. Executions are marked as `costs.measure` marks them without HLO."""
-    kinds = np.bincount(trace.kind, minlength=len(Kind)).tolist()
+    """What a trace holds. ModuleExecutions are marked as `costs.measure` marks them without HLO."""
+    kinds = np.bincount(trace.kind, minlength=len(ActivityKind)).tolist()
     devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
-    by_process: dict[str, float] = {}
-    for item in devices:
-        by_process[item.device.process] = max(by_process.get(item.device.process, 0.0), item.span_us)
     instructions = _instructions(trace)
-    words = {reason.word: meaning for reason, meaning in MEANINGS.items()}
     return TraceSummary(
-        sources=trace.sources,
-        recordings=trace.recordings,
-        kinds={kind.name.lower(): count for kind, count in zip(Kind, kinds, strict=True) if count},
-        span_us=max(by_process.values(), default=0.0),
+        trace,
+        kinds={kind.name.lower(): count for kind, count in zip(ActivityKind, kinds, strict=True) if count},
+        span_us=max((item.span_us for item in devices), default=0.0),
         gpu_time_us=float(trace.duration_ns.sum()) / 1e3,
         devices=devices,
         modules=_modules(trace, instructions),
         instructions=instructions,
-        unresolved=trace.unresolved,
-        meanings={item.reason: words.get(item.reason, "") for item in trace.unresolved},
-        simulated=trace.simulated,
-        xla_flags=trace.xla_flags,
-        warnings=trace.warnings,
     )
 
 
@@ -145,12 +122,12 @@ def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[
     return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name)))
 
 
-def _step_us(found: Executions, module: int) -> float:
+def _step_us(found: ModuleExecutions, module: int) -> float:
     spans = found.span_ns[(found.module == module) & found.keep]
     return median(spans) / 1e3 if len(spans) else float("nan")
 
 
-def _executions(found: Executions, module: int) -> tuple[ExecutionSummary, ...]:
+def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary, ...]:
     mine = np.flatnonzero(found.module == module)
     executions = []
     for number in distinct(found.execution[mine]).tolist():

@@ -33,7 +33,7 @@ def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDA
     return values.astype(f"i{fewest}", copy=False)
 
 
-class Column(Generic[Number]):
+class GrowingColumn(Generic[Number]):
     """A column that grows by whole batches and is joined once.
 
     Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
@@ -133,7 +133,7 @@ LIBRARIES = re.compile(r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve
 """In names of kernels that libraries bring, which say what they compute in; XLA's own are named after instructions."""
 
 
-class Kind(IntEnum):
+class ActivityKind(IntEnum):
     """What a GPU activity is."""
 
     KERNEL = 0
@@ -159,7 +159,7 @@ class Device:
     global_id: int | None = None  # JAX's global device id, None where the trace does not say
 
 
-class Reason(IntEnum):
+class LeftOutReason(IntEnum):
     """Why a GPU activity belongs to no instruction; `NONE` where it belongs to one."""
 
     NONE = 0
@@ -179,23 +179,23 @@ class Reason(IntEnum):
 
 
 MEANINGS = {
-    Reason.NO_API_ROW: "launched before the recording began",
-    Reason.NO_RANGE: "launched outside of any XLA program",
-    Reason.NO_THUNK: "launched by XLA outside of any instruction",
-    Reason.AUTOTUNER: "run while compiling, to tune kernels",
-    Reason.NO_MODULE: "launched outside of any module",
-    Reason.GRAPH_NODE: "inside a CUDA graph whose building was not recorded",
-    Reason.BAD_TIME: "without a possible time",
-    Reason.GRAPH_LAUNCH: "whole CUDA graphs, which hide their kernels",
+    LeftOutReason.NO_API_ROW.word: "launched before the recording began",
+    LeftOutReason.NO_RANGE.word: "launched outside of any XLA program",
+    LeftOutReason.NO_THUNK.word: "launched by XLA outside of any instruction",
+    LeftOutReason.AUTOTUNER.word: "run while compiling, to tune kernels",
+    LeftOutReason.NO_MODULE.word: "launched outside of any module",
+    LeftOutReason.GRAPH_NODE.word: "inside a CUDA graph whose building was not recorded",
+    LeftOutReason.BAD_TIME.word: "without a possible time",
+    LeftOutReason.GRAPH_LAUNCH.word: "whole CUDA graphs, which hide their kernels",
 }
-"""Each reason in plain words."""
+"""Each reason, by its `word`, in plain words."""
 
 
 @dataclass(frozen=True)
 class Unresolved:
     """GPU activities that belong to no instruction, by reason."""
 
-    reason: str  # the `word` of a `Reason`
+    reason: str  # the `word` of a `LeftOutReason`
     count: int  # how many activities
     duration_ns: int  # their total GPU time
 
@@ -230,7 +230,7 @@ class Trace:
 
     start_ns: npt.NDArray[np.int64]  # int64[n], since an origin common to the rows of one process
     duration_ns: Codes  # int[n]
-    kind: npt.NDArray[np.uint8]  # uint8[n], values of `Kind`
+    kind: npt.NDArray[np.uint8]  # uint8[n], values of `ActivityKind`
     device: Codes  # int[n], index into `devices`
     stream: Codes  # int[n], as recorded
     module: Codes  # int[n], index into `modules`

@@ -43,8 +43,8 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class Executions:
-    """Executions of modules on devices, n rows ordered by (module, device, execution)."""
+class ModuleExecutions:
+    """ModuleExecutions of modules on devices, n rows ordered by (module, device, execution)."""
 
     # module, device, execution: int64[n] keys into the trace
     module: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def compute_ns(trace: Trace) -> npt.NDArray[np.float64]:
     return found
 
 
-def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> Executions:
+def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> ModuleExecutions:
     """Every execution in the trace, with the steady ones marked.
 
     Args:
@@ -126,7 +126,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
         compute += np.bincount(number, weights=weights, minlength=len(keys))
         np.minimum.at(first, number, start)
         np.maximum.at(final, number, start + duration)
-    found = Executions(
+    found = ModuleExecutions(
         module=keys // last // devices,
         device=keys // last % devices,
         execution=keys % last,
@@ -142,7 +142,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
 
 
 def measured_window(
-    executions: Executions, module: int, keep_all: bool
+    executions: ModuleExecutions, module: int, keep_all: bool
 ) -> tuple[npt.NDArray[np.bool_], MeasuredWindow]:
     """The executions of one module to measure: bool[executions], and what was dropped.
 
@@ -180,7 +180,7 @@ def _heads(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return key[new]
 
 
-def _mark(found: Executions) -> None:
+def _mark(found: ModuleExecutions) -> None:
     """Fill `keep` and `reasons` of freshly made executions."""
     for module in distinct(found.module):
         of_module = np.flatnonzero(found.module == module)
@@ -196,7 +196,7 @@ def _mark(found: Executions) -> None:
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
 
 
-def _drop_truncated(found: Executions, here: npt.NDArray[np.int64], dropped: dict[int, str]) -> None:
+def _drop_truncated(found: ModuleExecutions, here: npt.NDArray[np.int64], dropped: dict[int, str]) -> None:
     if len(here) < 3:
         return
     usual = median(found.rows[here])
@@ -216,7 +216,7 @@ class _ToSteady:
     noise: float  # by which executions of the second half differ from their median: `NOISE` normal deviations
 
     @classmethod
-    def of(cls, found: Executions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]) -> _ToSteady:
+    def of(cls, found: ModuleExecutions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]) -> _ToSteady:
         """Of the values of all executions, those on some devices."""
         numbers, excesses, apart = [np.empty(0, np.int64)], [np.empty(0)], [np.zeros(1)]
         for here in by_device:
@@ -234,7 +234,7 @@ class _ToSteady:
         return here
 
 
-def _warm_up(found: Executions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
+def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
     """The leading executions that are slower than the limits on the typical device, with the reason."""
     compute = _ToSteady.of(found, found.compute_ns, by_device)
     span = _ToSteady.of(found, found.span_ns.astype(np.float64), by_device)

@@ -17,7 +17,7 @@ from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, b
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CollectiveKind:
     """Facts about one kind of collective."""
 
     name: str  # its opcode; a start, update or done adds a suffix
@@ -31,20 +31,21 @@ class Kind:
     moves: str = ""  # what a sharded training step moves with it, where XLA combines its kind by bytes
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, CollectiveKind] = {
     kind.name: kind
     for kind in (
-        Kind("all-reduce", ("all_reduce", "psum", "psum_invariant", "pmax", "pmin"), "allreduce",
+        CollectiveKind("all-reduce", ("all_reduce", "psum", "psum_invariant", "pmax", "pmin"), "allreduce",
              measured="all-reduce", rounds=2, moves="gradients"),
-        Kind("all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"),
-        Kind("reduce-scatter", ("reduce_scatter", "psum_scatter"), "reducescatter",
+        CollectiveKind("all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"),
+        CollectiveKind("reduce-scatter", ("reduce_scatter", "psum_scatter"), "reducescatter",
              measured="reduce-scatter", moves="gradients"),
-        Kind("all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"),
-        Kind("ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"),
-        Kind("collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"),
-        Kind("collective-permute", ("collective_permute", "ppermute"), "collectivepermute", ends_together=False),
-        Kind("send", ends_together=False),
-        Kind("recv", ends_together=False),
+        CollectiveKind("all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"),
+        CollectiveKind("ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"),
+        CollectiveKind("collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"),
+        CollectiveKind("collective-permute", ("collective_permute", "ppermute"), "collectivepermute",
+             ends_together=False),
+        CollectiveKind("send", ends_together=False),
+        CollectiveKind("recv", ends_together=False),
     )
 }  # fmt: skip
 """Every kind of collective, by name."""

@@ -16,7 +16,7 @@ from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import TABLE
@@ -36,7 +36,7 @@ class Run:
     start: float
     time: float
     stream: int = COMPUTE
-    kind: Kind = Kind.KERNEL
+    kind: ActivityKind = ActivityKind.KERNEL
 
 
 def made(steps: Iterable[tuple[int, int, Iterable[Run]]]) -> Trace:

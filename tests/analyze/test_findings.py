@@ -16,7 +16,7 @@ from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.profile.value import Cost, Profile
 from pgle.run.analyze import Side, measured_step
-from pgle.trace.table import SIMULATED, Kind, ModuleKey, Trace
+from pgle.trace.table import SIMULATED, ActivityKind, ModuleKey, Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import TABLE
@@ -85,7 +85,7 @@ class Step:
         self.runs: list[Run] = []
         self.clock = 0.0
 
-    def run(self, name: str, time: float, *, gap: float = 1.0, kind: Kind = Kind.KERNEL) -> Step:
+    def run(self, name: str, time: float, *, gap: float = 1.0, kind: ActivityKind = ActivityKind.KERNEL) -> Step:
         self.clock += gap
         self.runs.append(Run(name, self.clock, time, kind=kind))
         self.clock += time
@@ -206,7 +206,7 @@ FAULTS = {
     "slow-collective": lambda: steps_of(
         usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
     ),
-    "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=Kind.MEMCPY)),
+    "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)),
     "needless-rematerialisation": lambda: steps_of(usual().run("negate.5", 500)),
     "stale-profile": lambda: steps_of(usual()),
     "recompilation": recompiling,

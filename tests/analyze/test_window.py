@@ -12,7 +12,7 @@ from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.naming import find_programs
-from pgle.trace.table import Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.xla.hlo.module import Instruction, Module
 from tests.analyze.conftest import SIDE, Run, made, repeated
 
@@ -21,7 +21,10 @@ NAMES = ("fusion.1", "all-gather-start.1", "copy-start.1", "dot.3")
 
 ACTIVITIES = st.lists(
     st.tuples(
-        st.sampled_from(NAMES), st.integers(0, 5000), st.integers(1, 3000), st.sampled_from([Kind.KERNEL, Kind.MEMCPY])
+        st.sampled_from(NAMES),
+        st.integers(0, 5000),
+        st.integers(1, 3000),
+        st.sampled_from([ActivityKind.KERNEL, ActivityKind.MEMCPY]),
     ),
     min_size=1,
     max_size=8,
@@ -30,7 +33,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 4000), ACTIVITIES), min_size=1, max_si
 """Executions that follow each other: time between them, and (name, start, time, kind)."""
 
 
-def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, Kind]]]]]) -> Trace:
+def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, ActivityKind]]]]]) -> Trace:
     """Devices as a trace; each starts its clock somewhere else."""
     steps = []
     for device, executions in enumerate(devices):
@@ -91,7 +94,7 @@ def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
         name = step.trace.instructions[step.trace.instruction[row]]
         if name.startswith("all-gather"):
             return 1
-        return 2 if name.startswith("copy") or step.trace.kind[row] == Kind.MEMCPY else 0
+        return 2 if name.startswith("copy") or step.trace.kind[row] == ActivityKind.MEMCPY else 0
 
     for window in step.windows:
         assert_adds_up(window)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Trace
+from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Trace
 
 SCHEMA_VERSION = "3.7.2"
 
@@ -80,22 +80,26 @@ VIRTUAL_MACHINE = 1 << 48
 """The upper 16 bits of globalPid and globalTid, as nsys fills them on a single machine."""
 
 TSL_DOMAIN = 1
-LAUNCH_NAMES = {Kind.KERNEL: "cuLaunchKernel", Kind.MEMCPY: "cuMemcpyDtoDAsync_v2", Kind.MEMSET: "cuMemsetD32Async"}
+LAUNCH_NAMES = {
+    ActivityKind.KERNEL: "cuLaunchKernel",
+    ActivityKind.MEMCPY: "cuMemcpyDtoDAsync_v2",
+    ActivityKind.MEMSET: "cuMemsetD32Async",
+}
 
 _INSERTS = {
-    Kind.KERNEL: (
+    ActivityKind.KERNEL: (
         "CUPTI_ACTIVITY_KIND_KERNEL",
         "start, end, deviceId, streamId, correlationId, globalPid, shortName, demangledName, contextId, "
         "registersPerThread, gridX, gridY, gridZ, blockX, blockY, blockZ, staticSharedMemory, dynamicSharedMemory, "
         "localMemoryPerThread, localMemoryTotal, gridId",
         "c1, c2, c3, c4, c5, c6, c7, c7, 1, 32, 1, 1, 1, 128, 1, 1, 0, 0, 0, 0, c5",
     ),
-    Kind.MEMCPY: (
+    ActivityKind.MEMCPY: (
         "CUPTI_ACTIVITY_KIND_MEMCPY",
         "start, end, deviceId, streamId, correlationId, globalPid, contextId, bytes, copyKind",
         "c1, c2, c3, c4, c5, c6, 1, 0, 8",
     ),
-    Kind.MEMSET: (
+    ActivityKind.MEMSET: (
         "CUPTI_ACTIVITY_KIND_MEMSET",
         "start, end, deviceId, streamId, correlationId, globalPid, contextId, value, bytes",
         "c1, c2, c3, c4, c5, c6, 1, 0, 0",
@@ -127,7 +131,7 @@ def write_nsys_sqlite(trace: Trace, path: Path, *, product: str = "") -> None:
     Raises:
         ValueError: the trace holds host work or processes of several machines.
     """
-    if bool((trace.kind == Kind.HOST).any()):
+    if bool((trace.kind == ActivityKind.HOST).any()):
         raise ValueError("an nsys export holds GPU activities only")
     threads = _threads(trace.devices)
     path.unlink(missing_ok=True)
@@ -167,7 +171,7 @@ def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, produc
         ordinals = np.array([item.ordinal for item in trace.devices], np.int64)[device]
         columns: list[npt.NDArray[np.integer]] = [trace.start_ns[rows], trace.end_ns[rows], ordinals]
         columns += [trace.stream[rows], by_row[rows], threads.pid[device]]
-        if kind is Kind.KERNEL:
+        if kind is ActivityKind.KERNEL:
             columns.append(kernels[trace.instruction[rows]])
         _insert(database, table, row, placed, columns)
     database.execute(create("StringIds"))

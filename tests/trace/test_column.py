@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgle.trace import table
-from pgle.trace.table import Column, distinct, median, narrow
+from pgle.trace.table import GrowingColumn, distinct, median, narrow
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**16), 2**16))))
@@ -14,7 +14,7 @@ def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -
     with pytest.MonkeyPatch.context() as patch:  # blocks of four values, so that batches cross them
         patch.setattr(table, "BLOCK_BYTES", 16)
         patch.setattr(table, "MANY", 3)
-        grown = Column(np.int16)
+        grown = GrowingColumn(np.int16)
         for batch in batches:
             grown.append(np.array(batch, np.int64))
         assert len(grown) == sum(map(len, batches))

@@ -44,7 +44,7 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
-from pgle.trace.table import Kind, Trace
+from pgle.trace.table import ActivityKind, Trace
 from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
 
@@ -158,7 +158,7 @@ class Measured:
     def warnings(self) -> tuple[str, ...]:
         """Remarks on the costs, one line each."""
         lines = folded((found.program.key.name, line) for found in self.costs for line in found.warnings)
-        if bool((self.trace.kind == Kind.HOST).all()):
+        if bool((self.trace.kind == ActivityKind.HOST).all()):
             return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run", *lines)
         return lines
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pgle.costs.measure.naming import Filed, FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
 from pgle.costs.statistic import Statistic, by_group, heads, percentile_of_sorted
-from pgle.trace.table import Column, Device, Trace, usual_values
+from pgle.trace.table import Device, GrowingColumn, Trace, usual_values
 
 Codes = npt.NDArray[np.integer[Any]]
 
@@ -50,7 +50,9 @@ class Samples:
 def collect_samples(trace: Trace, module: int, naming: Naming, kept: npt.NDArray[np.bool_]) -> Samples:
     """The occurrences of one program in a trace."""
     most = int(np.count_nonzero(trace.module == module))
-    columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in (*5 * (np.int16,), np.int32))
+    columns: tuple[GrowingColumn[Any], ...] = tuple(
+        GrowingColumn(dtype, most) for dtype in (*5 * (np.int16,), np.int32)
+    )
     for rows in _chunks(trace, module):
         part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept), naming), naming)
         for column, values in zip(columns, part.columns, strict=True):

@@ -17,15 +17,15 @@ import numpy.typing as npt
 from pgle.trace.nsys.ranges import (
     NO_CALL,
     PREFIXES,
-    Launches,
     Lookup,
     Ranges,
     Reasons,
+    XlaLaunches,
     by_value,
     kernel_instruction,
 )
 from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Columns, Ints, Tables
-from pgle.trace.table import LIBRARIES, Column, Kind, Reason, Unresolved, distinct, narrow
+from pgle.trace.table import LIBRARIES, ActivityKind, GrowingColumn, LeftOutReason, Unresolved, distinct, narrow
 
 MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
 
@@ -42,7 +42,7 @@ class Graphs:
     """The graphs of an export."""
 
     present: bool  # False where nothing was ever launched as a graph
-    launches: Launches  # what the ranges stand for
+    launches: XlaLaunches  # what the ranges stand for
     instructions: tuple[str, ...]  # instruction names, longer than the ranges' where kernels had to name them
     traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
     named: int = 0  # activities that were named after their kernel
@@ -63,7 +63,7 @@ class Graphs:
 
         Returns:
             The instruction; what the activities of one launch of it share, besides the thunk; and the reason,
-            `Reason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
+            `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
         """
         launch, builder = np.full(len(thunk), -1, np.int32), np.full(len(thunk), -1, np.int32)
         for process, rows in by_value(pid):
@@ -72,7 +72,7 @@ class Graphs:
             if process in self._builders:
                 builder[rows] = self._builders[process](node[rows])
         self._shown[launch[launch >= 0]] = True
-        known = reason == Reason.NONE
+        known = reason == LeftOutReason.NONE
         instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
         in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
         built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
@@ -84,7 +84,7 @@ class Graphs:
         shared = np.where(rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
         instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
         lost = in_graph & ~rebuilt & ~named
-        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(Reason.GRAPH_NODE), reason)
+        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(LeftOutReason.GRAPH_NODE), reason)
 
     def _instruction_of(self, thunk: Codes) -> Codes:
         """The instruction of each thunk; meaningless if the row is not a thunk."""
@@ -94,7 +94,7 @@ class Graphs:
         """Graph launches that show no activity."""
         silent = int((~self._shown).sum())
         count, duration = self.traced
-        return Unresolved(Reason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
+        return Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
@@ -167,13 +167,13 @@ def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Int
             break
         at = np.where(clone, before, at)
     thunk, reason = ranges.owners(tid[at], start[at])
-    return Lookup(node, np.where(clone | (reason != Reason.NONE), np.int32(-1), thunk), -1)
+    return Lookup(node, np.where(clone | (reason != LeftOutReason.NONE), np.int32(-1), thunk), -1)
 
 
 ACTIVITIES = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": Kind.KERNEL,
-    "CUPTI_ACTIVITY_KIND_MEMCPY": Kind.MEMCPY,
-    "CUPTI_ACTIVITY_KIND_MEMSET": Kind.MEMSET,
+    "CUPTI_ACTIVITY_KIND_KERNEL": ActivityKind.KERNEL,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ActivityKind.MEMCPY,
+    "CUPTI_ACTIVITY_KIND_MEMSET": ActivityKind.MEMSET,
 }
 """The tables of GPU work; a copy or a memset belongs to its thunk like a kernel."""
 
@@ -200,12 +200,12 @@ class Calls:
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
     """Read the API calls, and find the thunk that was open on the thread of each."""
-    found: dict[int, tuple[Column[np.int32], Column[np.int32]]] = {}
+    found: dict[int, tuple[GrowingColumn[np.int32], GrowingColumn[np.int32]]] = {}
     for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
         step(len(start))
         began_in = ranges.open_at(tid, start)
         for pid, rows in by_value(tid & PROCESS):
-            ids, numbers = found.setdefault(pid, (Column(np.int32), Column(np.int32)))
+            ids, numbers = found.setdefault(pid, (GrowingColumn(np.int32), GrowingColumn(np.int32)))
             ids.append(correlation[rows])
             numbers.append(began_in[rows])
     unknown = len(ranges.thunk) + NO_CALL
@@ -219,7 +219,7 @@ def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> C
 class KernelNames:
     """Which kernels of libraries ran for which instruction; false where the export names none."""
 
-    def __init__(self, tables: Tables, launches: Launches) -> None:
+    def __init__(self, tables: Tables, launches: XlaLaunches) -> None:
         self._launches = launches
         self._seen: set[int] = set()
         found: dict[int, str] = {}
@@ -265,21 +265,23 @@ class Activities:
     """GPU activities of instructions as columns, and what was left out."""
 
     # start, duration: ns
-    start: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
-    duration: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
-    kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))  # `Kind`
-    device: Column[np.int16] = field(default_factory=lambda: Column(np.int16))  # index into `devices`
-    stream: Column[np.int16] = field(default_factory=lambda: Column(np.int16))  # as recorded
-    thunk: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # the thunk that launched it
+    start: GrowingColumn[np.int64] = field(default_factory=lambda: GrowingColumn(np.int64))
+    duration: GrowingColumn[np.int64] = field(default_factory=lambda: GrowingColumn(np.int64))
+    kind: GrowingColumn[np.uint8] = field(default_factory=lambda: GrowingColumn(np.uint8))  # `ActivityKind`
+    device: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # index into `devices`
+    stream: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # as recorded
+    thunk: GrowingColumn[np.int32] = field(
+        default_factory=lambda: GrowingColumn(np.int32)
+    )  # the thunk that launched it
     # with graphs only: what the activities of one instruction share, besides the thunk
-    shared: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    shared: GrowingColumn[np.int32] = field(default_factory=lambda: GrowingColumn(np.int32))
     # with graphs only: index into the instructions; else it is the thunk's
-    instruction: Column[np.int16] = field(default_factory=lambda: Column(np.int16))
+    instruction: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))
     devices: dict[tuple[int, int], int] = field(default_factory=dict)  # pairs (globalPid, ordinal), numbered
-    left_out: dict[Reason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
+    left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
     seen: int = 0  # activities read
 
-    def add(self, calls: Calls, graphs: Graphs, kind: Kind, batch: Columns, named: KernelNames | None) -> None:
+    def add(self, calls: Calls, graphs: Graphs, kind: ActivityKind, batch: Columns, named: KernelNames | None) -> None:
         """Match one batch and append the activities that belong to an instruction.
 
         Args:
@@ -296,13 +298,13 @@ class Activities:
         thunk, reason = calls.owners(pid, correlation)
         duration = end - start
         bad = (duration < 0) | (duration > MAX_DURATION_NS) | (start > MAX_TIME_NS) | (start < -MAX_TIME_NS)
-        reason[bad] = Reason.BAD_TIME
+        reason[bad] = LeftOutReason.BAD_TIME
         columns: dict[str, npt.NDArray[np.integer]] = {"start": start, "duration": duration, "stream": stream}
         if graphs.present:
             instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:8])
             columns |= {"instruction": instruction, "shared": shared}
         columns["thunk"] = thunk
-        good = reason == Reason.NONE
+        good = reason == LeftOutReason.NONE
         if named is not None:
             named.add(batch[-1], thunk, columns.get("instruction"), good)
         if not good.all():
@@ -315,9 +317,9 @@ class Activities:
 
     def _leave_out(self, reasons: Reasons, duration: Ints) -> None:
         for code, rows in by_value(reasons.astype(np.int64)):
-            entry = self.left_out.setdefault(Reason(code), [0, 0])
+            entry = self.left_out.setdefault(LeftOutReason(code), [0, 0])
             entry[0] += len(reasons[rows])
-            entry[1] += int(duration[rows].sum()) if code != Reason.BAD_TIME else 0
+            entry[1] += int(duration[rows].sum()) if code != LeftOutReason.BAD_TIME else 0
 
     def _devices(self, pid: Ints, ordinal: Ints) -> Codes:
         """The number of each activity's device, new ones numbered as they come."""
@@ -343,7 +345,7 @@ def read_activities(
     if graphs.present:
         wanted += ["graphNodeId", "shortName"]
     for table, kind in ACTIVITIES.items():
-        named = names if kind is Kind.KERNEL and names else None
+        named = names if kind is ActivityKind.KERNEL and names else None
         for batch in tables.integers(table, wanted if graphs.present or named is None else [*wanted, "shortName"]):
             step(len(batch[0]))
             found.add(calls, graphs, kind, batch, named)
@@ -361,7 +363,7 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
     return ordered
 
 
-def number_executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
+def number_executions(device: Codes, module_range: Codes, launches: XlaLaunches) -> Codes:
     """Running number of each row's module range within its module and device, by start."""
     count = len(launches.module_start)
     size = (int(device.max()) + 1) * count

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.trace.intervals import union
 from pgle.trace.nsys.tables import NULL, PROCESS, Codes, Ints, Tables
-from pgle.trace.table import Column, ModuleKey, Reason, narrow
+from pgle.trace.table import GrowingColumn, LeftOutReason, ModuleKey, narrow
 
 
 def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]:
@@ -133,7 +133,7 @@ def _last_field(text: str, key: str) -> str | None:
 
 
 Rows = npt.NDArray[np.intp]
-Reasons = npt.NDArray[np.uint8]  # values of `Reason`
+Reasons = npt.NDArray[np.uint8]  # values of `LeftOutReason`
 PUSH_POP = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
 NO_RANGE, NO_CALL = -2, -1  # rows of `Ranges.thunk`: outside of ranges, and launched by no call that was recorded
 BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
@@ -141,7 +141,7 @@ MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
 
 @dataclass(frozen=True, eq=False)
-class Launches:
+class XlaLaunches:
     """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
     instruction: Codes  # int[t], index into `instructions`; -1 for a thunk that names none
@@ -167,8 +167,8 @@ class Ranges:
     # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range; two more rows
     # stand for `NO_RANGE` and `NO_CALL`
     thunk: Codes
-    reason: Reasons  # uint8[n + 2], why none does; where it is not `Reason.NONE`, `thunk` means nothing
-    launches: Launches  # what the thunks and modules are
+    reason: Reasons  # uint8[n + 2], why none does; where it is not `LeftOutReason.NONE`, `thunk` means nothing
+    launches: XlaLaunches  # what the thunks and modules are
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
         """The thunk open on each thread at each moment, and the reason if absent."""
@@ -236,8 +236,8 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     """
     labels = _Labels()
     threads: dict[int, int] = {}
-    starts, ends = Column(np.int64), Column(np.int64)
-    codes, texts = Column(np.int16), Column(np.int16)
+    starts, ends = GrowingColumn(np.int64), GrowingColumn(np.int64)
+    codes, texts = GrowingColumn(np.int16), GrowingColumn(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, np.iinfo(np.int64).max, end)
         # an empty range holds no call, and would break the count of open ranges
@@ -322,20 +322,20 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
                 own = column[inner]
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
-    launches = Launches(
+    launches = XlaLaunches(
         value[is_thunk], module[is_thunk], value[is_module], start[is_module],
         tuple(labels.modules), tuple(labels.instructions),
         compiling_at,
     )  # fmt: skip
     del value, module, kind, is_thunk, is_module
-    reason = np.full(len(start) + 2, Reason.NONE, np.uint8)
+    reason = np.full(len(start) + 2, LeftOutReason.NONE, np.uint8)
     inside = reason[:-2]
     if len(launches.instruction):
-        inside[launches.module_range[thunk] < 0] = Reason.NO_MODULE
-        inside[launches.instruction[thunk] < 0] = Reason.NO_THUNK
-    inside[thunk < 0] = Reason.NO_THUNK
-    inside[compiling] = Reason.AUTOTUNER
-    reason[NO_RANGE], reason[NO_CALL] = Reason.NO_RANGE, Reason.NO_API_ROW
+        inside[launches.module_range[thunk] < 0] = LeftOutReason.NO_MODULE
+        inside[launches.instruction[thunk] < 0] = LeftOutReason.NO_THUNK
+    inside[thunk < 0] = LeftOutReason.NO_THUNK
+    inside[compiling] = LeftOutReason.AUTOTUNER
+    reason[NO_RANGE], reason[NO_CALL] = LeftOutReason.NO_RANGE, LeftOutReason.NO_API_ROW
     return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, 2 * [np.int16(-1)]), reason, launches)
 
 

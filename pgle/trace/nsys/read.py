@@ -14,7 +14,7 @@ What an export holds of one kernel, and how it is followed from top to bottom:
             start, end, correlationId 4711                   is of fusion.5, in that execution of jit_step
 
 Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top is left out with
-the `Reason` of where it broke off. Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
+the `LeftOutReason` of where it broke off. Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
 
 Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags of XLA is kept.
 """
@@ -44,9 +44,9 @@ from pgle.trace.nsys.activities import (
     read_calls,
     read_graphs,
 )
-from pgle.trace.nsys.ranges import Launches, read_ranges
+from pgle.trace.nsys.ranges import XlaLaunches, read_ranges
 from pgle.trace.nsys.tables import API, Tables
-from pgle.trace.table import SIMULATED, Device, Reason, Recording, Source, Trace, Unresolved, narrow
+from pgle.trace.table import SIMULATED, Device, LeftOutReason, Recording, Source, Trace, Unresolved, narrow
 
 NEEDED = {
     "StringIds": ("id", "value"),
@@ -59,7 +59,10 @@ NEEDED = {
 KNOWN_SCHEMA = 3
 """Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""
 
-IN_GRAPHS = {Reason.GRAPH_LAUNCH.word, Reason.GRAPH_NODE.word}  # why activities are left out that CUDA graphs hide
+IN_GRAPHS = {
+    LeftOutReason.GRAPH_LAUNCH.word,
+    LeftOutReason.GRAPH_NODE.word,
+}  # why activities are left out that CUDA graphs hide
 
 
 def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = None) -> Trace:
@@ -112,7 +115,7 @@ def _check(tables: Tables) -> None:
         raise UserError("no NVTX ranges, so kernels have no names", where=tables.path, remedy=again)
 
 
-def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities) -> Trace:
+def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activities) -> Trace:
     """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
     hidden = graphs.hidden()
     unresolved = found.unresolved() if hidden is None else (*found.unresolved(), hidden)
@@ -180,7 +183,7 @@ def _warnings(
     ]
     if graphs.named:
         lines.append(f"{name}: {graphs.named:,} activities of CUDA graphs were named after their kernels")
-    lost = found.left_out.get(Reason.NO_API_ROW, [0, 0])[0]
+    lost = found.left_out.get(LeftOutReason.NO_API_ROW, [0, 0])[0]
     if lost * 2 > found.seen:
         lines.append(f"{name}: {lost:,} of {found.seen:,} GPU activities were launched before the capture began")
     schema = exported.get("EXPORT_SCHEMA_VERSION", "")

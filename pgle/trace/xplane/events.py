@@ -123,7 +123,7 @@ def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints
     return starts, ends, others
 
 
-class Block:
+class ByteBlock:
     """A stretch of bytes in which many positions are read at once.
 
     Args:
@@ -209,7 +209,7 @@ class Cursors:
         end: int64[m], where the field ends.
     """
 
-    def __init__(self, block: Block, start: Ints, end: Ints) -> None:
+    def __init__(self, block: ByteBlock, start: Ints, end: Ints) -> None:
         self._block = block
         self._position = start
         self._limit = end
@@ -316,7 +316,7 @@ def read_events(
 
 def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints) -> Events:
     base = int(start[0])
-    block = Block(memoryview(data)[base : int(end[-1])])
+    block = ByteBlock(memoryview(data)[base : int(end[-1])])
     count = len(start)
     numbers = np.zeros((4, count), np.int64)
     form = np.zeros((len(wanted), count), np.uint8)
@@ -344,7 +344,7 @@ def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: I
 
 
 def _stats(
-    block: Block, which: Ints, start: Ints, end: Ints, slots: Ints
+    block: ByteBlock, which: Ints, start: Ints, end: Ints, slots: Ints
 ) -> tuple[Ints, Ints, npt.NDArray[np.uint8], Ints, Ints]:
     """The wanted ones of one XStat per event: slots, events, forms, values, ends of values."""
     cursors = Cursors(block, start, end)
@@ -352,7 +352,7 @@ def _stats(
         none = np.empty(0, np.int64)
         return none, none, np.empty(0, np.uint8), none, none
     if len(cursors.which) != len(start) or not (cursors.number == _METADATA_ID).all():
-        return _stats_in_any_order(block, which, start, end, slots)
+        raise DamagedError("a stat that does not begin with its name")
     slot = slots[np.minimum(cursors.value, len(slots) - 1).clip(0)]
     keep = np.flatnonzero(slot >= 0)
     slot, which = slot[keep], which[keep]
@@ -362,25 +362,6 @@ def _stats(
         forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
         values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
     return slot, which, forms, values, ends
-
-
-def _stats_in_any_order(
-    block: Block, which: Ints, start: Ints, end: Ints, slots: Ints
-) -> tuple[Ints, Ints, npt.NDArray[np.uint8], Ints, Ints]:
-    """The result of `_stats`, for writers that do not begin with the metadata id."""
-    count = len(start)
-    identity = np.zeros(count, np.int64)
-    forms, values, ends = np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    cursors = Cursors(block, start, end)
-    while cursors.step():
-        is_id = cursors.number == _METADATA_ID
-        identity[cursors.which[is_id]] = cursors.value[is_id]
-        rest = cursors.which[~is_id]
-        forms[rest] = _FORM[np.minimum(cursors.number[~is_id], 8), cursors.kind[~is_id]]
-        values[rest], ends[rest] = cursors.value[~is_id], cursors.end[~is_id]
-    slot = slots[np.minimum(identity, len(slots) - 1).clip(0)]
-    keep = slot >= 0
-    return slot[keep], which[keep], forms[keep], values[keep], ends[keep]
 
 
 def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints]:
@@ -394,7 +375,7 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     for first in range(0, len(starts), BLOCK_EVENTS):
         begin, stop = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
         base = int(begin[0])
-        cursors = Cursors(Block(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base)
+        cursors = Cursors(ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base)
         while cursors.step():
             is_id = cursors.number == _METADATA_ID
             keys[first + cursors.which[is_id]] = cursors.value[is_id]

@@ -31,7 +31,7 @@ _MAX_DEPTH = 64  # bound on nested annotations, which are a handful: a cycle in 
 
 
 @dataclass(frozen=True)
-class Launches:
+class LaunchRows:
     """The rows that executions are found from, n rows ordered by (device, start)."""
 
     # device, module, instruction: int32[n] codes
@@ -71,7 +71,7 @@ class Scopes:
 
 
 def number_launches(
-    rows: Launches, instructions: Sequence[str], hlo: Mapping[int, bytes]
+    rows: LaunchRows, instructions: Sequence[str], hlo: Mapping[int, bytes]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Execution and launch numbers, int32[n] each, as `Trace` defines them.
 
@@ -137,7 +137,7 @@ def _rank_by_time(device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], 
     return np.repeat(rank[inverse.ravel()], sizes)
 
 
-def _launch_starts(rows: Launches, part: Ints) -> npt.NDArray[np.bool_]:
+def _launch_starts(rows: LaunchRows, part: Ints) -> npt.NDArray[np.bool_]:
     """Where a launch begins among the activities of one module on one device, in launch order."""
     instruction, kernel, scope = rows.instruction[part], rows.kernel[part], rows.scope[part]
     starts = np.ones(len(part), bool)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,25 +30,6 @@ ENVIRONMENT_PLANE = "Task Environment"
 PROFILE_START = "profile_start_time"
 """The stat with the wall clock, in ns since 1970, that the times of all lines count from (`SetSessionTimestamps` in
 `xla/tsl/profiler/utils/timestamp_utils.cc`)."""
-
-DERIVED_LINES = frozenset(
-    (
-        "Async XLA Ops",
-        "XLA Modules",
-        "XLA Ops",
-        "XLA TraceMe",
-        "Steps",
-        "Source code",
-        "Source",
-        "Kernel Launch",
-        "Framework Ops",
-        "Framework Name Scope",
-        "TensorFlow Ops",
-        "TensorFlow Name Scope",
-        "CUPTI overhead",
-    )
-)
-"""Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
 
 _SPACE_FIELDS = {1: "planes", 2: "errors", 3: "warnings", 4: "hostnames"}
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
@@ -195,19 +176,13 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
     return found
 
 
+T = TypeVar("T")
 MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
-_Key = TypeVar("_Key")
 
 
-@dataclass
-class Codes(Generic[_Key]):
-    """Keys by running number, in order of appearance."""
-
-    of: dict[_Key, int] = field(default_factory=dict)
-
-    def code(self, key: _Key) -> int:
-        """The number of `key`, a new one where it is new."""
-        return self.of.setdefault(key, len(self.of))
+def code_of(codes: dict[T, int], key: T) -> int:
+    """The running number of a key, a new one where it is new."""
+    return codes.setdefault(key, len(codes))
 
 
 @dataclass
@@ -215,7 +190,7 @@ class Strings:
     """String stats of one plane as codes: references are looked up once each."""
 
     plane: Plane
-    codes: Codes[str]
+    codes: dict[str, int]
     table: npt.NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -234,12 +209,12 @@ class Strings:
         if (found == -2).any():
             for reference in distinct(references[found == -2]).tolist():
                 name = self.plane.rest.stat_metadata[reference].name if reference < len(self.table) - 1 else ""
-                self.table[reference] = self.codes.code(name) if name else -1
+                self.table[reference] = code_of(self.codes, name) if name else -1
             found = self.table[references]
         if everywhere:
             return found
         out[is_reference] = found
         for i in np.flatnonzero(stat.form == TEXT).tolist():
             text = data[int(stat.value[i]) : int(stat.end[i])].decode(errors="replace")
-            out[i] = self.codes.code(text) if text else -1
+            out[i] = code_of(self.codes, text) if text else -1
         return out

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.table import LIBRARIES, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved, distinct
+from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved, distinct
 from pgle.trace.xplane.events import (
     ABSENT,
     INTEGER,
@@ -46,18 +46,17 @@ from pgle.trace.xplane.events import (
     repeated,
     signed,
 )
-from pgle.trace.xplane.executions import Launches, Scopes, number_launches
+from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
-    DERIVED_LINES,
     GPU_PREFIX,
     HOST_PLANE,
     METADATA_PLANE,
     SCOPE_PLANE,
-    Codes,
     NotXplaneError,
     Plane,
     Space,
     Strings,
+    code_of,
     embedded_hlo,
     may_begin,
     profile_start_ns,
@@ -99,7 +98,7 @@ _TYPES = dict.fromkeys(_COLUMNS[:5], np.int64) | dict.fromkeys(_COLUMNS[5:10], n
 
 
 @dataclass(frozen=True)
-class Place:
+class LinePlace:
     """Where the events of one line belong."""
 
     device: Device
@@ -110,16 +109,16 @@ class Place:
 
 
 @dataclass
-class Gathered:
+class GatheredEvents:
     """Columns of all activities read so far, and what was left out."""
 
     # columns by name, in blocks
     parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
     # instructions, modules, devices: codes; a module's key is (name, program id)
-    instructions: Codes[str] = field(default_factory=Codes)
-    names: Codes[str] = field(default_factory=Codes)
-    modules: Codes[tuple[int, int | None]] = field(default_factory=Codes)
-    devices: Codes[Device] = field(default_factory=Codes)
+    instructions: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    modules: dict[tuple[int, int | None], int] = field(default_factory=dict)
+    devices: dict[Device, int] = field(default_factory=dict)
     left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # (count, nanoseconds) by reason
     # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
@@ -135,7 +134,7 @@ class Gathered:
             count, total = self.left_out.get(reason, (0, 0))
             self.left_out[reason] = (count + len(durations_ns), total + int(durations_ns.sum()))
 
-    def add_gpu(self, events: Events, data: bytes, strings: tuple[Strings, Strings], where: Place) -> None:
+    def add_gpu(self, events: Events, data: bytes, strings: tuple[Strings, Strings], where: LinePlace) -> None:
         """Take one block of a stream's events."""
         activity = np.ones(len(events), bool)
         for name in _NOT_ACTIVITIES:
@@ -150,8 +149,8 @@ class Gathered:
         self.leave_out("no-range", duration[activity & (instruction < 0) & (module < 0)])
         self.leave_out("no-module", duration[activity & (instruction >= 0) & (module < 0)])
         kind = np.zeros(len(events), np.uint8)
-        kind[events.stats["memcpy_details"].form != ABSENT] = Kind.MEMCPY
-        kind[events.stats["memset_details"].form != ABSENT] = Kind.MEMSET
+        kind[events.stats["memcpy_details"].form != ABSENT] = ActivityKind.MEMCPY
+        kind[events.stats["memset_details"].form != ABSENT] = ActivityKind.MEMSET
         keep = activity & (instruction >= 0) & (module >= 0)
         scope = integers(events.stats["scope_range_id"], 0)
         if not keep.any():
@@ -171,7 +170,7 @@ class Gathered:
             module=codes,
             instruction=instruction,
             kernel=events.metadata,
-            device=np.full(len(events), self.devices.code(where.device)),
+            device=np.full(len(events), code_of(self.devices, where.device)),
             stream=np.full(len(events), where.stream),
             kind=kind,
         )
@@ -183,7 +182,10 @@ class Gathered:
         new[1:] = (np.diff(name) != 0) | (np.diff(number) != 0) | (np.diff(given) != 0)
         heads = np.flatnonzero(new)
         triples = zip(name[heads].tolist(), number[heads].tolist(), given[heads].tolist(), strict=True)
-        codes = [-1 if code < 0 else self.modules.code((code, key if known else None)) for code, key, known in triples]
+        codes = [
+            -1 if code < 0 else code_of(self.modules, (code, program if known else None))
+            for code, program, known in triples
+        ]
         return np.repeat(np.array(codes, np.int64), np.diff(np.append(heads, len(name))))
 
     def append(self, keep: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> None:
@@ -194,7 +196,7 @@ class Gathered:
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Names of libraries' kernels by module and instruction."""
-        modules, instructions = self.module_keys(), tuple(self.instructions.of)
+        modules, instructions = self.module_keys(), tuple(self.instructions)
         found: dict[tuple[str, str], set[str]] = {}
         for module, instruction, name in self.kernels:
             found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
@@ -202,14 +204,14 @@ class Gathered:
 
     def module_keys(self) -> tuple[ModuleKey, ...]:
         """The executables, by code."""
-        names = list(self.names.of)
-        return tuple(ModuleKey(names[code], program) for code, program in self.modules.of)
+        names = list(self.names)
+        return tuple(ModuleKey(names[code], program) for code, program in self.modules)
 
 
 _POSITIVE = (1 << 62) - 1
 
 
-def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered) -> None:
+def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredEvents) -> None:
     """Take the thunks of ``/host:CPU``; the line's running number is the stream."""
     if "hlo_op" not in plane.stat_ids:
         return
@@ -226,15 +228,20 @@ def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered)
             ordinal = thunks["device"]
             for number in distinct(ordinal[keep]).tolist():
                 thunks["device"] = np.where(
-                    ordinal == number, gathered.devices.code(Device(process, number)), thunks["device"]
+                    ordinal == number, code_of(gathered.devices, Device(process, number)), thunks["device"]
                 )
             nothing = np.zeros(len(keep), np.int64)
-            where = {"correlation": nothing, "scope": nothing, "stream": nothing + stream, "kind": nothing + Kind.HOST}
+            where = {
+                "correlation": nothing,
+                "scope": nothing,
+                "stream": nothing + stream,
+                "kind": nothing + ActivityKind.HOST,
+            }
             gathered.append(keep, **thunks, **where)
 
 
 def _thunks(
-    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: Gathered, origin_ns: int
+    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: GatheredEvents, origin_ns: int
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is an ordinal."""
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
@@ -316,7 +323,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     Raises:
         UserError: a file is missing, damaged or no xplane, or no file holds work that is tied to HLO instructions.
     """
-    gathered = Gathered()
+    gathered = GatheredEvents()
     hlo: dict[ModuleKey, bytes] = {}
     messages: list[str] = []
     seen_planes: list[str] = []
@@ -376,7 +383,7 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
     return label
 
 
-def _add_space(space: Space, data: bytes, process: str, gathered: Gathered) -> Iterator[float]:
+def _add_space(space: Space, data: bytes, process: str, gathered: GatheredEvents) -> Iterator[float]:
     """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
     before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
@@ -391,19 +398,17 @@ def _add_space(space: Space, data: bytes, process: str, gathered: Gathered) -> I
     yield 1.0
 
 
-def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: Gathered) -> None:
+def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: GatheredEvents) -> None:
     ordinal = plane.name.removeprefix(GPU_PREFIX)
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     ids = plane.stat_ids
     named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
     libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
-    lines = [_Line(data, *span) for span in plane.lines]
-    streams = [line for line in lines if line.name.startswith("Stream #")]
-    for line in streams or [line for line in lines if line.name not in DERIVED_LINES]:
-        if len(line.starts) == 0:
+    for line in (_Line(data, *span) for span in plane.lines):
+        if not line.name.startswith("Stream #"):  # others repeat or summarise what these hold
             continue
         device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
-        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, scopes, libraries)
+        place = LinePlace(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, scopes, libraries)
         for events in read_events(data, line.starts, line.ends, WANTED, ids):
             gathered.add_gpu(events, data, strings, place)
 
@@ -433,7 +438,7 @@ def _scopes(space: Space, data: bytes) -> Scopes:
     return Scopes(child, parent)
 
 
-def _nothing_found(paths: Sequence[AnyPath], gathered: Gathered, planes: Sequence[str]) -> UserError:
+def _nothing_found(paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Sequence[str]) -> UserError:
     where = ", ".join(str(path) for path in paths[:3])
     remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
     if gathered.left_out:
@@ -471,14 +476,14 @@ def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt
 
 
 def _table(
-    gathered: Gathered,
+    gathered: GatheredEvents,
     hlo: dict[ModuleKey, bytes],
     paths: Sequence[AnyPath],
     warnings: tuple[str, ...],
     recordings: Mapping[str, Recording],
 ) -> Trace:
     """Columns → Trace, ordered by (device, start)."""
-    found = tuple(gathered.devices.of)
+    found = tuple(gathered.devices)
     devices = tuple(sorted(found))
     device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
     start = gathered.column("start_ns")
@@ -489,9 +494,9 @@ def _table(
         return gathered.column(name)[order]
 
     module, modules = _used(column("module"), gathered.module_keys())
-    instruction, instructions = _used(column("instruction"), tuple(gathered.instructions.of))
+    instruction, instructions = _used(column("instruction"), tuple(gathered.instructions))
     start, device = start[order], device[order]
-    rows = Launches(
+    rows = LaunchRows(
         device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
     )
     by_code = {code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None}

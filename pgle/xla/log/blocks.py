@@ -7,24 +7,23 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pgle.xla.log.events import Event, Kind, is_clone, is_sub_module
+from pgle.xla.log.events import Event, LineKind, is_clone, is_sub_module
 
 MAX_NAMES = 2000  # missing names kept per module; more are counted only
-MAX_THREADS = 4096
 
 _END = re.compile(r"(.+)-(start|done)(?:\.\d+)*")
 _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
 
 
 @dataclass(slots=True)
-class Block:
+class SchedulingBlock:
     """What the log says about the scheduling of one module."""
 
     thread: str  # that schedules it; empty where the log does not say
     order: int  # number of the block in the rank's log
     module: str = ""  # its name; empty where no line names it
     fingerprint: str = ""  # where a line gives it
-    lines: dict[Kind, Event] = field(default_factory=dict)  # the first line of each kind
+    lines: dict[LineKind, Event] = field(default_factory=dict)  # the first line of each kind
     found: int | None = None  # instructions with a cost; None where no line counts them
     missing: int | None = None  # instructions without; None where no line counts them
     missing_names: list[str] = field(default_factory=list)  # at most `MAX_NAMES` of them
@@ -47,23 +46,23 @@ class Block:
     @property
     def took_profile(self) -> bool:
         """Whether the scheduler got its costs from the profile."""
-        return bool(self.lines.keys() & {Kind.FOUND_PROFILE, Kind.FOUND, Kind.MISSING})
+        return bool(self.lines.keys() & {LineKind.FOUND_PROFILE, LineKind.FOUND, LineKind.MISSING})
 
     @property
     def lacked_profile(self) -> bool:
         """Whether a line says that the module was, or would have been, scheduled without the profile."""
-        without = {Kind.NO_SUCH_FILE, Kind.UNREADABLE, Kind.OTHER_ESTIMATOR, Kind.LHS_RAN}
+        without = {LineKind.NO_SUCH_FILE, LineKind.UNREADABLE, LineKind.OTHER_ESTIMATOR, LineKind.LHS_RAN}
         return not self.took_profile and bool(self.lines.keys() & without)
 
     @property
     def is_past_lookup(self) -> bool:
         """Whether XLA has printed all that it prints between the lookup of the profile and the schedule."""
-        return self.closed or Kind.LHS_RAN in self.lines
+        return self.closed or LineKind.LHS_RAN in self.lines
 
     @property
     def profile(self) -> str:
         """The profile that was read; empty where none was."""
-        return self.lines[Kind.READ].subject if Kind.READ in self.lines else ""
+        return self.lines[LineKind.READ].subject if LineKind.READ in self.lines else ""
 
     @property
     def profile_is_its_own(self) -> bool:
@@ -73,7 +72,7 @@ class Block:
     @property
     def fingerprint_sought(self) -> str:
         """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
-        line = self.lines.get(Kind.NO_SUCH_FILE)
+        line = self.lines.get(LineKind.NO_SUCH_FILE)
         found = _FINGERPRINT_FILE.search(line.subject) if line else None
         return found[1] if found else ""
 
@@ -96,9 +95,19 @@ class Block:
 
         Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
         """
-        memory = (self.lines[Kind.LHS_RAN].count or 0 if Kind.LHS_RAN in self.lines else 0) // (1 if self.module else 2)
+        memory = (self.lines[LineKind.LHS_RAN].count or 0) if LineKind.LHS_RAN in self.lines else 0
         seconds = 0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
-        return memory, (self.found or 0) + (self.missing or 0), seconds
+        return memory // (1 if self.module else 2), (self.found or 0) + (self.missing or 0), seconds
+
+    def note_time(self, event: Event) -> None:
+        """Note when the last line that belongs to the module was logged."""
+        self.ended = event.seconds if event.seconds is not None else self.ended
+
+    def close(self, event: Event) -> None:
+        """End the block: the line is not about its module any more."""
+        if not self.closed:
+            self.closed = True
+            self.note_time(event)
 
 
 @dataclass
@@ -106,13 +115,15 @@ class RankLog:
     """What one rank says; a log without labels is of one rank."""
 
     # the last block by thread, module, and whether it lacked the profile; of unnamed ones the weightiest
-    last: dict[tuple[str, str, bool], Block] = field(default_factory=dict)
+    last: dict[tuple[str, str, bool], SchedulingBlock] = field(default_factory=dict)
     times: Counter[str] = field(default_factory=Counter)  # how many blocks there were per module
     # names of the modules that kernel autotuner and fusions made, and of clones; they have no blocks
     sub_modules: set[str] = field(default_factory=set)
     reads: Counter[str] = field(default_factory=Counter)  # for how many modules each profile was parsed
     cache_hits: dict[str, Event] = field(default_factory=dict)  # modules that JAX loaded from its cache, with the line
-    lines: dict[Kind, Event] = field(default_factory=dict)  # the first line of each kind that is not about one module
+    lines: dict[LineKind, Event] = field(
+        default_factory=dict
+    )  # the first line of each kind that is not about one module
     is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
 
 
@@ -144,17 +155,19 @@ def collect(events: Iterable[Event]) -> Log:
 def _lists_missing(event: Event) -> bool:
     """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1 or newer."""
     return (
-        (event.kind is Kind.FOUND_PROFILE and bool(event.module))
-        or event.kind in (Kind.FOUND, Kind.MISSING, Kind.LHS_OFF_NOTICE)
-        or (event.kind is Kind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
-        or (event.kind is Kind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
+        (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
+        or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
+        or (event.kind is LineKind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
+        or (event.kind is LineKind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
     )
 
 
 _OF_A_RANK = frozenset(
-    {Kind.INFO, Kind.COMPILING, Kind.COMPILED, Kind.ON_CPU, Kind.EMPTY_TRACE, Kind.FLAG_REFUSED, Kind.DISCARDED,
-     Kind.LHS_OFF_NOTICE}
-)  # fmt: skip
+    map(
+        LineKind,
+        ("info", "compiling", "compiled", "on-cpu", "empty-trace", "flag-refused", "discarded", "lhs-off-notice"),
+    )
+)
 """Kinds of lines that are about no module, or do not say which."""
 
 
@@ -163,28 +176,29 @@ class _Gatherer:
 
     def __init__(self) -> None:
         self.result = RankLog()
-        self.current: dict[str, Block] = {}  # by thread
-        self.latest: Block | None = None
-        self.unnamed: list[Block] = []  # since JAX last named a module
+        self.current: dict[str, SchedulingBlock] = {}  # by thread
+        self.latest: SchedulingBlock | None = None
+        self.unnamed: list[SchedulingBlock] = []  # since JAX last named a module
         self.one_thread = False
         self.count = 0
         self.syntax: Event | None = None
 
     def take(self, event: Event) -> None:
         """Note an event: with the module that it is about, or with the rank."""
-        if event.kind is Kind.SYNTAX:
+        if event.kind is LineKind.SYNTAX:
             self.syntax = event
-        elif event.kind is Kind.CACHE_HIT:
+        elif event.kind is LineKind.CACHE_HIT:
             self.result.cache_hits.setdefault(event.module, event)
         elif event.kind not in _OF_A_RANK:
             self._scheduling(event)
         else:
             self.result.lines.setdefault(event.kind, event)
-            if event.kind is Kind.COMPILING:
-                self._close(self.current.get(self._thread(event)), event)
-            elif event.kind is Kind.COMPILED:
+            if event.kind is LineKind.COMPILING:
+                if block := self.current.get(self._thread(event)):
+                    block.close(event)
+            elif event.kind is LineKind.COMPILED:
                 self._compiled(event)
-            elif event.kind is Kind.DISCARDED and self.latest is not None and not self.latest.closed:
+            elif event.kind is LineKind.DISCARDED and self.latest is not None and not self.latest.closed:
                 self.latest.lines[event.kind] = event  # Python's line, without a prefix: ends what logged last
 
     def finish(self) -> RankLog:
@@ -198,20 +212,20 @@ class _Gatherer:
         block = self._block(event)
         block.lines.setdefault(event.kind, event)
         block.module = event.module or block.module
-        block.ended = event.seconds if event.seconds is not None else block.ended
+        block.note_time(event)
         match event.kind:
-            case Kind.FINGERPRINT:
+            case LineKind.FINGERPRINT:
                 block.fingerprint = event.subject
-            case Kind.UNREADABLE if self.syntax is not None:
-                block.lines.setdefault(Kind.SYNTAX, self.syntax)
+            case LineKind.UNREADABLE if self.syntax is not None:
+                block.lines.setdefault(LineKind.SYNTAX, self.syntax)
                 self.syntax = None
-            case Kind.FOUND:
+            case LineKind.FOUND:
                 block.found = event.count
-            case Kind.MISSING:
+            case LineKind.MISSING:
                 block.missing = event.count
-            case Kind.MISSING_NAME:
+            case LineKind.MISSING_NAME:
                 block.miss(event.subject)
-            case Kind.COST_FOUND:
+            case LineKind.COST_FOUND:
                 block.costs_found += 1
 
     def _thread(self, event: Event) -> str:
@@ -222,23 +236,21 @@ class _Gatherer:
                 self.current = {"": self.latest}
         return "" if self.one_thread else event.thread
 
-    def _block(self, event: Event) -> Block:
+    def _block(self, event: Event) -> SchedulingBlock:
         """The block of the event's thread, a new one where the event begins the next module."""
         thread = self._thread(event)
         block = self.current.get(thread)
         if block is not None and not block.closed and not _begins_next(event, block):
             return block
         if block is not None:
-            self._close(block, event)
+            block.close(event)
             self._store(block)
-        elif len(self.current) >= MAX_THREADS:
-            self._store(self.current.pop(next(iter(self.current))))
         self.count += 1
-        block = self.current[thread] = self.latest = Block(thread, self.count, began=event.seconds)
+        block = self.current[thread] = self.latest = SchedulingBlock(thread, self.count, began=event.seconds)
         self.unnamed = [*self.unnamed[-1:], block]
         return block
 
-    def _store(self, block: Block) -> None:
+    def _store(self, block: SchedulingBlock) -> None:
         if block.profile:
             self.result.reads[block.profile] += 1
         if is_sub_module(block.module) or is_clone(block.module):
@@ -256,31 +268,26 @@ class _Gatherer:
         if len(nameless) == 1:
             nameless[0].module = event.module
         for block in self.unnamed:
-            self._close(block, event)
+            block.close(event)
         self.unnamed = []
 
-    def _close(self, block: Block | None, event: Event) -> None:
-        if block is not None and not block.closed:
-            block.closed = True
-            block.ended = event.seconds if event.seconds is not None else block.ended
 
-
-def _begins_next(event: Event, block: Block) -> bool:
+def _begins_next(event: Event, block: SchedulingBlock) -> bool:
     """Whether an event cannot be of the module that the block is about, by the order in which XLA logs."""
     lines = block.lines
-    scheduled = Kind.FOUND_PROFILE in lines or Kind.LHS_RAN in lines
+    scheduled = LineKind.FOUND_PROFILE in lines or LineKind.LHS_RAN in lines
     match event.kind:
-        case Kind.FINGERPRINT:
+        case LineKind.FINGERPRINT:
             return True
-        case Kind.READ:
-            return scheduled or Kind.FOUND in lines
-        case Kind.NO_SUCH_FILE:
+        case LineKind.READ:
+            return scheduled or LineKind.FOUND in lines
+        case LineKind.NO_SUCH_FILE:
             # Directory mode reports FP.pbtxt and FP.pb for one module.
             known = lines.get(event.kind, event).subject.rpartition(".")[0]
             return scheduled or known != event.subject.rpartition(".")[0]
-        case Kind.FOUND_PROFILE | Kind.UNREADABLE | Kind.OTHER_ESTIMATOR:
+        case LineKind.FOUND_PROFILE | LineKind.UNREADABLE | LineKind.OTHER_ESTIMATOR:
             return scheduled
-        case Kind.FOUND | Kind.LHS_RAN:
+        case LineKind.FOUND | LineKind.LHS_RAN:
             return event.kind in lines
         case _:
             return False

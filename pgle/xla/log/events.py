@@ -11,15 +11,15 @@ interest are skipped whole. `pgle.xla.log.events` has the texts of the messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import IO, Literal, TypeAlias
+from typing import IO, Literal, NamedTuple, TypeAlias
 
 from pgle.next import DOCTOR
 
 
-class Kind(StrEnum):
+class LineKind(StrEnum):
     """What a line says. `Event.subject` holds the text in brackets."""
 
     READ = "read"  # a profile was parsed, even if it is empty [its path, or ``fdo_profile (text)``]
@@ -48,62 +48,58 @@ class Kind(StrEnum):
     INFO = "info"  # the first line of a rank from XLA at level INFO: its log level hides nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
+class Wording(NamedTuple):
     """One wording."""
 
-    pattern: re.Pattern[str]  # searched in the text after the line's prefix
-    kind: Kind  # what it says
+    kind: LineKind  # what it says
     releases: str  # of jax that say it so
-    groups: Mapping[str, int]  # which group fills which field of `Event`
+    pattern: re.Pattern[str]  # searched in the text after the line's prefix; its groups are fields of `Event`
 
 
-def _wording(kind: Kind, releases: str, pattern: str, **groups: int) -> Wording:
-    return Wording(re.compile(pattern), kind, releases, groups)
-
-
-WORDINGS = (
-    _wording(Kind.READ, "all; 'for module' to 0.5.0",
-             r"^Using PGLE profile (?:for module )?from (.+?)\s*$", subject=1),
-    _wording(Kind.FOUND_PROFILE, ">=0.7.0",
-             r"^Found profile for module (.+?), using profile guided latency estimator", module=1),
-    _wording(Kind.FOUND_PROFILE, "<=0.6.2", r"^Found profile, using profile guided latency estimator"),
-    _wording(Kind.FOUND, ">=0.5.1", r"^Found (\d+) instructions from the profile", count=1),
-    _wording(Kind.MISSING, ">=0.5.1", r"^Missing (\d+) instructions from the profile", count=1),
-    _wording(Kind.NO_SUCH_FILE, ">=0.6.1", r"^PGLE profile file does not exist: (.+?)\s*$", subject=1),
-    _wording(Kind.UNREADABLE, ">=0.5.1",
-             r"^Tried but failed to parse PGLE proto from (?:text|binary) file (.+)$", subject=1),
-    _wording(Kind.UNREADABLE, "<=0.5.0", r"^Unable to read PGLE (?:text|binary) proto from (.+)$", subject=1),
-    _wording(Kind.UNREADABLE, "'prase' to 0.5.0, then 'parse'",
-             r"^Unable to (?:prase FDO profile|parse fdo_profile)(.*)$", subject=1),
-    _wording(Kind.SYNTAX, "all",
-             r"Error parsing text-format tensorflow\.profiler\.ProfiledInstructionsProto: (.+)$", subject=1),
-    _wording(Kind.LHS_OFF_NOTICE, ">=0.5.1; VLOG from 0.7.0",
-             r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset"),
-    _wording(Kind.LHS_RAN, "all", r"LatencyHidingScheduler current memory usage: (\d+) bytes", count=1),
-    _wording(Kind.OTHER_ESTIMATOR, "0.5.0-0.6.2; unified >=0.7.0, VLOG",
-             r"^Using (Speed-of-Light \(SoL\) analytical|analytical|unified) latency estimator", subject=1),
-    _wording(Kind.FINGERPRINT, "all, VLOG",
-             r"^Fingerprint before LHS for module (.+)\(\d+\) = ([0-9a-f]{32})", module=1, subject=2),
-    _wording(Kind.COST_FOUND, "all, VLOG", r"^PGLE found cost for: (\S+)", subject=1),
-    _wording(Kind.COST_FOUND, "all, VLOG", r"^PGLE found latency for async op (.+?) and \(assumed\)", subject=1),
-    _wording(Kind.DISCARDED, ">=0.4.36", r"Found (\d+) missing instructions\. Discarding the profile", count=1),
-    _wording(Kind.DISCARDED, ">=0.11.1, the checker at ERROR", r"Expected instruction name to remain the same\. Was '"),
-    _wording(Kind.EMPTY_TRACE, ">=0.4.31", r"PGLE collected an empty trace"),
-    _wording(Kind.FLAG_REFUSED, "all; plural for one flag to 0.5.0",
-             r"^Unknown flags? in XLA_FLAGS: (.*?)\s*$", subject=1),
-    _wording(Kind.FLAG_REFUSED, "all", r"^Couldn't interpret value (.+ for flag \w+)", subject=1),
-    _wording(Kind.FLAG_REFUSED, "0.10.2, 0.12.0.1", r"^Illegal value for (--\w+.*?)\s*$", subject=1),
-    _wording(Kind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
-    _wording(Kind.CACHE_HIT, "all", r"[Pp]ersistent compilation cache hit for '([^']+)'", module=1),
-    _wording(Kind.CACHE_HIT, ">=0.5.1", r"PGLE-optimized (\S+) loaded from compilation cache", module=1),
-    _wording(Kind.COMPILED, "all", r"Writing (\S+) to persistent compilation cache", module=1),
-    _wording(Kind.COMPILED, "all", r"Finished XLA compilation of (\S+) in", module=1),
-    _wording(Kind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
-    _wording(Kind.COMPILING, ">=0.10.2", r"Performing a deviceless compilation"),
-    _wording(Kind.ON_CPU, ">=0.10.2", r"^Addressable PjRt-IFRT device: CpuDevice\("),
-    _wording(Kind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
-    _wording(Kind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
+WORDINGS = tuple(
+    Wording(kind, releases, re.compile(pattern))
+    for kind, releases, pattern in (
+        (LineKind.READ, "all; 'for module' to 0.5.0", r"^Using PGLE profile (?:for module )?from (?P<subject>.+?)\s*$"),
+        (LineKind.FOUND_PROFILE, ">=0.7.0",
+         r"^Found profile for module (?P<module>.+?), using profile guided latency estimator"),
+        (LineKind.FOUND_PROFILE, "<=0.6.2", r"^Found profile, using profile guided latency estimator"),
+        (LineKind.FOUND, ">=0.5.1", r"^Found (?P<count>\d+) instructions from the profile"),
+        (LineKind.MISSING, ">=0.5.1", r"^Missing (?P<count>\d+) instructions from the profile"),
+        (LineKind.NO_SUCH_FILE, ">=0.6.1", r"^PGLE profile file does not exist: (?P<subject>.+?)\s*$"),
+        (LineKind.UNREADABLE, ">=0.5.1",
+         r"^Tried but failed to parse PGLE proto from (?:text|binary) file (?P<subject>.+)$"),
+        (LineKind.UNREADABLE, "<=0.5.0", r"^Unable to read PGLE (?:text|binary) proto from (?P<subject>.+)$"),
+        (LineKind.UNREADABLE, "'prase' to 0.5.0, then 'parse'",
+         r"^Unable to (?:prase FDO profile|parse fdo_profile)(?P<subject>.*)$"),
+        (LineKind.SYNTAX, "all",
+         r"Error parsing text-format tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$"),
+        (LineKind.LHS_OFF_NOTICE, ">=0.5.1; VLOG from 0.7.0",
+         r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset"),
+        (LineKind.LHS_RAN, "all", r"LatencyHidingScheduler current memory usage: (?P<count>\d+) bytes"),
+        (LineKind.OTHER_ESTIMATOR, "0.5.0-0.6.2; unified >=0.7.0, VLOG",
+         r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical|unified) latency estimator"),
+        (LineKind.FINGERPRINT, "all, VLOG",
+         r"^Fingerprint before LHS for module (?P<module>.+)\(\d+\) = (?P<subject>[0-9a-f]{32})"),
+        (LineKind.COST_FOUND, "all, VLOG", r"^PGLE found cost for: (?P<subject>\S+)"),
+        (LineKind.COST_FOUND, "all, VLOG", r"^PGLE found latency for async op (?P<subject>.+?) and \(assumed\)"),
+        (LineKind.DISCARDED, ">=0.4.36", r"Found (?P<count>\d+) missing instructions\. Discarding the profile"),
+        (LineKind.DISCARDED, ">=0.11.1, the checker at ERROR", r"Expected instruction name to remain the same\. Was '"),
+        (LineKind.EMPTY_TRACE, ">=0.4.31", r"PGLE collected an empty trace"),
+        (LineKind.FLAG_REFUSED, "all; plural for one flag to 0.5.0",
+         r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$"),
+        (LineKind.FLAG_REFUSED, "all", r"^Couldn't interpret value (?P<subject>.+ for flag \w+)"),
+        (LineKind.FLAG_REFUSED, "0.10.2, 0.12.0.1", r"^Illegal value for (?P<subject>--\w+.*?)\s*$"),
+        (LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
+        (LineKind.CACHE_HIT, "all", r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'"),
+        (LineKind.CACHE_HIT, ">=0.5.1", r"PGLE-optimized (?P<module>\S+) loaded from compilation cache"),
+        (LineKind.COMPILED, "all", r"Writing (?P<module>\S+) to persistent compilation cache"),
+        (LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"),
+        (LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
+        (LineKind.COMPILING, ">=0.10.2", r"Performing a deviceless compilation"),
+        (LineKind.ON_CPU, ">=0.10.2", r"^Addressable PjRt-IFRT device: CpuDevice\("),
+        (LineKind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
+        (LineKind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
+    )
 )  # fmt: skip
 """Tried in this order."""
 
@@ -179,7 +175,7 @@ def flag_refusal(text: str) -> tuple[Refusal, str] | None:
     An unknown flag comes first: it is fatal in every release, a bad value only from 0.4.31 on.
     """
     found: dict[Refusal, str] = {}
-    rules = [wording.pattern for wording in WORDINGS if wording.kind is Kind.FLAG_REFUSED]
+    rules = [wording.pattern for wording in WORDINGS if wording.kind is LineKind.FLAG_REFUSED]
     for line in text.splitlines():
         text = line.split("] ", 1)[-1].strip()
         if any(rule.search(text) for rule in rules):
@@ -266,7 +262,7 @@ _JIT = re.compile(r"^(\w+)\((.*)\)$")  # newer JAX writes jit(train_step) where 
 class Event:
     """One line of interest."""
 
-    kind: Kind  # what it says
+    kind: LineKind  # what it says
     line: int  # line number, from 1
     text: str  # the line without label and prefix
     level: str = ""  # I, W, E or F; empty where the line has no XLA prefix
@@ -275,7 +271,7 @@ class Event:
     thread: str = ""
     seconds: float | None = None  # time of day; None where the line has none
     module: str = ""  # the module it names; empty where it names none
-    subject: str = ""  # a path, name, fingerprint or reason; see `Kind`
+    subject: str = ""  # a path, name, fingerprint or reason; see `LineKind`
     count: int | None = None  # a number of instructions or bytes
 
 
@@ -289,7 +285,7 @@ def read_events(
         rank: of lines without a label.
         progress: called with (bytes read, 0) now and then.
     """
-    reader = _Reader(rank)
+    reader = _LineReader(rank)
     number = done = 0
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -312,7 +308,7 @@ def read_events(
             return
 
 
-class _Reader:
+class _LineReader:
     """Lines → events; knows the labels of ranks that it has seen."""
 
     def __init__(self, rank: str) -> None:
@@ -346,7 +342,7 @@ class _Reader:
                 self.with_info.add(rank)
                 before += block.count(b"\n", counted, start)
                 counted = start
-                yield Event(Kind.INFO, before + 1, text, "I", rank)
+                yield Event(LineKind.INFO, before + 1, text, "I", rank)
 
     def split(self, line: str) -> tuple[str, re.Match[str] | None, str]:
         """A line's rank, its prefix by XLA's log library, and what it says."""
@@ -366,13 +362,14 @@ class _Reader:
         if prefix:
             level = prefix["abseil"] or prefix["tsl"]
             thread = prefix["thread"] or ""
-            seconds = _seconds(prefix["time1"] or prefix["time2"])
+            hours, minutes, rest = (prefix["time1"] or prefix["time2"]).split(":")
+            seconds = int(hours) * 3600 + int(minutes) * 60 + float(rest)
             if prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  "):
-                yield Event(Kind.MISSING_NAME, number, text, level, rank, thread, seconds, subject=text.strip())
+                yield Event(LineKind.MISSING_NAME, number, text, level, rank, thread, seconds, subject=text.strip())
                 return
         for wording in WORDINGS:
             if found := wording.pattern.search(text):
-                fields = {field: found[group] for field, group in wording.groups.items()}
+                fields = found.groupdict()
                 yield Event(
                     wording.kind,
                     number,
@@ -405,8 +402,3 @@ def _line_end(block: bytes, position: int) -> int:
 
 def _decoded(line: bytes) -> str:
     return ANSI.sub("", line[:MAX_LINE_BYTES].decode("utf-8", "replace")).rstrip("\r")
-
-
-def _seconds(time_of_day: str) -> float:
-    hours, minutes, seconds = time_of_day.split(":")
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)

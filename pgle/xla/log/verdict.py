@@ -26,8 +26,8 @@ from pgle.next import (
     quoted,
     word_of,
 )
-from pgle.xla.log.blocks import Block, Log, RankLog
-from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, Kind
+from pgle.xla.log.blocks import Log, RankLog, SchedulingBlock
+from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, LineKind
 from pgle.xla.log.evidence import ScheduleEvidence
 
 
@@ -243,7 +243,7 @@ def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> Ran
     """
     schedule = context.schedule
     wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
-    by_name: dict[str, list[Block]] = {}
+    by_name: dict[str, list[SchedulingBlock]] = {}
     for (_, name, _), block in context.log.last.items():
         by_name.setdefault(name, []).append(block)
     weightiest_first = sorted(by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True)
@@ -257,13 +257,13 @@ def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> Ran
     return RankVerdict(typed, tuple(typed if item is first else item.filled() for item in modules))
 
 
-def _judge_module(context: Context, name: str, blocks: Sequence[Block]) -> ModuleVerdict:
+def _judge_module(context: Context, name: str, blocks: Sequence[SchedulingBlock]) -> ModuleVerdict:
     """The verdict on a module by each thread's last lines about it: the worst thread's verdict.
 
     A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
     by the weightiest.
     """
-    last: dict[str, Block] = {}
+    last: dict[str, SchedulingBlock] = {}
     for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
         last[block.thread] = block
     judged = [_judge_block(context, name, block) for block in last.values()]
@@ -305,8 +305,8 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
     log = context.log
     if not main.verdict.took_costs:
         return main
-    if Kind.FLAG_REFUSED in log.lines:
-        return _contradicted(main, _refused_flag(main, log.lines[Kind.FLAG_REFUSED]), "")
+    if LineKind.FLAG_REFUSED in log.lines:
+        return _contradicted(main, _refused_flag(main, log.lines[LineKind.FLAG_REFUSED]), "")
     users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
     for block in log.last.values():
         same_thread = [user for user in users if user.thread == block.thread]
@@ -326,7 +326,7 @@ def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> Mod
     return replace(other, module=main.module, why=why, remedy=f"{other.remedy}; {Remedy.RANKS}", times=main.times)
 
 
-def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
+def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleVerdict:
     """The verdict on a module by the last that the log says of its scheduling on one rank."""
     lines = block.lines
     base = ModuleVerdict(
@@ -340,28 +340,28 @@ def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
         missing_names=tuple(sorted(block.missing_names)),
         fingerprint=block.fingerprint,
     )
-    if line := lines.get(Kind.DISCARDED):
+    if line := lines.get(LineKind.DISCARDED):
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
     if block.took_profile:
         return _judge_used(context, base, block)
-    if line := lines.get(Kind.UNREADABLE):
-        where = f" at {lines[Kind.SYNTAX].subject}" if Kind.SYNTAX in lines else ""
+    if line := lines.get(LineKind.UNREADABLE):
+        where = f" at {lines[LineKind.SYNTAX].subject}" if LineKind.SYNTAX in lines else ""
         is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
         use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
         return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
-    if line := lines.get(Kind.NO_SUCH_FILE):
+    if line := lines.get(LineKind.NO_SUCH_FILE):
         return _judge_no_file(context, base, block, line)
-    if line := lines.get(Kind.READ):
+    if line := lines.get(LineKind.READ):
         why = "the profile was parsed, but no line says that the scheduler took it"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
         return replace(base, why="the log begins in the middle of XLA's list of instructions without a cost")
-    if line := lines.get(Kind.OTHER_ESTIMATOR):
+    if line := lines.get(LineKind.OTHER_ESTIMATOR):
         why = f"scheduled with XLA's {line.subject} model, without a profile"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
-    if line := lines.get(Kind.LHS_RAN):
-        first = context.log.lines.get(Kind.INFO)
+    if line := lines.get(LineKind.LHS_RAN):
+        first = context.log.lines.get(LineKind.INFO)
         if first is not None and first.line == line.line and not context.whole:
             why = "the scheduler ran, but the log begins there: its lines on the profile may be cut off"
             return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
@@ -370,7 +370,7 @@ def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     return base
 
 
-def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Event) -> ModuleVerdict:
+def _judge_no_file(context: Context, base: ModuleVerdict, block: SchedulingBlock, line: Event) -> ModuleVerdict:
     """There is no such file; in a directory of profiles there may be one for the module that comes next."""
     if not block.fingerprint_sought:
         return _proved(base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH)
@@ -379,22 +379,22 @@ def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Ev
     others = any(other.profile for other in context.log.last.values())
     remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
     no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
-    if context.whole or (Kind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open):
+    if context.whole or (LineKind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
     why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
 
 
-def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVerdict:
+def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -> ModuleVerdict:
     """The module was scheduled with a profile: did any of its names match?"""
     lines = block.lines
-    counted = lines.get(Kind.FOUND) or lines.get(Kind.MISSING)
-    proof = counted or lines[Kind.FOUND_PROFILE]
+    counted = lines.get(LineKind.FOUND) or lines.get(LineKind.MISSING)
+    proof = counted or lines[LineKind.FOUND_PROFILE]
     past_lookup = block.is_past_lookup or context.whole
     if counted is not None:
         # Where INFO is hidden nothing follows the list.
-        is_all = Kind.FOUND in lines and Kind.MISSING in lines and block.listed >= (block.missing or 0)
-        if past_lookup or (is_all and Kind.FOUND_PROFILE not in lines):
+        is_all = LineKind.FOUND in lines and LineKind.MISSING in lines and block.listed >= (block.missing or 0)
+        if past_lookup or (is_all and LineKind.FOUND_PROFILE not in lines):
             return _judge_counted(context, base, block, proof)
         why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
@@ -411,7 +411,7 @@ def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVe
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
 
-def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: Event) -> ModuleVerdict:
+def _judge_counted(context: Context, base: ModuleVerdict, block: SchedulingBlock, proof: Event) -> ModuleVerdict:
     if block.found is None or block.missing is None:
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
@@ -429,12 +429,12 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
     hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
-    if line := log.lines.get(Kind.FLAG_REFUSED):
+    if line := log.lines.get(LineKind.FLAG_REFUSED):
         return _refused_flag(base, line)
-    if line := log.lines.get(Kind.DISCARDED):
+    if line := log.lines.get(LineKind.DISCARDED):
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
-    if (line := log.lines.get(Kind.ON_CPU)) and not log.last:
+    if (line := log.lines.get(LineKind.ON_CPU)) and not log.last:
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
@@ -444,11 +444,11 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
         return replace(base, why=why, remedy=str(Remedy.MODULE))
-    if Kind.INFO not in log.lines:
+    if LineKind.INFO not in log.lines:
         why = "the log holds no INFO line of XLA: its log level hides them"
         return replace(base, why=why, remedy=str(Remedy.LEVEL))
-    begun = log.lines.get(Kind.COMPILING)
-    if done := log.lines.get(Kind.COMPILED) or (begun if context.whole else None):
+    begun = log.lines.get(LineKind.COMPILING)
+    if done := log.lines.get(LineKind.COMPILED) or (begun if context.whole else None):
         why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
         return _proved(base, ProfileUse.NOT_USED, why, done, Remedy.SILENT)
     if begun:
@@ -562,9 +562,9 @@ def _warnings(ranks: Mapping[str, RankLog]) -> Iterable[str]:
     hits = sorted({name for item in ranks.values() for name in item.cache_hits})
     for rank, rank_log in ranks.items():
         where = f"rank {rank}, " if rank else ""
-        if line := rank_log.lines.get(Kind.DISCARDED):
+        if line := rank_log.lines.get(LineKind.DISCARDED):
             yield f"{where}line {line.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
-        if line := rank_log.lines.get(Kind.EMPTY_TRACE):
+        if line := rank_log.lines.get(LineKind.EMPTY_TRACE):
             yield f"{where}line {line.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
     if hits:
         yield f"{len(hits)} modules came from JAX's compilation cache and say nothing ({', '.join(hits[:3])})"

@@ -14,7 +14,7 @@ from nsys_export import create
 from pgle.trace.nsys import ranges as nsys_ranges
 from pgle.trace.nsys.ranges import Lookup, read_ranges
 from pgle.trace.nsys.tables import Tables
-from pgle.trace.table import Reason
+from pgle.trace.table import LeftOutReason
 
 TEXTS = (
     "Thunk:#hlo_op=a#",
@@ -57,13 +57,13 @@ def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     around = [item for item in around if item[2] > at or not any(other[1] == at for other in mine)]
     texts = [item[3] for item in around]
     if not texts:
-        return Reason.NO_RANGE.word
+        return LeftOutReason.NO_RANGE.word
     if TEXTS[3] in texts or TEXTS[2] in texts:
-        return Reason.AUTOTUNER.word
+        return LeftOutReason.AUTOTUNER.word
     if TEXTS[0] not in texts:
-        return Reason.NO_THUNK.word
+        return LeftOutReason.NO_THUNK.word
     thunk = max(number for number, text in enumerate(texts) if text == TEXTS[0])
-    return around[thunk][1] if TEXTS[1] in texts[:thunk] else Reason.NO_MODULE.word
+    return around[thunk][1] if TEXTS[1] in texts[:thunk] else LeftOutReason.NO_MODULE.word
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -92,7 +92,7 @@ def test_owners_are_those_that_a_search_of_all_ranges_finds(
         # the start of each thunk, ordered like the thunks
         starts = [start for *_, start in sorted((t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0])]
         for at, thunk, reason in zip(times.tolist(), thunks.tolist(), reasons.tolist(), strict=True):
-            assert (Reason(reason).word if reason else starts[thunk]) == expected(ranges, thread, at)
+            assert (LeftOutReason(reason).word if reason else starts[thunk]) == expected(ranges, thread, at)
 
 
 @pytest.mark.parametrize("spread", [1, 10**12])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, ModuleKey, Trace
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 MACHINE = 1 << 48
@@ -72,7 +72,7 @@ def test_copies_and_memsets_belong_to_their_thunks(export: Any) -> None:
     export.work(1000, export.call(20), table="MEMCPY")
     export.work(1100, export.call(30), table="MEMSET")
     trace = export.read()
-    assert trace.kind.tolist() == [Kind.MEMCPY, Kind.MEMSET]
+    assert trace.kind.tolist() == [ActivityKind.MEMCPY, ActivityKind.MEMSET]
     assert trace.instance.tolist() == [0, 0]
 
 

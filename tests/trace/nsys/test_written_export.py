@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nsys_export import TABLES, write_nsys_sqlite
 
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 
 MODULES = (ModuleKey("jit_step", 7), ModuleKey("jit_step", 9), ModuleKey("jit_init", 2))
 INSTRUCTIONS = ("loop_fusion.1", "all-gather-start", "while.3", "copy.4")
@@ -109,6 +109,6 @@ def test_columns_are_those_of_nsys_2023_4(testdata: Path) -> None:
 def test_host_work_and_several_machines_are_refused(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
     trace = make_trace([(0, 0, "a", 0, 1, 1), (1, 0, "a", 0, 1, 1)])
     with pytest.raises(ValueError, match="GPU activities only"):
-        write_nsys_sqlite(replace(trace, kind=np.full(2, Kind.HOST, np.uint8)), tmp_path / "x.sqlite")
+        write_nsys_sqlite(replace(trace, kind=np.full(2, ActivityKind.HOST, np.uint8)), tmp_path / "x.sqlite")
     with pytest.raises(ValueError, match="one machine"):
         write_nsys_sqlite(replace(trace, devices=(Device("a:1", 0), Device("b:1", 0))), tmp_path / "x.sqlite")

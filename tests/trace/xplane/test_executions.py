@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgle.trace.xplane.executions import Launches, Scopes, number_launches, schedule_places
+from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches, schedule_places
 from pgle.xla.protos import hlo_pb2
 
 
@@ -38,7 +38,7 @@ def number(
     """Executions and launches of activities given as one letter per instruction, in launch order."""
     names = sorted(set(order))
     n = len(order)
-    rows = Launches(
+    rows = LaunchRows(
         device=np.zeros(n, np.int32),
         module=np.zeros(n, np.int32),
         instruction=np.array([names.index(letter) for letter in order], np.int32),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.errors import UserError
-from pgle.trace.table import Device, Kind, ModuleKey, Trace, Unresolved
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace, Unresolved
 from pgle.trace.xplane.read import find_xplanes, read_xplane
 from pgle.xla.protos import hlo_pb2, xplane_pb2
 
@@ -105,7 +105,7 @@ def test_embedded_hlo_is_taken_along(testdata: Path):
 def test_cpu_backend_rows_are_host_work_by_device_and_run(testdata: Path, version: str):
     trace = read_xplane([testdata / "jax_xplane" / f"cpu_4dev_jax_{version}.xplane.pb"])
     assert [device.ordinal for device in trace.devices] == [0, 1, 2, 3]
-    assert set(trace.kind.tolist()) == {Kind.HOST}
+    assert set(trace.kind.tolist()) == {ActivityKind.HOST}
     # one step: 6 instructions outside, 6 in a loop of 3 iterations; the loop itself is not counted again
     assert "while.8" not in trace.instructions
     for device in range(4):
@@ -130,10 +130,6 @@ def test_lines_that_repeat_the_streams_are_not_counted(tmp_path: Path):
     assert len(gpu(tmp_path, lines)) == 1
 
 
-def test_without_streams_other_lines_count_but_the_derived_ones(tmp_path: Path):
-    assert len(gpu(tmp_path, {key: [(0, 5, op("a"))] for key in ("", "Async XLA Ops", "Steps")})) == 1
-
-
 def test_kinds_follow_the_details(tmp_path: Path):
     events: list[Event] = [
         (0, 1, op("a", kernel_details="@regs:4")),
@@ -142,7 +138,7 @@ def test_kinds_follow_the_details(tmp_path: Path):
         (6, 1, op("alloc", memalloc_details="@kind:device")),
     ]
     trace = gpu(tmp_path, {"Stream #7(Kernel)": events})
-    assert trace.kind.tolist() == [Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET]
+    assert trace.kind.tolist() == [ActivityKind.KERNEL, ActivityKind.MEMCPY, ActivityKind.MEMSET]
 
 
 def test_what_belongs_to_no_instruction_is_counted_by_reason(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.protos import profiled_instructions_pb2, xplane_pb2
@@ -104,7 +104,7 @@ def test_executions_that_are_not_known_are_for_the_reader(tmp_path: Path):
 
 
 def test_lines_are_named_after_streams_and_kinds():
-    trace = trace_of([(0, 0, 0, 0, [(1, 5, Kind.KERNEL), (1, 5, Kind.MEMCPY)])])
+    trace = trace_of([(0, 0, 0, 0, [(1, 5, ActivityKind.KERNEL), (1, 5, ActivityKind.MEMCPY)])])
     space = xplane_pb2.XSpace.FromString(write_xplane(trace))
     (line,) = next(plane for plane in space.planes if plane.name == "/device:GPU:0").lines
     assert (line.id, line.name) == (13, "Stream #13(Kernel,MemcpyD2D)")

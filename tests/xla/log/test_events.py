@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from pgle.xla.log.events import MAX_LINE_BYTES, Event, Kind, is_clone, is_sub_module, read_events
+from pgle.xla.log.events import MAX_LINE_BYTES, Event, LineKind, is_clone, is_sub_module, read_events
 
 ABSEIL = "I1121 00:39:04.533721   29479 gpu_hlo_schedule.cc:392] "
 TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedule.cc:393] "
@@ -16,66 +16,66 @@ TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedu
 def events(*lines: str) -> list[Event]:
     """The events of a log, without the note that INFO lines are there."""
     found = read_events(io.BytesIO("\n".join(lines).encode()))
-    return [event for event in found if event.kind is not Kind.INFO]
+    return [event for event in found if event.kind is not LineKind.INFO]
 
 
 WORDINGS = [
     # (text, kind, module, subject, count); releases as in the proto's history, oldest wording last
-    ("Using PGLE profile from /a b/x.pbtxt", Kind.READ, "", "/a b/x.pbtxt", None),
-    ("Using PGLE profile from fdo_profile (binary)", Kind.READ, "", "fdo_profile (binary)", None),
-    ("Using PGLE profile for module from fdo_profile (text)", Kind.READ, "", "fdo_profile (text)", None),
+    ("Using PGLE profile from /a b/x.pbtxt", LineKind.READ, "", "/a b/x.pbtxt", None),
+    ("Using PGLE profile from fdo_profile (binary)", LineKind.READ, "", "fdo_profile (binary)", None),
+    ("Using PGLE profile for module from fdo_profile (text)", LineKind.READ, "", "fdo_profile (text)", None),
     (
         "Found profile for module jit_step, using profile guided latency estimator",
-        Kind.FOUND_PROFILE, "jit_step", "", None,
+        LineKind.FOUND_PROFILE, "jit_step", "", None,
     ),
-    ("Found profile, using profile guided latency estimator", Kind.FOUND_PROFILE, "", "", None),
-    ("Found profile, using profile guided latency estimator. Profile:", Kind.FOUND_PROFILE, "", "", None),
-    ("Found 33 instructions from the profile.", Kind.FOUND, "", "", 33),
-    ("Missing 1 instructions from the profile.", Kind.MISSING, "", "", 1),
-    ("PGLE profile file does not exist: /p/x.pb", Kind.NO_SUCH_FILE, "", "/p/x.pb", None),
+    ("Found profile, using profile guided latency estimator", LineKind.FOUND_PROFILE, "", "", None),
+    ("Found profile, using profile guided latency estimator. Profile:", LineKind.FOUND_PROFILE, "", "", None),
+    ("Found 33 instructions from the profile.", LineKind.FOUND, "", "", 33),
+    ("Missing 1 instructions from the profile.", LineKind.MISSING, "", "", 1),
+    ("PGLE profile file does not exist: /p/x.pb", LineKind.NO_SUCH_FILE, "", "/p/x.pb", None),
     (
         "Tried but failed to parse PGLE proto from text file 'p'. Error message: Can't parse p as text proto",
-        Kind.UNREADABLE, "", "'p'. Error message: Can't parse p as text proto", None,
+        LineKind.UNREADABLE, "", "'p'. Error message: Can't parse p as text proto", None,
     ),
-    ("Unable to read PGLE text proto from p: bytes", Kind.UNREADABLE, "", "p: bytes", None),
+    ("Unable to read PGLE text proto from p: bytes", LineKind.UNREADABLE, "", "p: bytes", None),
     (
         "Unable to prase FDO profile: not a valid text or binary ProfiledInstructionsProto",
-        Kind.UNREADABLE, "", ": not a valid text or binary ProfiledInstructionsProto", None,
+        LineKind.UNREADABLE, "", ": not a valid text or binary ProfiledInstructionsProto", None,
     ),
     (
         "Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset. To use it",
-        Kind.LHS_OFF_NOTICE, "", "", None,
+        LineKind.LHS_OFF_NOTICE, "", "", None,
     ),
     (
         "[latency-hiding-scheduler] LatencyHidingScheduler current memory usage: 12 bytes. Current limit: 9",
-        Kind.LHS_RAN, "", "", 12,
+        LineKind.LHS_RAN, "", "", 12,
     ),
-    ("LatencyHidingScheduler current memory usage: 12 bytes. Current limit: 9", Kind.LHS_RAN, "", "", 12),
-    ("Using unified latency estimator", Kind.OTHER_ESTIMATOR, "", "unified", None),
+    ("LatencyHidingScheduler current memory usage: 12 bytes. Current limit: 9", LineKind.LHS_RAN, "", "", 12),
+    ("Using unified latency estimator", LineKind.OTHER_ESTIMATOR, "", "unified", None),
     (
         "Using Speed-of-Light (SoL) analytical latency estimator",
-        Kind.OTHER_ESTIMATOR, "", "Speed-of-Light (SoL) analytical", None,
+        LineKind.OTHER_ESTIMATOR, "", "Speed-of-Light (SoL) analytical", None,
     ),
     (
         f"Fingerprint before LHS for module jit_step(12) = {'0a' * 16}",
-        Kind.FINGERPRINT, "jit_step", "0a" * 16, None,
+        LineKind.FINGERPRINT, "jit_step", "0a" * 16, None,
     ),
-    ("PGLE found cost for: fusion.3", Kind.COST_FOUND, "", "fusion.3", None),
+    ("PGLE found cost for: fusion.3", LineKind.COST_FOUND, "", "fusion.3", None),
     (
         "PGLE found latency for async op all-gather-start and (assumed)all-gather-done in instruction costs",
-        Kind.COST_FOUND, "", "all-gather-start", None,
+        LineKind.COST_FOUND, "", "all-gather-start", None,
     ),
-    ("Unknown flags in XLA_FLAGS: --a=1 --b ", Kind.FLAG_REFUSED, "", "--a=1 --b", None),
+    ("Unknown flags in XLA_FLAGS: --a=1 --b ", LineKind.FLAG_REFUSED, "", "--a=1 --b", None),
     (
         "Couldn't interpret value maybe for flag xla_gpu_x.",
-        Kind.FLAG_REFUSED, "", "maybe for flag xla_gpu_x", None,
+        LineKind.FLAG_REFUSED, "", "maybe for flag xla_gpu_x", None,
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("prefix", [ABSEIL, TSL], ids=["abseil", "tsl"])
 @pytest.mark.parametrize(("text", "kind", "module", "subject", "count"), WORDINGS)
-def test_wording(prefix: str, text: str, kind: Kind, module: str, subject: str, count: int | None) -> None:
+def test_wording(prefix: str, text: str, kind: LineKind, module: str, subject: str, count: int | None) -> None:
     (event,) = events(prefix + text)
     assert (event.kind, event.module, event.subject, event.count) == (kind, module, subject, count)
 
@@ -113,14 +113,14 @@ LABELS = [
 @pytest.mark.parametrize(("label", "rank"), LABELS)
 def test_labels_of_ranks_before_the_prefix(label: str, rank: str) -> None:
     (event,) = events(label + ABSEIL + "Using PGLE profile from x.pb\x1b[0m")
-    assert (event.kind, event.subject, event.rank) == (Kind.READ, "x.pb", rank)
+    assert (event.kind, event.subject, event.rank) == (LineKind.READ, "x.pb", rank)
 
 
 @pytest.mark.parametrize(("label", "rank"), [item for item in LABELS if item[1]])
 def test_labels_before_lines_of_python(label: str, rank: str) -> None:
     said = "RuntimeWarning: PGLE collected an empty trace"
     (_, event) = events(label + ABSEIL + "Using PGLE profile from x.pb", label + said)
-    assert (event.kind, event.rank) == (Kind.EMPTY_TRACE, rank)
+    assert (event.kind, event.rank) == (LineKind.EMPTY_TRACE, rank)
 
 
 def test_the_name_of_a_warning_is_no_rank() -> None:
@@ -130,14 +130,14 @@ def test_the_name_of_a_warning_is_no_rank() -> None:
 
 def test_the_first_info_line_of_each_rank_is_an_event() -> None:
     lines = [f"{rank}: {ABSEIL}{text}" for text in ("one", "two") for rank in (0, 1)]
-    found = [event for event in read_events(io.BytesIO("\n".join(lines).encode())) if event.kind is Kind.INFO]
+    found = [event for event in read_events(io.BytesIO("\n".join(lines).encode())) if event.kind is LineKind.INFO]
     assert [(event.rank, event.line) for event in found] == [("0", 1), ("1", 2)]
 
 
 def test_missing_names_are_told_by_their_source_file() -> None:
     listed = "W1121 00:39:04.5 1 profile_guided_latency_estimator.cc:197]   all-gather-start"
     other = "W1121 00:39:04.5 1 rematerialization.cc:197]   all-gather-start profile"
-    assert [event.kind for event in events(listed, other)] == [Kind.MISSING_NAME]
+    assert [event.kind for event in events(listed, other)] == [LineKind.MISSING_NAME]
 
 
 def test_parser_position_of_a_text_profile() -> None:
@@ -154,21 +154,21 @@ def test_python_tells_of_cache_and_compilation() -> None:
         "WARNING:jax._src.dispatch:Finished XLA compilation of jit(step) in 2.5 sec",
     )
     assert [(event.kind, event.module) for event in found] == [
-        (Kind.COMPILED, "jit_f"),
-        (Kind.CACHE_HIT, "jit_g"),
-        (Kind.COMPILED, "jit_step"),
+        (LineKind.COMPILED, "jit_f"),
+        (LineKind.CACHE_HIT, "jit_g"),
+        (LineKind.COMPILED, "jit_step"),
     ]
 
 
 def test_first_info_line_of_xla_is_an_event_and_no_other() -> None:
     lines = ["I0306 06:26:45.5 1 xla_bridge.py:704] Unable to", ABSEIL + "one", ABSEIL + "two"]
     found = list(read_events(io.BytesIO("\n".join(lines).encode())))
-    assert [(event.kind, event.line) for event in found] == [(Kind.INFO, 2)]
+    assert [(event.kind, event.line) for event in found] == [(LineKind.INFO, 2)]
 
 
 def test_line_numbers_count_every_line() -> None:
     text = "step 1\n\nstep 2\r\n" + ABSEIL + "Using PGLE profile from x.pb\r\n"
-    found = [event for event in read_events(io.BytesIO(text.encode())) if event.kind is Kind.READ]
+    found = [event for event in read_events(io.BytesIO(text.encode())) if event.kind is LineKind.READ]
     assert [(event.line, event.subject) for event in found] == [(4, "x.pb")]
 
 
@@ -220,12 +220,12 @@ def test_memory_does_not_grow_with_the_log(block: bytes) -> None:
 
 def test_a_cut_line_keeps_what_stands_at_its_beginning() -> None:
     line = ABSEIL + "Found profile, using profile guided latency estimator. Profile:" + "x" * (3 * MAX_LINE_BYTES)
-    assert [event.kind for event in events(line, "")] == [Kind.FOUND_PROFILE]
+    assert [event.kind for event in events(line, "")] == [LineKind.FOUND_PROFILE]
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
     data = b"\xff\xfe" + ABSEIL.encode() + b"Using PGLE profile from \xff.pb\n"
-    found = [event for event in read_events(io.BytesIO(data)) if event.kind is Kind.READ]
+    found = [event for event in read_events(io.BytesIO(data)) if event.kind is LineKind.READ]
     assert found[0].subject == "�.pb"
 
 
