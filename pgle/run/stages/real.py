@@ -392,10 +392,7 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
 
 def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
     """What kept the hook from its work."""
-    if not facts:
-        return [f"{_why_no_facts(files)}: no steps, no trace"]
-    restored = "the program replaces XLA_FLAGS; what pgle had added was added again before jax read it"
-    return [restored] if facts.get("xla_flags_restored") else []
+    return [] if facts else [f"{_why_no_facts(files)}: no steps, no trace"]
 
 
 def _why_no_facts(files: RankFiles) -> str:

@@ -264,7 +264,7 @@ def test_rank_0_dumps_where_it_was_told_to(hook):
 
 def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
-    auto = hook("hook").AutoPgle(facts, type("Jax", (), {}), AUTO_PGLE)
+    auto = hook("hook").AutoPgle(facts, SimpleNamespace(stages=SimpleNamespace(Lowered=None)), AUTO_PGLE)
     logger = logging.getLogger("jax._src.compiler")
     try:
         with caplog.at_level(logging.INFO):

@@ -108,30 +108,24 @@ def after_import(name, then):
         sys.meta_path.insert(0, _Finder(name, then))
 
 
-def before(owner, name, act):
-    """Call `act` with the arguments of every call of a function, before it. Returns whether there is the function."""
+def watch(owner, name, before=None, after=None):
+    """Call `before` with the arguments of every call of a function, and `after` when it has returned or raised.
+
+    Returns whether there is the function.
+    """
     call = getattr(owner, name, None)
     if call is None:
         return False
 
     @functools.wraps(call)
     def new_call(*args, **kwargs):
-        guarded(lambda: act(*args, **kwargs))
-        return call(*args, **kwargs)
-
-    setattr(owner, name, new_call)
-    return True
-
-
-def after(owner, name, act):
-    """Call `act` with the arguments of every call of a function, after it has returned or raised."""
-    call = getattr(owner, name)
-
-    @functools.wraps(call)
-    def new_call(*args, **kwargs):
+        if before is not None:
+            guarded(lambda: before(*args, **kwargs))
         try:
             return call(*args, **kwargs)
         finally:
-            guarded(lambda: act(*args, **kwargs))
+            if after is not None:
+                guarded(lambda: after(*args, **kwargs))
 
     setattr(owner, name, new_call)
+    return True

@@ -34,7 +34,7 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
         computes: execute large modules too, instead of taking their results as zeros.
         devices: virtual CPU devices of the job.
         given: XLA_FLAGS as pgle started the command.
-        gpu: the GPU that the program is to see, as of `Gpu`.
+        gpu: the GPU that the program is to see, as of `GpuAnswers`.
         ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
     """

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import suppress
 
-from pgle_hook import after, before, guarded, jax_private, warn
+from pgle_hook import guarded, jax_private, warn, watch
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
 from pgle_hook.window import TraceWindow, make_profiler
 
@@ -165,9 +165,7 @@ class Hook:
             self.flags = [self.files.own_dump(flag) for flag in self.flags]
             if getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir:  # rank 0 alone dumps it
                 self.jax.config.update("jax_dump_ir_to", "")
-        added = restore_flags(self.flags)
-        if added:
-            self.facts.set("xla_flags_restored", added)
+        restore_flags(self.flags)
         if "xla_flags" not in self.facts.values:
             self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
 
@@ -220,9 +218,9 @@ def annotations(jax, on_enter, on_exit):
         name, number = getattr(this, "_pgle_step", ("", None))
         on_enter(name, None if number is None else int(number))
 
-    after(annotation, "__init__", made)
-    before(annotation, "__enter__", begun)
-    after(annotation, "__exit__", lambda *_: on_exit())
+    watch(annotation, "__init__", after=made)
+    watch(annotation, "__enter__", before=begun)
+    watch(annotation, "__exit__", after=lambda *_: on_exit())
 
 
 def compilations(jax, on_compile):
@@ -244,12 +242,12 @@ def own_traces(jax, on_start, on_stop):
     module = jax.profiler
     session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
     if session is not None:
-        before(session, "start", lambda this, *_, **__: started(getattr(this, "log_dir", None)))
-        after(session, "stop", lambda *_, **__: on_stop())
+        watch(session, "start", before=lambda this, *_, **__: started(getattr(this, "log_dir", None)))
+        watch(session, "stop", after=lambda *_, **__: on_stop())
         return
     private = sys.modules[module.start_trace.__globals__["__name__"]]  # where `jax.profiler.trace` finds the two
-    before(private, "start_trace", lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]))
-    after(private, "stop_trace", lambda *_, **__: on_stop())
+    watch(private, "start_trace", before=lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]))
+    watch(private, "stop_trace", after=lambda *_, **__: on_stop())
     module.start_trace, module.stop_trace = private.start_trace, private.stop_trace
 
 
@@ -267,7 +265,7 @@ class AutoPgle:
         facts.set("auto_pgle", self.seen)
         jax_private.compiler_messages(lambda text: guarded(lambda: self.note(text)))
         jax_private.optimised_found(self._found)
-        before(getattr(getattr(jax, "stages", None), "Lowered", None), "compile", self._count_ahead_of_time)
+        watch(jax.stages.Lowered, "compile", before=self._count_ahead_of_time)
 
     def note(self, message):
         """Take what a message of the compiler says."""

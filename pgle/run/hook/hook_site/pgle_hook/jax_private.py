@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 
-from pgle_hook import after_import, before
+from pgle_hook import after_import, watch
 
 COMPILER_LOGGER = "jax._src.compiler"
 
@@ -21,7 +21,7 @@ def has_backends():
 def before_backends(act):
     """Call `act()` before each backend is set up, the first of which has XLA read its flags; at once where this jax
     lacks the function that does it."""
-    if not before(importlib.import_module("jax._src.xla_bridge"), "_init_backend", lambda *_, **__: act()):
+    if not watch(importlib.import_module("jax._src.xla_bridge"), "_init_backend", before=lambda *_, **__: act()):
         act()
 
 
@@ -103,7 +103,8 @@ def compiler_messages(on_message):
 
 def optimised_found(on_found):
     """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache: it profiles it no longer."""
-    before(getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None), "disable", lambda this: on_found())
+    profiler = getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None)
+    watch(profiler, "disable", before=lambda this: on_found())
 
 
 def is_of_jax(name):

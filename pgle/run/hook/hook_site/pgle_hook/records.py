@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 from collections import deque
-from importlib import metadata
 
 from pgle_hook import jax_private
 
@@ -95,15 +94,14 @@ def free_path(path):
 
 def restore_flags(ours, environ=os.environ):
     """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's own win;
-    returns them, none where it names a file."""
+    none where it names a file."""
     text = environ.get(XLA_FLAGS, "").strip()
     if text and not text.startswith("-"):
-        return []
+        return
     there = {word.split("=", 1)[0] for word in text.split()}
     lost = [flag for flag in ours if flag.split("=", 1)[0] not in there]
     if lost:
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
-    return lost
 
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "numpy")
@@ -158,12 +156,11 @@ class Facts:
         self._jax = jax
         self._path = None
         self.stale = False
-        versions = {name: version for name, version in map(_version, PACKAGES) if version}
         self.values = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "executable": sys.executable,
-            "versions": dict(versions, python=platform.python_version()),
+            "versions": dict(_versions(), python=platform.python_version()),
             "compilations": 0,
             "compile_s": 0.0,
             "compiled_at": [],
@@ -198,11 +195,18 @@ class Facts:
         os.replace(temporary, self._path)
 
 
-def _version(name):
-    try:
-        return name, metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return name, None
+def _versions():
+    from importlib import (
+        metadata,
+    )  # costs every Python process that starts with the hook, and only those with jax need it
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def _devices(jax):
