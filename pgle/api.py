@@ -206,19 +206,18 @@ def confirm(
         min_time_coverage: as of `verify`; below it a profile counts as partly used.
         min_collectives: the same.
     """
+    from pgle.costs.profile.files import read_profile
     from pgle.report import verify as report
     from pgle.report.next_steps import after_confirmation
     from pgle.report.text import progress
-    from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
+    from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
     path = _file(log)
     check_log(path, may_be_empty=schedule is not None)
-    known, why_not = given_profile(_path(profile), needed=schedule is None)
+    given = None if profile is None else read_profile(_path(profile))
     bounds = Bounds(min_time_coverage, min_collectives)
-    request = ConfirmRequest(
-        path, module, _path(schedule), profile=known, unreadable=why_not, release=jax, bounds=bounds
-    )
+    request = ConfirmRequest(path, module, _path(schedule), profile=given, release=jax, bounds=bounds)
     with progress("reading log") as advance:
         found = confirm(request, progress=advance)
     page = report.confirm_page(str(path), found, after_confirmation(path, found))

@@ -43,7 +43,6 @@ class ConfirmRequest:
     # directory its own, else none
     hlo: AnyPath | None = None
     profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
-    unreadable: str = ""  # why a profile that was named cannot be read
     release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
     whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
@@ -67,16 +66,6 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
         raise UserError("an empty file", where=path, remedy=remedy)
     if not is_text(head) or head.startswith(SQLITE_MAGIC):
         raise UserError("not a log, but binary", where=path, remedy=remedy)
-
-
-def given_profile(path: AnyPath | None, *, needed: bool) -> tuple[Profile | None, str]:
-    """The profile that somebody named, or why it cannot be read, where the log may give a verdict all the same."""
-    try:
-        return (None if path is None else read_profile(path)), ""
-    except UserError as error:
-        if needed:
-            raise
-        return None, str(error)
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
@@ -111,7 +100,7 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
     if rank.hlo is None or not rank.hlo.is_dir():
         return verdict
     try:
-        profile = request.profile or _profile_of(log, request.unreadable)
+        profile = request.profile or _profile_of(log)
         from pgle.costs.profile.coverage import cover  # numpy, which a log alone does without
 
         fit = cover(profile, read_modules(rank.hlo)).main[0]
@@ -193,19 +182,18 @@ def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, Schedu
     if not dumps:
         return {}
     request = next(iter(ranks.values()))
-    profile = request.profile or _profile_of(log, request.unreadable)
+    profile = request.profile or _profile_of(log)
     wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
     read = {rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted) for rank, one in dumps.items()}
     return {rank: _compare(schedule, profile) for rank, schedule in read.items()}
 
 
-def _profile_of(log: Log, unreadable: str) -> Profile:
+def _profile_of(log: Log) -> Profile:
     """The profile that the log says was read."""
     blocks = [block for rank in log.ranks.values() for block in rank.last.values()]
     named = next((block.profile for block in blocks if block.profile), "")
-    if unreadable or not named or not as_path(named).exists():
-        what = unreadable or "it proves nothing without the profile"
-        raise UserError(what, remedy="" if unreadable else "pass --profile PROFILE")
+    if not named or not as_path(named).exists():
+        raise UserError("it proves nothing without the profile", remedy="pass --profile PROFILE")
     return read_profile(as_path(named))
 
 

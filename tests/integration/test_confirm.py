@@ -161,13 +161,15 @@ DUMPS = "testdata/hlo/jax-0.12.0.1/sync"
 @pytest.mark.parametrize(
     "profile", ["", "not a profile", "costs { nothing: 1 }"], ids=["empty", "text", "other fields"]
 )
-@pytest.mark.parametrize(("case", "code"), [("used", 0), ("half", 1), ("wrong_path", 1), ("text_in_pb", 1)])
-def test_a_schedule_without_a_readable_profile_leaves_the_verdict_of_the_log(
-    case: str, code: int, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_profile_that_cannot_be_read_is_refused(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "profile.pbtxt"
     path.write_text(profile)
-    assert run(["confirm", f"{LOGS}/{case}.log", "--schedule", DUMPS, "--profile", str(path)]) == code
+    assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS, "--profile", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"pgle: {path}: ")
+    assert error.count("\n") == 1
 
 
 def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
