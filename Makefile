@@ -26,7 +26,7 @@ JAX_RELEASES ?= 0.4.38 0.5.3 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2 0.12.0.1
 RUN ?= runs/demo
 # Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
 ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
-PROGRAM = $(or $(wildcard benchmarks/programs/$(WORKLOAD).py),-m pgle.workloads.$(WORKLOAD))
+PROGRAM = $(or $(wildcard benchmarks/programs/$(WORKLOAD).py),-m pgle.workloads $(WORKLOAD))
 CMD ?= $(BIN)/python $(PROGRAM) --devices $(DEVICES) $(ONLY) $(ARGS)
 export PGLE RUN TARGET DEVICES CAPTURE MODE CMD
 

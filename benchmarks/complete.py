@@ -1,6 +1,6 @@
 """What gaps in a profile do to XLA:GPU's schedule, with and without `pgle complete`. Needs no GPU.
 
-    python -m pgle.workloads.fsdp --devices 8 --layers 8 --platform cpu --compile-only   # with JAX_DUMP_IR_TO=ir
+    python -m pgle.workloads fsdp --devices 8 --layers 8 --platform cpu --compile-only   # with JAX_DUMP_IR_TO=ir
     python benchmarks/complete.py ir/jax_ir0000_jit_train_step_compile.mlir [--target a100]
 
 The truth is assumed: estimates, each shape off by its own factor, collectives twice as slow. Steps are predicted.

@@ -69,7 +69,7 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
         module, *rest = words.split()
         more = ("--devices", str(DEVICES), "--compile-only", *rest)
         own = Path(__file__).with_name("programs") / f"{module}.py"
-        program = (str(own),) if own.exists() else ("-m", f"pgle.workloads.{module}")
+        program = (str(own),) if own.exists() else ("-m", "pgle.workloads", module)
         yield Program(name, (python, *program, *more), shape)
     for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
         size = _TOPOLOGY.search(path.name)

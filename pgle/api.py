@@ -11,20 +11,29 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from functools import wraps
+from html import escape
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+import pgle
 from pgle.errors import UserError
+from pgle.files import AnyPath, as_path, write_files
+from pgle.report import next_steps, text
+from pgle.report.page import plain
+from pgle.report.page.html import render
+from pgle.report.page.value import Page
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pgle.costs.profile.coverage import Coverage
-    from pgle.files import AnyPath
-    from pgle.report.page.value import Page
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
@@ -61,8 +70,6 @@ class Answer(Generic[Result]):
 
     def to_json(self) -> str:
         """The JSON document as text."""
-        from pgle.report import text
-
         return text.text(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
@@ -71,32 +78,19 @@ class Answer(Generic[Result]):
         Raises:
             UserError: the name ends otherwise, or the file exists (without `force`).
         """
-        from pgle.files import as_path, write_files
-        from pgle.report.page.html import render
-        from pgle.report.page.markdown import markdown
-
-        forms = {".html": lambda: render(self.page), ".md": lambda: markdown(self.page), ".json": self.to_json}
+        forms = {".html": lambda: render(self.page), ".md": lambda: plain.markdown(self.page), ".json": self.to_json}
         file = as_path(path)
         if file.suffix not in forms:
             raise UserError("is of no known form", where=path, remedy=f"choose a name that ends in {', '.join(forms)}")
         write_files({file: forms[file.suffix]()}, force=force)
 
     def __repr__(self) -> str:
-        from contextlib import redirect_stdout
-        from io import StringIO
-
-        from pgle.report.page.terminal import show
-
-        with redirect_stdout(StringIO()) as text:
-            show(self.page)
-        return text.getvalue().rstrip("\n")
+        with redirect_stdout(StringIO()) as printed:
+            plain.show(self.page)
+        return printed.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own: it loads nothing, and neither its style nor its script reaches the rest."""
-        from html import escape
-
-        from pgle.report.page.html import render
-
         height = 620 if self.page.timeline is None else 1040
         style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(self.page))}"></iframe>'
@@ -142,8 +136,6 @@ def convert(
     from pgle.costs.measure.measured import AggregateOptions
     from pgle.costs.statistic import parse_statistic
     from pgle.report import profiles as report
-    from pgle.report.next_steps import after_conversion
-    from pgle.report.text import progress
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _paths(inputs, 1)
@@ -157,9 +149,9 @@ def convert(
         fingerprint_names=fingerprint_names,
         force=force,
     )
-    with progress("reading traces") as advance:
+    with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
-    following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
+    following = next_steps.after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
     return answer("convert", found, report.convert_page(found, following), report.convert_document(found))
 
 
@@ -178,14 +170,13 @@ def verify(
         min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
     """
     from pgle.report import verify as report
-    from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
     file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
     found = verify(file, dumps, module=module)
     ok = found.is_ok(bounds)
-    following = after_verification(file, dumps) if ok and dumps else ()
+    following = next_steps.after_verification(file, dumps) if ok and dumps else ()
     page = report.verify_page(str(file), found, bounds, following)
     return answer("verify", found, page, report.document(str(file), found, bounds), ok)
 
@@ -208,8 +199,6 @@ def confirm(
     """
     from pgle.costs.profile.files import read_profile
     from pgle.report import verify as report
-    from pgle.report.next_steps import after_confirmation
-    from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
@@ -218,9 +207,9 @@ def confirm(
     given = None if profile is None else read_profile(_path(profile))
     bounds = Bounds(min_time_coverage, min_collectives)
     request = ConfirmRequest(path, module, _path(schedule), profile=given, release=jax, bounds=bounds)
-    with progress("reading log") as advance:
+    with text.progress("reading log") as advance:
         found = confirm(request, progress=advance)
-    page = report.confirm_page(str(path), found, after_confirmation(path, found))
+    page = report.confirm_page(str(path), found, next_steps.after_confirmation(path, found))
     return answer("confirm", found, page, report.confirm_document(found), found.main.verdict is ProfileUse.USED)
 
 
@@ -244,7 +233,6 @@ def compare(
         warmup: steps to leave out at the start; None: found.
     """
     from pgle.report import compare as report
-    from pgle.report.next_steps import after_comparison
     from pgle.run.compare import CompareRequest, run_compare
     from pgle.steps.compare import Limits, compare, gate
     from pgle.steps.estimate import Assumptions
@@ -258,7 +246,7 @@ def compare(
         words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
         request = CompareRequest(words, one_side, other, rules, assumptions, limits, labels=labels)
         found, checks = run_compare(request)
-        following = tuple(line for line in after_comparison(found, checks) if line.startswith("pgle "))
+        following = tuple(line for line in next_steps.after_comparison(found, checks) if line.startswith("pgle "))
     else:
         one, two = (_side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True))
         found = compare(one, two, assumptions)
@@ -319,12 +307,11 @@ def analysed(
     inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
-    from pgle.report.text import progress
     from pgle.run.analyze import Side, analyze
 
     side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
     other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
-    with progress("reading traces") as advance:
+    with text.progress("reading traces") as advance:
         return analyze(side, other, progress=advance)
 
 
@@ -351,14 +338,10 @@ def rehearse(
         output: new folder for dumps, logs and the page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
     """
-    from importlib import import_module
-    from threading import Thread
-
-    from pgle.report.text import phases
     from pgle.run.rehearse_program import run
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
-    with phases() as on_phase:
+    with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
         found = run(asked, on_phase)
@@ -383,8 +366,6 @@ def tune(
         output: folder for flags, profile, trials and page; a search that was stopped there continues.
         budget: trials at most.
     """
-    from dataclasses import replace
-
     from pgle.report import tune as report
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import TuneRequest, begun, tune
@@ -423,8 +404,6 @@ def scale(
         measured_us: a measured step by its size, by which all predictions are moved.
         output: folder for rows and page; None: a temporary one, which stays.
     """
-    from tempfile import TemporaryDirectory
-
     from pgle.report import scale as report
     from pgle.run.capture.lowered_step import lowered_steps
     from pgle.run.directory.directory import opened
@@ -469,7 +448,7 @@ def flags_explain(name: str) -> Answer[Any]:
     Args:
         name: of the flag or variable.
     """
-    from pgle.report import flags as report
+    from pgle.report import start as report
     from pgle.xla.flags.catalogue import find
 
     found = find(name)
@@ -561,9 +540,6 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         first: steps before the window, which compile and warm up.
         count: steps in the window.
     """
-    import pgle
-    from pgle.files import write_files
-
     found = ProfiledSteps(Path(folder), first, count)
     if pgle._watched() is not None:
         yield found
@@ -595,8 +571,6 @@ def _asked(
     choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,
 ) -> RehearseCommand:  # fmt: skip
     """The module to compile; a function is lowered into a temporary folder, which stays."""
-    from tempfile import mkdtemp
-
     from pgle.run.capture.captured import check_fits
     from pgle.run.capture.lowered_step import lowered_step
     from pgle.run.rehearse_program import RehearseCommand, is_program
@@ -627,8 +601,6 @@ def answer(
     command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True, version: int = 1
 ) -> Answer[R]:
     """The answer of a command, whose name is in the document's schema."""
-    from pgle.report import text
-
     return Answer(result, page, {"schema": f"pgle.{command}/{version}", **text.plain(document)}, ok)
 
 
@@ -639,8 +611,6 @@ def _are_paths(given: object) -> bool:
 
 def _paths(given: Any, least: int = 0) -> tuple[AnyPath, ...]:
     """Paths of one path, several or none."""
-    from pgle.files import as_path
-
     remedy = "give a path or a list of paths"
     if not _are_paths(given):
         raise UserError(f"a path is needed, not {type(given).__name__}", remedy=remedy)

@@ -54,18 +54,13 @@ def choices(word: str, names: Iterable[str]) -> str:
 
 
 _names: dict[str, str] = {}
-"""How pgle was started, where that is otherwise, and what that stands for: ``pgle`` before one of its commands."""
+"""How pgle was started, if otherwise, and what that stands for: ``pgle`` before one of its commands."""
 
 
 def call_it(program: str, commands: Iterable[str]) -> None:
     """Have every command of pgle that is printed begin as the user can type it, such as ``.venv/bin/pgle``."""
     _names.clear()
     _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
-
-
-def call_stdin(path: str) -> None:
-    """Have the file that keeps what came on stdin be called ``-`` wherever it is printed."""
-    _names["-"] = re.escape(path)
 
 
 def named(text: str) -> str:

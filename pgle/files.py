@@ -247,7 +247,7 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
             if isinstance(path, Path):
                 folders += [folder for folder in path.parents if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not isinstance(path, Path) or hasattr(path, "is_stream"):  # object stores write whole objects or none
+            if not isinstance(path, Path):  # object stores write whole objects or none
                 path.write_bytes(data)
                 continue
             # Ranks on other hosts, in containers above all, may have our pid.
@@ -262,8 +262,6 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
                 made.append(path)
         made.clear()
         folders.clear()
-    except BrokenPipeError:  # nobody reads stdout any more
-        raise
     except FileExistsError as error:  # since `check_absent`: another process
         where = error.filename2 or error.filename
         raise UserError("already exists", where=where, remedy="choose another name or pass --force") from None

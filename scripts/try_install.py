@@ -27,7 +27,7 @@ USERS = {
     "jax[cuda13]==0.12.0.1": "3.12",
     "jax==0.10.2": "3.11",
 }
-"""What the user has, and their Python; the last has no plugin: `pgle doctor --fix --yes` gives it one."""
+"""What the user has, and their Python; the last has no plugin: the command that `pgle doctor` names gives it one."""
 
 
 def sh(*words: str | Path, cwd: Path | None = None, good: tuple[int, ...] = (0,)) -> tuple[int, str, float]:
@@ -67,12 +67,14 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     pgle = venv / "bin/pgle"
     added = size_mib(venv) - size
     if not any("plugin" in name for name in before):
-        codes.append(sh(pgle, "doctor", "--fix", "--yes")[0])
+        checks = json.loads(sh(pgle, "doctor", "--json", good=(0, 1))[1])["checks"]
+        remedy = next(check["remedy"] for check in checks if check["name"] == "CUDA plugin")
+        codes.append(sh("sh", "-c", remedy)[0])
         after = packages(venv / "bin/python")
     work = Path(tempfile.mkdtemp(dir=place))
     diagnosis = json.loads(sh(pgle, "doctor", "--json", cwd=work, good=(0, 1))[1])  # 1: there are no GPUs
     codes.append(0 if diagnosis["rehearses"] else 1)
-    program = (venv / "bin/python", "-m", "pgle.workloads.overlap", "--compile-only")
+    program = (venv / "bin/python", "-m", "pgle.workloads", "overlap", "--compile-only")
     code, text, rehearse_s = sh(
         pgle, "rehearse", "--target", "a100", "--devices", "4", "--json", "--", *program, cwd=work
     )

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = "{} --devices 8 --compile-only"
 PROGRAMS = {
     "tutorial": "train.py",
-    "FSDP": f"{WORKLOAD.format('-m pgle.workloads.fsdp')} --layers 4",
-    "FSDP, scan": f"{WORKLOAD.format('-m pgle.workloads.fsdp')} --layers 4 --scan",
+    "FSDP": f"{WORKLOAD.format('-m pgle.workloads fsdp')} --layers 4",
+    "FSDP, scan": f"{WORKLOAD.format('-m pgle.workloads fsdp')} --layers 4 --scan",
     "tensor": f"{WORKLOAD.format(f'{ROOT}/benchmarks/programs/tensor.py')} --layers 2",
     "MoE": f"{WORKLOAD.format(f'{ROOT}/benchmarks/programs/moe.py')} --layers 2",
 }

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from inspect import cleandoc
 from pathlib import Path
 from shlex import join
 from shutil import which
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from pgle.api import Answer
+from pgle.cli.options import check_outputs
 from pgle.errors import cut
-
-if TYPE_CHECKING:
-    from pgle.api import Answer
+from pgle.report import text
+from pgle.report.page import plain
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
@@ -31,7 +32,7 @@ SECTIONS: dict[str, str] = {
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
     "Search": "budget",
-    "Output": "all section kind sort label html github shell force json quiet -h help",
+    "Output": "all section label html github shell force json quiet -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 
@@ -52,8 +53,6 @@ def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
     A program that is started keeps its own stderr.
     """
     if quiet:
-        from pgle.report import text
-
         text.quiet = True
         ctx.call_on_close(lambda: setattr(text, "quiet", False))
         ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
@@ -81,19 +80,15 @@ class Command(click.Command):
     """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples.
 
     What its function returns is an `pgle.api.Answer`, or None if it printed all itself.
-
-    Args:
-        computes: whether it needs NumPy in every case.
     """
 
-    def __init__(self, *words: Any, computes: bool = False, **options: Any) -> None:
-        self.computes = computes
+    def __init__(self, *words: Any, **options: Any) -> None:
         options["context_settings"] = {**(options.get("context_settings") or {}), "help_option_names": ["--help"]}
         super().__init__(*words, **options)
         self.params += (_QUIET, _BRIEF)
-        text = cleandoc(self.help or "").split("\n")
-        self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
-        self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
+        lines = cleandoc(self.help or "").split("\n")
+        self.examples = [line for line in lines if line.startswith(("pgle ", "eval "))]
+        self.help = "\n".join(line for line in lines if line not in self.examples).rstrip("\b \n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; an option that only the user's program can know gets the hint to put -- before the program."""
@@ -110,18 +105,12 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
         check is not met."""
-        from pgle.cli.paths import check_outputs
-        from pgle.report import text as progress
-
         check_outputs(ctx)
-        if self.computes:
-            with one_blas_thread():
-                import numpy  # noqa: F401
-        progress.is_shown = True
+        text.is_shown = True
         try:
             answer: Answer[Any] | None = super().invoke(ctx)
         finally:
-            progress.is_shown = False
+            text.is_shown = False
         if answer is not None:
             _print(ctx, answer)
             ctx.exit(not answer.ok)
@@ -146,35 +135,13 @@ def command(*params: click.Parameter, **options: Any) -> Callable[[Callable[...,
 
 
 def _print(ctx: click.Context, answer: Answer[Any]) -> None:
-    from pgle.report import text
-    from pgle.report.page.terminal import show
-
     if ctx.meta["pgle.as_json"]:
         text.show(answer.document["schema"], answer.document)
         text.warn(answer.document.get("warnings", ()))
     else:
-        show(answer.page, sections=("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ()))
-
-
-_THREADS = "OPENBLAS_NUM_THREADS"
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """While numpy is imported, let its OpenBLAS start no threads; a number that the user set stays.
-
-    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the import on two
-    cores, more on a login node of a hundred, and wall time wherever the cores are busy. The variable is taken back at
-    the end, so that the user's program, started later, does not inherit it.
-    """
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]
+        plain.show(
+            answer.page, sections=("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
+        )
 
 
 def write_brief(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -206,7 +173,7 @@ def _first(text: str, room: int) -> str:
     return cut(clause, room)
 
 
-class Group(click.Group):
+class Commands(click.Group):
     """A command of several: each is a `Command`."""
 
     command_class = Command

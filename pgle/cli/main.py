@@ -9,6 +9,8 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -60,23 +62,42 @@ GROUPS: dict[str, dict[str, str]] = {
     "Help": {
         "mcp": "Serve the answers to an agent, over the Model Context Protocol.",
         "help": "Explain a command with all its options.",
-        "completion": "Print the completion script of bash, zsh or fish.",
     },
 }
 """Group → command → its line in `pgle --help`. The click command is `NAME_command` in a file of `HOMES`; it is imported
 only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "start": "doctor init help completion mcp",
-    "stages": "run profile perf auto confirm",
+    "start": "init flags help mcp",
+    "show": "show diff confirm",
+    "profiles": "convert perf-table verify complete carry merge",
+    "stages": "run profile perf auto analyze report doctor",
     "steps": "compare history",
-    "profiles": "convert perf-table verify complete carry merge diff",
     "predictions": "rehearse predict scale tune",
-    "show": "show analyze report",
-    "flags": "flags",
 }
 """The files of `pgle.cli`, and the commands in each."""
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
 COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
+
+
+_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While a command is imported, let the OpenBLAS of numpy start no threads; a number that the user set stays.
+
+    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the import on two
+    cores, more on a login node of a hundred, and wall time wherever the cores are busy. The variable is taken back at
+    the end, so that the user's program, started later, does not inherit it.
+    """
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 class LazyGroup(click.Group):
@@ -90,7 +111,8 @@ class LazyGroup(click.Group):
         """The command called `cmd_name`, or None."""
         if cmd_name not in COMMANDS:
             return None
-        home = import_module(f"pgle.cli.{_HOME_OF[cmd_name]}")
+        with one_blas_thread():
+            home = import_module(f"pgle.cli.{_HOME_OF[cmd_name]}")
         command: click.Command = getattr(home, f"{cmd_name.replace('-', '_')}_command")
         return command
 
@@ -211,9 +233,9 @@ def _program() -> str:
 def show_folder() -> int:
     """What `pgle` alone prints: the files of this folder, and the next command."""
     from pgle import api
-    from pgle.report.page.terminal import show
+    from pgle.report.page import plain
 
-    show(api.folder().page)
+    plain.show(api.folder().page)
     return 0
 
 

@@ -1,16 +1,95 @@
-"""Arguments and options that several commands share: each is declared here once."""
+"""Arguments and options that several commands share, each declared here once, and how their values are read."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, Between
+from pgle.errors import UserError
+from pgle.files import AnyPath, as_path, check_absent, read_bytes
+from pgle.xla.flags.text import FOUND_BY_SEARCH
 
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
+
+class Between(click.FloatRange):
+    """A number in a range. Click takes ``nan`` for one in any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return found
+
+
+class _Bandwidth(Between):
+    """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = re.fullmatch(r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s.", param, ctx)
+        return super().convert(found[1], param, ctx) / (1 if found[2] in (None, "GB/s") else 8)
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
+    """``2%`` or ``0.02``."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share, 0 to 1."""
+        from pgle.steps.compare import parse_share
+
+        return value if isinstance(value, float) else parse_share(value, param.opts[0] if param else "")
+
+
+class Place(click.Path):
+    """A file or folder to read or to write.
+
+    Args:
+        ends: how the name of a file to write may end; empty: the command says. `check_outputs` looks at such a file.
+        needed: ``a file`` or ``a folder``.
+        remedy: for an address of an object store; empty: it may be one.
+    """
+
+    def __init__(self, *ends: str, needed: str = "a file", remedy: str = "") -> None:
+        super().__init__()
+        self.ends, self.needed, self.remedy = ends, needed, remedy
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
+        """The path."""
+        if value == "-":
+            raise UserError(f"is stdin or stdout, and {self.needed} is needed", where=value, remedy="name one")
+        if self.remedy and "://" in os.fspath(value):
+            raise UserError(f"is no path of this machine, and {self.needed} is needed", where=value, remedy=self.remedy)
+        path = as_path(value)
+        if self.ends and not path.name.endswith(self.ends):
+            remedy = f"choose a name that ends in {', '.join(self.ends)}"
+            raise UserError("is of no known form", where=path, remedy=remedy)
+        if self.needed == "a folder" and path.exists() and not path.is_dir():
+            raise UserError("is a file, and a folder is needed", where=path, remedy="choose another")
+        return path
+
+
+BANDWIDTH, SHARE = _Bandwidth(0, 1e6, min_open=True), _Share()
+PATH, LOCAL = Place(), Place(remedy="copy it here first")
+FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there afterwards")
+
+
+def check_outputs(ctx: click.Context) -> None:
+    """Refuse what cannot be written before the work begins.
+
+    Raises:
+        UserError: as of `pgle.files.check_absent`.
+    """
+    for param in ctx.command.params:
+        path = ctx.params.get(str(param.name))
+        if isinstance(param.type, Place) and param.type.ends and path is not None:
+            check_absent(path, force=bool(ctx.params.get("force")))
 
 
 def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Argument:
@@ -59,7 +138,7 @@ PAGE = (
 FORCE = flag("--force", "Overwrite output files that exist.")
 INPUTS = argument("inputs", "INPUT...", nargs=-1, required=True)
 PROFILE = argument("profile", "PROFILE")
-OUT = option("-o --output", "Profile to write: .pbtxt, .pb, or - (stdout).", "OUT", PROFILE_OUT, required=True)
+OUT = option("-o --output", "Profile to write: .pbtxt or .pb.", "OUT", PATH, required=True)
 STAT = option("--stat", "Compute: median, mean, min, max, pNN.", "NAME", default="median")
 
 
@@ -101,10 +180,6 @@ def devices_per_host(help: str, **how: Any) -> click.Option:
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
     """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
     if path is not None:
-        from pgle.errors import UserError
-        from pgle.files import read_bytes
-        from pgle.xla.flags.text import FOUND_BY_SEARCH
-
         found: list[str] = []
         first = None  # of the ones that a search found
         for number, line in enumerate(read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1):

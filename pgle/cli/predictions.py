@@ -11,12 +11,12 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.paths import FOLDER, HLO, LOCAL, PATH
+from pgle.cli.options import FOLDER, LOCAL, PATH
 from pgle.errors import UserError
 
 
 @command(
-    opt.argument("hlo", "HLO", HLO),
+    opt.argument("hlo", "HLO"),
     opt.option("--profile", "Measured costs; without, all are estimated.", "PROFILE", PATH),
     opt.target("GPU, as for 'pgle rehearse'; default: as the dump says."),
     opt.module("Which module of a dump directory; else the one with the longest step."),
@@ -27,14 +27,13 @@ from pgle.errors import UserError
 def predict_command(**options: Any) -> Answer[Any]:
     """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
 
-    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
-    stdin. Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
+    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump or a dump directory.
+    Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
     holds the errors of estimates on other jobs, and how much collectives slow the kernels that run with them.
 
     \b
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
     pgle predict dump/ --target a100-80 --json
-    cat step.txt | pgle predict - --target h100
     """
     return api.predict(**options)
 

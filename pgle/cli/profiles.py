@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.paths import PATH, PROFILE_OUT, Out
-
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
+from pgle.cli.options import PATH, Place
+from pgle.costs.profile.merge import MergeOptions, Of
+from pgle.costs.statistic import parse_statistic
+from pgle.files import AnyPath
+from pgle.report import next_steps, text
+from pgle.report import profiles as report
+from pgle.run.convert import ConvertRequest, default_hlo, merge_files
 
 
 @command(
     opt.INPUTS,
-    opt.option("-o --output", "Profile (.pbtxt, .pb, - for stdout), or a directory: one per module.  "
-           "[default: RUN/profile.pbtxt]", "OUT", PROFILE_OUT),
+    opt.option("-o --output", "Profile (.pbtxt, .pb), or a directory: one per module.  "
+           "[default: RUN/profile.pbtxt]", "OUT", PATH),
     opt.hlo(" of the profiled run"),
     opt.module("Which modules to convert.", "auto", "auto|all|REGEX"),
     opt.STAT,
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     opt.flag("--all-executions", "Keep warm-up and truncated executions."),
     opt.option("--complete", "Fill gaps, with estimates for this GPU (h100, a100, …).", "TARGET"),
     opt.FORCE, *opt.PAGE,
-    computes=True,
 )  # fmt: skip
 def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
@@ -46,7 +48,7 @@ def convert_command(**options: Any) -> Answer[Any]:
 @command(
     opt.INPUTS,
     opt.option("-o --output out", "Table of collectives (.pbtxt); that of products next to it: .matmul.pbtxt.", "FILE",
-           Out("", ".pbtxt", ".txtpb"), required=True),
+           Place(".pbtxt", ".txtpb"), required=True),
     opt.hlo(" of the traced run"),
     opt.module("Which modules: auto, all or a regular expression.", "auto"),
     opt.TARGET,
@@ -63,14 +65,11 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     pgle perf-table runs/a -o cluster.pbtxt
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
-    from pgle.report import profiles as report
-    from pgle.report.text import progress
-    from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target
 
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
-    with progress("reading traces") as advance:
+    with text.progress("reading traces") as advance:
         found = perf_table(request, load_target(target), progress=advance)
     return api.answer("perf-table", found, report.perf_table_page(found), report.perf_table_document(found))
 
@@ -113,12 +112,10 @@ def complete_command(**options: Any) -> Answer[Any]:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.report import profiles as report
-    from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import complete_file
 
     completions, written = complete_file(**options)
-    page = report.complete_page(completions, written, after_conversion(written.path, options["hlo"]))
+    page = report.complete_page(completions, written, next_steps.after_conversion(written.path, options["hlo"]))
     return api.answer("complete", completions, page, report.complete_document(completions, written))
 
 
@@ -142,12 +139,10 @@ def carry_command(**options: Any) -> Answer[Any]:
     \b
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
-    from pgle.report import profiles as report
-    from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import carry_file
 
     carried, written = carry_file(**options)
-    page = report.carry_page(carried, written, after_conversion(written.path, [options["new"]]))
+    page = report.carry_page(carried, written, next_steps.after_conversion(written.path, [options["new"]]))
     return api.answer("carry", carried, page, report.carry_document(carried, written))
 
 
@@ -158,7 +153,6 @@ def carry_command(**options: Any) -> Answer[Any]:
     opt.STAT,
     opt.option("--collective-stat", "Collectives.  [default: min of ranks, --stat of runs]", "NAME"),
     opt.FORCE, *opt.PAGE,
-    computes=True,
 )  # fmt: skip
 def merge_command(
     profiles: tuple[AnyPath, ...], output: AnyPath, of: str, stat: str, collective_stat: str | None, force: bool
@@ -173,35 +167,8 @@ def merge_command(
     pgle merge rank*.pbtxt -o profile.pbtxt
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
-    from pgle.costs.profile.merge import MergeOptions, Of
-    from pgle.costs.statistic import parse_statistic
-    from pgle.report import profiles as report
-    from pgle.report.next_steps import after_summary
-    from pgle.run.convert import merge_files
-
     collective = parse_statistic(collective_stat) if collective_stat else None
     options = MergeOptions(of=Of(of), stat=parse_statistic(stat), collective_stat=collective)
     merged, written = merge_files(profiles, output, options, force=force)
-    page = report.merge_page(merged, written, after_summary(written.path))
+    page = report.merge_page(merged, written, next_steps.after_summary(written.path))
     return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)
-
-
-@command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)
-def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
-    """Compare two cost profiles: what changed and by how much.
-
-    Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
-    from the sidecars) is marked as noise. A name whose opcode or shape differs is another instruction, not a change.
-
-    \b
-    pgle diff before.pbtxt after.pbtxt
-    """
-    from pgle.costs.profile.diff import Change, diff_profiles
-    from pgle.costs.profile.files import read_profile
-    from pgle.report import show as report
-    from pgle.report.next_steps import after_difference
-
-    result = diff_profiles(read_profile(old), read_profile(new))
-    noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
-    page = report.diff_page(str(old), str(new), result, after_difference(old, new, noisy=noisy))
-    return api.answer("diff", result, page, report.diff_document(str(old), str(new), result))

@@ -1,8 +1,8 @@
-"""Commands that look at what there is: a profile or a trace, a measured step, a run as a page."""
+"""Commands that look at what there is, without NumPy if they can: a profile or a trace, two profiles, a log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,31 +10,19 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.paths import PAGE_OUT, PATH
-
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
-
-_MEASURED = (
-    opt.hlo(" of the traced run"),
-    opt.target("GPU for expected times: h100, a100, …  [default: as the HLO says]"),
-)
-_AGAINST = (
-    opt.option("--against", "Another run of the program: show what changed since. A directory means all ranks in it.",
-               "OTHER", PATH, multiple=True),
-    opt.option("--against-hlo", "HLO dump of that run.", "PATH", PATH, multiple=True),
-)  # fmt: skip
+from pgle.cli.options import PATH
+from pgle.costs.profile.diff import diff_profiles, summarise
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import module_records
+from pgle.files import AnyPath
+from pgle.report import next_steps, text
+from pgle.report import show as report
+from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 
 
-@command(
-    opt.argument("path", "PROFILE|TRACE"),
-    opt.choice("--kind kinds", "List only these; repeatable.", "compute", "collective", "copy", "loop", multiple=True),
-    opt.choice("--sort", "Costliest, alphabetical, most dispersed or least sampled first.", "cost", "name", "spread",
-               "samples", default="cost"),
-    *opt.PAGE,
-)  # fmt: skip
+@command(opt.argument("path", "PROFILE|TRACE"), *opt.PAGE)
 @click.pass_context
-def show_command(ctx: click.Context, /, path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
+def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     """Show a profile as XLA would take it, or what a trace holds.
 
     PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has kinds, shapes and
@@ -46,104 +34,66 @@ def show_command(ctx: click.Context, /, path: AnyPath, kinds: tuple[str, ...], s
 
     \b
     pgle show profile.pbtxt
-    pgle show profile.pbtxt --kind collective --sort spread
     pgle show report.nsys-rep
     """
-    from pgle.run.inputs.traces import is_trace
-
     if is_trace(path):
-        return _trace(path, kinds, sort)
-    return _profile(path, kinds, sort, all_rows=ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"])
-
-
-def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, *, all_rows: bool) -> Answer[Any]:
-    from pgle.costs.profile.diff import summarise
-    from pgle.costs.profile.files import read_profile
-    from pgle.costs.profile.value import CostKind, module_records
-    from pgle.report import show as report
-    from pgle.report.next_steps import after_summary
-
-    listed = 0 if all_rows else report.ROWS
-    found = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
+        return _trace(path)
+    listed = 0 if ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"] else report.ROWS
+    found = summarise(read_profile(path), top=listed)
     known = module_records(found.provenance)
     modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
-    page = report.profile_page(str(path), found, after_summary(path, modules))
+    page = report.profile_page(str(path), found, next_steps.after_summary(path, modules))
     return api.answer("show", found, page, report.profile_document(str(path), found))
 
 
-def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str) -> Answer[Any]:
-    from pgle.report import show as report
-    from pgle.report.text import progress
-    from pgle.run.inputs.traces import convert_command, read_traces
-    from pgle.trace.summary import listed, summarise_trace
+def _trace(path: AnyPath) -> Answer[Any]:
+    from pgle.trace.summary import summarise_trace
 
-    with progress("reading traces") as advance:
+    with text.progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
-    about = str(path), found, listed(found, kinds, sort), convert_command(path)
+    about = str(path), found, convert_command(path)
     return api.answer("show", found, report.trace_page(*about), report.trace_document(*about))
 
 
-@command(
-    opt.INPUTS, *_MEASURED,
-    opt.option("--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH),
-    *_AGAINST, *opt.PAGE, computes=True,
-)  # fmt: skip
-def analyze_command(**options: Any) -> Answer[Any]:
-    """Where the time of a step goes, and what could be saved.
+@command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)
+def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
+    """Compare two cost profiles: what changed and by how much.
 
-    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
-    HLO, whose step is simulated. Compute, exposed communication, exposed copies and idle add up to the window of the
-    steady steps. Findings are ranked by what they could save at most, each with its number, its evidence and what to
-    do. With --against: what got slower, is hidden less, appeared or is gone, and by how much of the step.
+    Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
+    from the sidecars) is marked as noise. A name whose opcode or shape differs is another instruction, not a change.
 
     \b
-    pgle analyze report.nsys-rep --hlo dump/
-    pgle analyze rank*.sqlite --hlo dump/ --json
-    pgle analyze runs/b/perf --against runs/a/perf
+    pgle diff before.pbtxt after.pbtxt
     """
-    from pgle.report import analyze as report
-
-    found = api.analysed(**options)
-    return api.answer("analyze", found, report.analyze_page(found), report.document(found))
+    result = diff_profiles(read_profile(old), read_profile(new))
+    page = report.diff_page(str(old), str(new), result, next_steps.after_summary(new))
+    return api.answer("diff", result, page, report.diff_document(str(old), str(new), result))
 
 
 @command(
-    opt.argument("inputs", "RUN...", nargs=-1, required=True),
-    opt.option("-o --output outputs", "FILE.html, .md or .json; repeatable; - is "
-               "Markdown.", "FILE", PAGE_OUT, multiple=True),
-    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON, computes=True,
+    opt.argument("log", "LOG", None),
+    opt.module("The main module; default: the one that weighs most in the log.", None),
+    opt.option("--schedule", "Schedule dump of the same run (file or directory): what the scheduler believed.", "PATH",
+               PATH),
+    opt.option("--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH),
+    opt.option("--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"),
+    *opt.BOUNDS, *opt.PAGE,
 )  # fmt: skip
-@click.pass_context
-def report_command(
-    ctx: click.Context, /, inputs: tuple[AnyPath, ...], outputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...],
-    target: str | None, against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...], force: bool,
-) -> None:  # fmt: skip
-    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
+def confirm_command(log: str, **options: Any) -> Answer[Any]:
+    """Read an XLA log: was the profile used, by which module, and what proves it.
 
-    RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
-    is one file that loads nothing and sends nothing. Without -o it is report.html in the run directory, else here. With
-    --against: both steps on one time axis, and what changed. For text use 'pgle analyze'.
+    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
+    perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
+    and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python
+    starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
+
+    Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
+    module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
+    schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
 
     \b
-    pgle report runs/a
-    pgle report rank*.sqlite --hlo dump/ -o report.html -o report.md
-    pgle report runs/b/perf --against runs/a/perf -o diff.html
+    pgle confirm run.log
+    python train.py 2>&1 | tee run.log | pgle confirm -
+    pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
-    from pgle.report import report
-    from pgle.report.page import value
-    from pgle.report.page.terminal import show
-    from pgle.report.text import progress
-    from pgle.run.analyze import Side
-
-    as_json = ctx.meta["pgle.as_json"]
-
-    outputs = outputs or (() if as_json else (report.default_output(inputs),))
-    report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
-    other = Side(against, against_hlo, target) if against else None
-    with progress("reading") as advance:
-        page = report.page_of(Side(inputs, hlo, target), other, progress=advance)
-    lines = report.write(page, outputs, force=force)
-    if as_json:
-        click.echo(value.as_json(page), nl=False)
-    elif not ctx.meta.get("pgle.stdout"):
-        show(report.short(page, lines))
+    return api.confirm(log, **options)

@@ -1,8 +1,14 @@
-"""Commands that run your program: all stages, one of them, or JAX's AutoPGLE; and what its log says afterwards."""
+"""Commands that run your program or look at a run: stages, JAX's AutoPGLE, this machine, a measured step, its page.
+
+All of them need the rooms of traces and of schedules, which are imported here, when one is used.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import click
 
@@ -10,10 +16,19 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.paths import FOLDER, PATH, SHARE, leave_stdout
-
-if TYPE_CHECKING:
-    from pgle.run.stages.stage import StageRequest
+from pgle.cli.options import FOLDER, PATH, SHARE
+from pgle.files import AnyPath
+from pgle.report import analyze, report, stages, start, text
+from pgle.report.page import plain, value
+from pgle.run import doctor
+from pgle.run.analyze import Side
+from pgle.run.ask import machine
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.stages.auto import AutoOptions, run_auto
+from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline, run_stage
+from pgle.run.stages.simulated import SimulatedBackEnd
+from pgle.run.stages.stage import StageRequest
+from pgle.xla.log.verdict import Bounds
 
 
 def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any) -> StageRequest:
@@ -21,10 +36,6 @@ def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, *
 
     With ``--json`` stdout is for results, and the program's own goes to stderr.
     """
-    from pgle.run.directory.directory import RunDirectory
-    from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.verdict import Bounds
-
     words, run, flags = options.pop("words"), RunDirectory(options.pop("run_dir")), options.pop("flags")
     if "min_collectives" in options:
         fields["bounds"] = Bounds(options.pop("min_time_coverage"), options.pop("min_collectives"))
@@ -53,23 +64,18 @@ def run_command(
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
-    from pgle.report import stages as report
-    from pgle.report.text import say
-    from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
-    from pgle.run.stages.simulated import SimulatedBackEnd
-
     stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
     request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
     if ctx.meta["pgle.as_json"]:
-        result = run_pipeline(request, say)
+        result = run_pipeline(request, text.say)
         warnings: tuple[str, ...] = ()
     else:
-        with report.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
-            result = run_pipeline(request, stages.announce, stages.show)
-        stages.show_end(result)
-        warnings = stages.warnings
-    return api.answer("run", result, report.run_page(result, warnings), report.run_document(result), result.good)
+        with stages.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as shown:
+            result = run_pipeline(request, shown.announce, shown.show)
+        shown.show_end(result)
+        warnings = shown.warnings
+    return api.answer("run", result, stages.run_page(result, warnings), stages.run_document(result), result.good)
 
 
 @command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)
@@ -103,19 +109,21 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
 
 def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
     """Run a stage; its page goes to stderr if stdout is the program's own, and of several ranks the first prints it."""
-    from pgle.report import stages as report
-    from pgle.report.text import warn
-    from pgle.run.stages.pipeline import choose_back_end, run_stage
-
     result = run_stage(request, choose_back_end(**options), force=force)
     if ctx.meta["pgle.as_json"]:
-        warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
+        text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
     elif result.rank:
-        warn(f"rank {result.rank}: {line}" for line in report.troubles(result))
+        text.warn(f"rank {result.rank}: {line}" for line in stages.troubles(result))
         ctx.exit(not result.good)
     elif not result.simulated:
-        leave_stdout(ctx)
-    return api.answer(request.stage, result, report.stage_page(result), report.stage_document(result), result.good)
+        _leave_stdout(ctx)
+    return api.answer(request.stage, result, stages.stage_page(result), stages.stage_document(result), result.good)
+
+
+def _leave_stdout(ctx: click.Context) -> None:
+    """Have pages go to stderr until the command ends, as stdout is the program's own."""
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    ctx.call_on_close(lambda: setattr(sys, "stdout", stdout))
 
 
 @command(
@@ -138,8 +146,6 @@ def perf_command(
     pgle perf --run-dir runs/a -- python train.py --config x
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
-    from dataclasses import replace
-
     name = "baseline" if baseline else "perf"
     request = _asked(ctx, name, options, name)
     request = request if baseline else replace(request, profile=profile or request.run.profile_to_use())
@@ -172,44 +178,103 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle auto -- python train.py
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
-    from pgle.report import stages as report
-    from pgle.report.text import warn
-    from pgle.run.stages.auto import AutoOptions, run_auto
-
     request = _asked(ctx, "auto", options, "baseline")
     result = run_auto(request, AutoOptions(**options))
     if not ctx.meta["pgle.as_json"]:
         if result.stage.rank:
-            warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
+            text.warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
             ctx.exit(not result.good)
-        leave_stdout(ctx)
-    return api.answer("auto", result, report.auto_page(result), report.auto_document(result), result.good)
+        _leave_stdout(ctx)
+    return api.answer("auto", result, stages.auto_page(result), stages.auto_document(result), result.good)
+
+
+_MEASURED = (
+    opt.hlo(" of the traced run"),
+    opt.target("GPU for expected times: h100, a100, …  [default: as the HLO says]"),
+)
+_AGAINST = (
+    opt.option("--against", "Another run of the program: show what changed since. A directory means all ranks in it.",
+               "OTHER", PATH, multiple=True),
+    opt.option("--against-hlo", "HLO dump of that run.", "PATH", PATH, multiple=True),
+)  # fmt: skip
 
 
 @command(
-    opt.argument("log", "LOG", None),
-    opt.module("The main module; default: the one that weighs most in the log.", None),
-    opt.option("--schedule", "Schedule dump of the same run (file or directory): what the scheduler believed.", "PATH",
-               PATH),
-    opt.option("--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH),
-    opt.option("--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"),
-    *opt.BOUNDS, *opt.PAGE,
+    opt.INPUTS, *_MEASURED,
+    opt.option("--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH),
+    *_AGAINST, *opt.PAGE, 
 )  # fmt: skip
-def confirm_command(log: str, **options: Any) -> Answer[Any]:
-    """Read an XLA log: was the profile used, by which module, and what proves it.
+def analyze_command(**options: Any) -> Answer[Any]:
+    """Where the time of a step goes, and what could be saved.
 
-    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
-    perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
-    and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python
-    starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
-
-    Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
-    module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
-    schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
+    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
+    HLO, whose step is simulated. Compute, exposed communication, exposed copies and idle add up to the window of the
+    steady steps. Findings are ranked by what they could save at most, each with its number, its evidence and what to
+    do. With --against: what got slower, is hidden less, appeared or is gone, and by how much of the step.
 
     \b
-    pgle confirm run.log
-    python train.py 2>&1 | tee run.log | pgle confirm -
-    pgle confirm run.log --schedule dump/ --profile profile.pbtxt
+    pgle analyze report.nsys-rep --hlo dump/
+    pgle analyze rank*.sqlite --hlo dump/ --json
+    pgle analyze runs/b/perf --against runs/a/perf
     """
-    return api.confirm(log, **options)  # no spooled stdin: a program that still runs may be at the other end
+    found = api.analysed(**options)
+    return api.answer("analyze", found, analyze.analyze_page(found), analyze.document(found))
+
+
+@command(
+    opt.argument("inputs", "RUN...", nargs=-1, required=True),
+    opt.option("-o --output outputs", "FILE.html, .md or .json; repeatable.", "FILE", PATH, multiple=True),
+    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON, 
+)  # fmt: skip
+@click.pass_context
+def report_command(
+    ctx: click.Context, /, inputs: tuple[AnyPath, ...], outputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...],
+    target: str | None, against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...], force: bool,
+) -> None:  # fmt: skip
+    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
+
+    RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
+    is one file that loads nothing and sends nothing. Without -o it is report.html in the run directory, else here. With
+    --against: both steps on one time axis, and what changed. For text use 'pgle analyze'.
+
+    \b
+    pgle report runs/a
+    pgle report rank*.sqlite --hlo dump/ -o report.html -o report.md
+    pgle report runs/b/perf --against runs/a/perf -o diff.html
+    """
+    as_json = ctx.meta["pgle.as_json"]
+    outputs = outputs or (() if as_json else (report.default_output(inputs),))
+    report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
+    other = Side(against, against_hlo, target) if against else None
+    with text.progress("reading") as advance:
+        page = report.page_of(Side(inputs, hlo, target), other, progress=advance)
+    lines = report.write(page, outputs, force=force)
+    if as_json:
+        click.echo(value.as_json(page), nl=False)
+    else:
+        plain.show(report.short(page, lines))
+
+
+@command(
+    opt.flag("--prove", "Run the whole chain on a small program, and say what each link proves."),
+    opt.run_dir(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]"),
+    opt.CAPTURE, opt.TARGET, opt.PYTHON, *opt.PAGE,
+)  # fmt: skip
+def doctor_command(prove: bool, run_dir: Path | None, capture: Any, target: str, python: str | None) -> Answer[Any]:
+    """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
+
+    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do not count, but what
+    works: a small program is profiled, converted, verified, run with its profile, confirmed and compared, on the GPUs
+    of this machine or, where there are none, on the simulated GPU.
+
+    \b
+    pgle doctor
+    pgle doctor --prove
+    pgle doctor --python /path/to/env/bin/python
+    """
+    if prove:
+        proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
+        return api.answer("proof", proof, start.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
+    diagnosis = doctor.diagnose(machine.this_machine(python), str(run_dir or "."))
+    page = start.doctor_page(diagnosis)
+    return api.answer("doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok)

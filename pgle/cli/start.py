@@ -1,7 +1,9 @@
-"""Commands to begin with: is this machine ready, files to start from, help for people, shells and agents."""
+"""Commands to begin with: files to start from, settings, help for people and agents."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +12,16 @@ import click
 from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
-from pgle.cli.help import command
-from pgle.cli.paths import FOLDER
-
-
-@command(
-    opt.flag("--fix", "Show the command that mends jax's CUDA plugin: missing, double or old."),
-    opt.flag("--yes", "With --fix: run it. jax itself is never moved."),
-    opt.flag("--prove", "Run the whole chain on a small program, and say what each link proves."),
-    opt.run_dir(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]"),
-    opt.CAPTURE, opt.TARGET, opt.PYTHON, *opt.PAGE,
-)  # fmt: skip
-def doctor_command(
-    fix: bool, yes: bool, prove: bool, run_dir: Path | None, capture: Any, target: str,
-    python: str | None,
-) -> Answer[Any]:  # fmt: skip
-    """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
-
-    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do not count, but what
-    works: a small program is profiled, converted, verified, run with its profile, confirmed and compared, on the GPUs
-    of this machine or, where there are none, on the simulated GPU.
-
-    \b
-    pgle doctor
-    pgle doctor --fix --yes
-    pgle doctor --prove
-    pgle doctor --python /path/to/env/bin/python
-    """
-    from pgle.report import start as report
-    from pgle.report import text
-    from pgle.report.text import say
-    from pgle.run import doctor
-    from pgle.run.ask.machine import this_machine
-
-    if prove:
-        proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, say)
-        return api.answer("proof", proof, report.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
-    machine = this_machine(python)
-    if fix:
-        mended = doctor.mend(machine, yes=yes)
-        line = mended.repair.line if mended.repair else ""
-        document = {"ok": mended.ok, "command": line, **text.plain(mended)}
-        return api.answer("fix", mended, report.mended_page(mended), document, mended.ok)
-    diagnosis = doctor.diagnose(machine, str(run_dir or "."))
-    page = report.doctor_page(diagnosis)
-    return api.answer("doctor", diagnosis, page, report.doctor_document(diagnosis), diagnosis.ok)
+from pgle.cli.help import Commands, command
+from pgle.cli.options import FOLDER
+from pgle.errors import printable
+from pgle.report import next_steps, start, text
+from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.init import STARTERS, init
+from pgle.run.process.environment import read_flag_file, user_flags
+from pgle.xla.flags.catalogue import catalogue, known_flags
+from pgle.xla.flags.presets import preset, preset_names, purpose
+from pgle.xla.flags.text import parse_flags
 
 
 @command(
@@ -73,15 +40,12 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     pgle init slurm
     pgle init github -o ~/my-project
     """
-    from pgle.report import start as report
-    from pgle.run.init import STARTERS, init
-
     if not name:
         purposes = {name: item.purpose for name, item in STARTERS.items()}
-        return api.answer("init", STARTERS, report.starters_page(STARTERS), {"starters": purposes})
+        return api.answer("init", STARTERS, start.starters_page(STARTERS), {"starters": purposes})
     written = init(name, folder, force=force)
     document = {"written": written, "folder": folder, "next": STARTERS[name].following}
-    return api.answer("init", written, report.written_page(written, STARTERS[name], folder), document)
+    return api.answer("init", written, start.written_page(written, STARTERS[name], folder), document)
 
 
 @command(opt.argument("words", "[COMMAND]", None, nargs=-1), context_settings={"ignore_unknown_options": True})
@@ -95,23 +59,6 @@ def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
     """
     assert ctx.parent is not None
     ctx.parent.command.main([*words, "--help"], prog_name="pgle", standalone_mode=False)
-
-
-@command(click.Argument(["shell"], type=click.Choice(["bash", "zsh", "fish"])))
-def completion_command(shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    eval "$(pgle completion bash)"
-    pgle completion fish > ~/.config/fish/completions/pgle.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    from pgle.cli.main import group
-
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(group, {}, "pgle", "_PGLE_COMPLETE").source())
 
 
 @command(opt.argument("folder", "[FOLDER]", FOLDER, default="."))
@@ -128,3 +75,97 @@ def mcp_command(folder: Path) -> None:
     from pgle.mcp import serve
 
     serve(folder)
+
+
+_AS_TYPED = {"ignore_unknown_options": True}
+
+
+@click.group(cls=Commands)
+def flags_command() -> None:
+    """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
+
+
+@flags_command.command("list", short_help="List settings, or only the ones that match a word.", params=[
+    click.Argument(["pattern"], default=""), opt.JAXLIB, *opt.PAGE,
+])  # fmt: skip
+def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
+    """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle describes.
+
+    \b
+    pgle flags list collective
+    """
+    release = jaxlib or installed().jaxlib or known_flags().releases[-1]
+    wanted = pattern.lower()
+    found = [item for item in catalogue().values() if wanted in item.name.lower() or wanted in item.meaning.lower()]
+    document = {"jaxlib": release, "settings": [start.setting_json(item) for item in found]}
+    return api.answer("flags", found, start.list_page(found, release, pattern), document)
+
+
+@flags_command.command(context_settings=_AS_TYPED, short_help="Explain one setting.", params=[
+    click.Argument(["name"], type=click.UNPROCESSED), *opt.PAGE,
+])  # fmt: skip
+@click.pass_context
+def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
+    """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source.
+
+    \b
+    pgle flags explain xla_gpu_all_gather_combine_threshold_bytes
+    """
+    found = api.flags_explain(name)
+    record = [section.key for section in found.page.sections if section.key == start.RECORD]
+    ctx.meta["pgle.sections"] = (*record, *ctx.meta["pgle.sections"])
+    return found
+
+
+@flags_command.command(context_settings=_AS_TYPED, short_help="Check XLA flags against a jaxlib.", params=[
+    click.Argument(["flags"], nargs=-1, type=click.UNPROCESSED),
+    opt.option("--file", "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.", "PATH"),
+    opt.JAXLIB, opt.PYTHON, *opt.PAGE,
+])  # fmt: skip
+def lint(flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None) -> Answer[Any]:
+    """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
+
+    Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
+    parsing. The installed jaxlib itself is asked, in a child process; with --jaxlib VERSION the catalogue answers.
+
+    \b
+    pgle flags lint
+    pgle flags lint --jaxlib 0.11.1 -- --xla_gpu_enable_pipelined_all_gather=true
+    """
+    if file is not None:
+        parsed = read_flag_file(file)
+    else:
+        parsed = parse_flags(" ".join(flags)) if flags else user_flags(os.environ)
+    result = lint_flags(parsed, jaxlib=jaxlib, python=python)
+    clean = all(finding.level == "note" for finding in result.findings)
+    page = start.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
+    return api.answer("flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok)
+
+
+@flags_command.command("preset", short_help="Print a named set of settings.", params=[
+    click.Argument(["name"], default=""), opt.JAXLIB, opt.PYTHON,
+    opt.option("--profile", "The cost profile, for pgle-perf.", "FILE", default=""),
+    opt.flag("--shell", "Print only the export lines, for eval."),
+    *opt.PAGE,
+])  # fmt: skip
+@click.pass_context
+def preset_(
+    ctx: click.Context, /, name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool
+) -> Answer[Any] | None:
+    """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
+
+    \b
+    pgle flags preset fsdp
+    eval "$(pgle flags preset fsdp --shell)"
+    """
+    if not name:
+        rows = [(item, purpose(item)) for item in preset_names()]
+        return api.answer("flags", rows, start.presets_page(rows), {"presets": dict(rows)})
+    found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
+    if ctx.meta["pgle.as_json"]:
+        text.show("pgle.flags/1", {"preset": start.preset_json(found)})
+        return None
+    text.warn(finding.line() for finding in found.findings)
+    lines = [*start.preset_lines(found), *(() if shell else (f"# {line}" for line in start.preset_reasons(found)))]
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    return None

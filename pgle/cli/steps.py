@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,23 @@ import click
 from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
-from pgle.cli.help import Group, command
-from pgle.cli.paths import FOLDER, LOCAL, SHARE, Between, Out, stdin_as_file
+from pgle.cli.help import Commands, command
+from pgle.cli.options import FOLDER, LOCAL, SHARE, Between, Place
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.report import compare as report
+from pgle.report import next_steps
+from pgle.report.page.html import render
+from pgle.report.text import say
+from pgle.run import history
+from pgle.run.ask.machine import git_commit
+from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.inputs.next_command import abba_words
+from pgle.run.inputs.step_times import read_side
+from pgle.steps.compare import Limits, explanation
+from pgle.steps.estimate import Assumptions
+from pgle.steps.history import LaunchSpread, make_entry, make_trends
+from pgle.steps.series import Rules
 
 
 def _step_range(text: str) -> tuple[int | None, int | None]:
@@ -46,9 +62,9 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
     opt.option("--run-dir", "With --abba: where the runs are kept; the same command goes on there.", "DIR", FOLDER,
                default="runs/abba"),
-    opt.option("--html", "Write a report of one file.", "FILE", Out(".html", ".html", ".htm")),
+    opt.option("--html", "Write a report of one file.", "FILE", Place(".html", ".htm")),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
-    opt.FORCE, *opt.PAGE, computes=True,
+    opt.FORCE, *opt.PAGE,
 )  # fmt: skip
 @click.pass_context
 def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
@@ -68,19 +84,9 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle compare --abba 3 --profile profile.pbtxt -- python train.py
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
-    if not options["rounds"]:  # else they are a command
-        options["words"] = stdin_as_file(ctx, options["words"])
-    from pgle.files import write_files
-    from pgle.report import compare as report
-    from pgle.report.next_steps import after_comparison
-    from pgle.report.page.html import render
-    from pgle.report.text import say
-    from pgle.run.compare import run_compare
-    from pgle.steps.compare import explanation
-
     result, checks = run_compare(_request(options), say)
     broken = any(check.failed for check in checks)
-    following = after_comparison(result, checks, more=_more_runs(options))
+    following = next_steps.after_comparison(result, checks, more=_more_runs(options))
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
@@ -95,20 +101,11 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
     """The words that run twice as many rounds, if rounds were run."""
-    from pgle.run.inputs.next_command import abba_words
-
     rounds = options["rounds"]
     return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
 
 
-def _request(options: dict[str, Any]) -> Any:
-    from pgle.errors import UserError
-    from pgle.run.compare import CompareRequest
-    from pgle.steps.compare import Limits
-    from pgle.steps.estimate import Assumptions
-    from pgle.steps.history import LaunchSpread
-    from pgle.steps.series import Rules
-
+def _request(options: dict[str, Any]) -> CompareRequest:
     def given(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
 
@@ -130,7 +127,7 @@ def _request(options: dict[str, Any]) -> Any:
 _FILE = opt.option("--file path", "JSON lines.", "FILE", LOCAL, default="perf/history.jsonl")
 
 
-@click.group(cls=Group)
+@click.group(cls=Commands)
 def history_command() -> None:
     """Keep step times over time; they show how much launches differ.
 
@@ -142,8 +139,7 @@ def history_command() -> None:
 
 
 @history_command.command(params=[
-    opt.argument("runs", "RUN...", None, nargs=-1, required=True,
-                 callback=lambda ctx, _, words: stdin_as_file(ctx, words)),
+    opt.argument("runs", "RUN...", None, nargs=-1, required=True),
     opt.option("--name", "The workload; trends are kept by name and hardware.", "NAME", required=True),
     opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
     opt.option("--commit", "Commit of the program.  [default: as recorded with the run, else that of the working "
@@ -162,17 +158,6 @@ def add(
     \b
     pgle history add runs/a/perf --name llama-7b
     """
-    from datetime import UTC, datetime
-
-    from pgle.errors import UserError
-    from pgle.report import compare as report
-    from pgle.report.next_steps import after_entry
-    from pgle.run import history
-    from pgle.run.ask.machine import git_commit
-    from pgle.run.inputs.step_times import read_side
-    from pgle.steps.history import make_entry
-    from pgle.steps.series import Rules
-
     try:
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)
     except ValueError:
@@ -187,7 +172,7 @@ def add(
         note=note,
     )
     history.add(path, entry)
-    page = report.added_page(path, entry, after_entry(path, name))
+    page = report.added_page(path, entry, next_steps.after_entry(path, name))
     return api.answer("history", entry, page, {"file": path, "added": entry})
 
 
@@ -201,12 +186,7 @@ def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     \b
     pgle history show --name llama-7b
     """
-    from pgle.report import compare as report
-    from pgle.report.next_steps import after_trends
-    from pgle.run.history import read
-    from pgle.steps.history import make_trends
-
-    entries, warnings = read(path)
+    entries, warnings = history.read(path)
     trends = make_trends(entries, name=name, hardware=hardware)
-    page = report.history_page(path, trends, warnings, after_trends(path))
+    page = report.history_page(path, trends, warnings, next_steps.after_trends(path))
     return api.answer("history", trends, page, report.history_document(trends, warnings))

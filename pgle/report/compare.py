@@ -14,7 +14,7 @@ import numpy as np
 from pgle.errors import UserError, many, one_line, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.markdown import markdown
+from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
 from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
 from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgle.files import AnyPath
 from pgle.next import typed
-from pgle.run.directory.directory import COMPARED, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, RunDirectory
 from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
@@ -48,18 +48,13 @@ def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | Non
         profile: that was looked at.
         modules: its modules, their fingerprints by name; a dump of them is looked for in its folder and in its run.
     """
-    from pgle.run.inputs.next_command import dump_near
-
     run = _run_of_profile(profile)
-    near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
+    near = (
+        next_command.dump_near(profile.parent, modules)
+        if run is None and isinstance(profile, Path) and modules
+        else None
+    )
     return after_conversion(profile, [Path(run.dump_to_cover if run is not None else near or DUMP)])
-
-
-def after_difference(old: AnyPath, new: AnyPath, *, noisy: bool) -> Commands:
-    """Check the new profile against its module; merge two that differ by noise alone, which is steadier."""
-    if not noisy:
-        return after_summary(new)
-    return (typed("pgle", "merge", old, new, "-o", free(Path("merged.pbtxt"))),)
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:

@@ -15,7 +15,7 @@ from pgle.report import compare
 from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
-from pgle.report.page.markdown import markdown
+from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
 from pgle.report.step import tiles
 from pgle.report.text import near

@@ -17,7 +17,7 @@ from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Table, Value, table
 
 if TYPE_CHECKING:
-    from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
+    from pgle.trace.summary import TraceSummary
 
 MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
 ROWS, MODULES, CHANGES = 10, 8, 12  # costs, modules and changes on the first screen
@@ -37,18 +37,13 @@ _TITLES = {
 
 def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Page:
     """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it reads."""
-    counted = many(summary.names, "cost")
-    if summary.entries != summary.names:
-        counted += f" (of {summary.entries:,} entries)"
-    faults = tuple(_faults(summary.findings))
-    found = sorted(summary.findings, key=lambda item: (tuple(Fault).index(item.fault), -_importance(item)))
-    differ = {fault for fault in Fault if len(_effects([item for item in found if item.fault is fault])) > 1}
-    rows = (_finding_row(item, item.fault in differ) for item in found)
+    of = f" (of {summary.entries:,} entries)" if summary.entries != summary.names else ""
+    faults, rows = _faults(summary.findings)
     heads = "name | costs | it has | what XLA does"
     return Page(
         title=f"pgle show {name}",
         identity=(name, *_modules(summary), *_origin(summary), ranks_given(summary.warnings)),
-        verdict=f"{counted}, {figures.time(summary.total_us)} if each instruction runs once",
+        verdict=f"{many(summary.names, 'cost')}{of}, {figures.time(summary.total_us)} if each instruction runs once",
         tone="warn" if faults else "",
         table=_instructions(summary),
         notes=(*_kinds(summary), skew_line(summary.skew_us, summary.total_us, summary.skewed)),
@@ -58,7 +53,7 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
             conversion_section(summary.warnings),
         ),
         next=tuple(following),
-        warnings=faults,
+        warnings=tuple(faults),
     )
 
 
@@ -145,7 +140,7 @@ def _instructions(summary: Summary) -> Table:
         )
         for cost in summary.costs
     )
-    return replace(table(heads, rows, shown=ROWS), more=summary.listed - len(summary.costs))
+    return replace(table(heads, rows, shown=ROWS), more=summary.names - len(summary.costs))
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
@@ -154,30 +149,30 @@ def _share(cost: Cost, summary: Summary) -> float | None:
     return cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
 
 
-def _faults(findings: Sequence[Finding]) -> Iterator[str]:
-    """Each kind of fault, how many names have it, and what XLA does if it does the same with all of them."""
+def _faults(findings: Sequence[Finding]) -> tuple[list[str], list[tuple[Value, ...]]]:
+    """A line on each kind of fault, with what XLA does if it does the same with all names; and a row for each name."""
+    lines, rows = [], list[tuple[Value, ...]]()
     for fault in Fault:
-        mine = [finding for finding in findings if finding.fault is fault]
-        about = _effects(mine)
+        mine = sorted((item for item in findings if item.fault is fault), key=_importance, reverse=True)
+        effects = [item.message for item in mine if not item.values_us]
+        effects = effects or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in mine))
         if named := sum(bool(item.values_us) for item in mine):
-            yield f"{_TITLES[fault]} ({named}){f': {about[0]}' if len(about) == 1 else ''}"
+            lines.append(f"{_TITLES[fault]} ({named}){f': {effects[0]}' if len(effects) == 1 else ''}")
         elif mine:
-            yield f"{_TITLES[fault]}: {about[0]}"
+            lines.append(f"{_TITLES[fault]}: {effects[0]}")
+        for item in mine:
+            effect = item.message if len(effects) > 1 else ""
+            rows.append((item.name or "(no name)", _costs(item), _TITLES[fault], effect))
+    return lines, rows
 
 
-def _effects(findings: Sequence[Finding]) -> list[str]:
-    """What XLA does with the names that have one kind of fault."""
-    about = [item.message for item in findings if not item.values_us]
-    return about or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in findings))
-
-
-def _finding_row(finding: Finding, differs: bool) -> tuple[Value, ...]:
+def _costs(finding: Finding) -> str:
+    """``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
     values = finding.values_us
     listed = ", ".join(map(_cost, values))
     if len(values) > 2:
         listed = f"{len(values)}: {_cost(min(values))} to {_cost(max(values))}"
-    took = "" if finding.effective_us is None or len(values) == 1 else f" → {_cost(finding.effective_us)}"
-    return finding.name or "(no name)", listed + took, _TITLES[finding.fault], finding.message if differs else ""
+    return listed if finding.effective_us is None or len(values) == 1 else f"{listed} → {_cost(finding.effective_us)}"
 
 
 def _cost(value_us: float) -> str:
@@ -211,54 +206,17 @@ def profile_document(name: str, summary: Summary) -> dict[str, object]:
 _NAMES = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": "thunks on the CPU"}
 
 
-def trace_page(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> Page:
+def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
     """Modules with their executions first; instructions, devices and what was left out in sections."""
     kinds = ", ".join(f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items())
     formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.trace.sources)
-    left = tuple(_left_out(summary.modules))
-    unresolved = (
-        (item.count, item.duration_ns / 1e3, summary.meanings[item.reason] or item.reason)
-        for item in summary.trace.unresolved
-    )
-    lost = table("activities (count) | time (time) | why", unresolved)
-    rows = ((printable(i.name), f"{i.kind}?", i.launches, i.gpu_time_us, i.share) for i in instructions)
-    devices = (
-        (f"{printable(item.device.process)} {item.device.ordinal}", item.device.global_id, item.streams,
-         item.activities, item.busy_us, item.span_us)
-        for item in summary.devices
-    )  # fmt: skip
-    of_device = "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
-    skipped = f", {many(len(left), 'execution')} left out" if left else ""
-    return Page(
-        title=f"pgle show {path}",
-        identity=(
-            path,
-            *formats,
-            many(len(summary.devices), "device"),
-            "simulated" if summary.trace.simulated else "measured",
-        ),
-        verdict=f"{kinds} in {figures.time(summary.span_us)}",
-        table=_module_table(summary.modules),
-        notes=(
-            f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}, "
-            f"{figures.time(summary.gpu_time_us)} of device time{skipped} (--all)",
-        ),
-        sections=(
-            Section("instructions", "Instructions", (
-                table("instruction | kind | launches (count) | time (time) | share (share)", rows),
-            )),
-            Section("devices", "Devices", (table(of_device, devices),)),
-            Section("left-out", "Left out", (*map(Prose, left), lost)),
-            Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
-        ),
-        next=(following.removeprefix("next: "),),
-        warnings=tuple(map(printable, summary.trace.warnings)),
-    )  # fmt: skip
-
-
-def _module_table(modules: Sequence[ModuleSummary]) -> Table:
-    heads = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
-    rows = (
+    left = [
+        Prose(printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}"))
+        for item in summary.modules
+        for execution in item.executions
+        if execution.left_out
+    ]
+    modules = (
         (
             printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
             f"{item.steady} of {len(item.executions)}",
@@ -267,26 +225,50 @@ def _module_table(modules: Sequence[ModuleSummary]) -> Table:
             item.gpu_time_us,
             item.share,
         )
-        for item in modules
+        for item in summary.modules
     )
-    return table(heads, rows, shown=MODULES)
+    instructions = (
+        (printable(item.name), f"{item.kind}?", item.launches, item.gpu_time_us, item.share)
+        for item in summary.instructions
+    )
+    devices = (
+        (f"{printable(item.device.process)} {item.device.ordinal}", item.device.global_id, item.streams,
+         item.activities, item.busy_us, item.span_us)
+        for item in summary.devices
+    )  # fmt: skip
+    unresolved = (
+        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
+        for item in summary.trace.unresolved
+    )
+    of_module = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    of_instruction = "instruction | kind | launches (count) | time (time) | share (share)"
+    of_device = "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
+    lost = table("activities (count) | time (time) | why", unresolved)
+    skipped = f", {many(len(left), 'execution')} left out" if left else ""
+    counted = f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}"
+    origin = "simulated" if summary.trace.simulated else "measured"
+    return Page(
+        title=f"pgle show {path}",
+        identity=(path, *formats, many(len(summary.devices), "device"), origin),
+        verdict=f"{kinds} in {figures.time(summary.span_us)}",
+        table=table(of_module, modules, shown=MODULES),
+        notes=(f"{counted}, {figures.time(summary.gpu_time_us)} of device time{skipped} (--all)",),
+        sections=(
+            Section("instructions", "Instructions", (table(of_instruction, instructions),)),
+            Section("devices", "Devices", (table(of_device, devices),)),
+            Section("left-out", "Left out", (*left, lost)),
+            Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
+        ),
+        next=(following.removeprefix("next: "),),
+        warnings=tuple(map(printable, summary.trace.warnings)),
+    )
 
 
-def _left_out(modules: Sequence[ModuleSummary]) -> Iterator[str]:
-    for item in modules:
-        for execution in item.executions:
-            if execution.left_out:
-                yield printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}")
-
-
-def trace_document(
-    path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str
-) -> dict[str, object]:
+def trace_document(path: str, summary: TraceSummary, following: str) -> dict[str, object]:
     """``pgle.show/1`` of a trace."""
     found = {
         **text.picked(summary.trace, "sources recordings unresolved simulated xla_flags warnings"),
-        **text.plain(text.picked(summary, "kinds span_us gpu_time_us devices modules meanings")),
-        "instructions": instructions,
+        **text.plain(text.picked(summary, "kinds span_us gpu_time_us devices modules meanings instructions")),
     }
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady

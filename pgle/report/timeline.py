@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.run.analyze import on_host
-from pgle.schedule.program import ORIGINS, Breakdown, Loop, Stream, Timeline, kind_of
+from pgle.schedule.program import ORIGINS, Breakdown, Stream, Timeline, kind_of
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.trace.table import ActivityKind, Codes
 from pgle.xla.collectives import followers, is_sync
@@ -44,20 +44,19 @@ _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMM
 _STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """One instruction, as bars of it are described."""
 
-    name: str  # of the instruction
     style: Style  # how its bars are drawn
-    kind: str = ""  # ``all-gather``, ``matmul`` or its opcode
-    lhs_name: str = ""  # its name when LHS ran, if that is another
-    op_name: str = ""  # the framework's name
-    shape: str = ""  # of its result
-    source: str = ""  # file and line of the program
-    cost: str = ""  # where its time comes from: ``measured``, ``estimated`` …
-    sync: bool = False  # a collective that runs in turn with compute
-    follower: str = ""  # of an asynchronous one, the first instruction after its done
+    sync: bool  # a collective that runs in turn with compute
+    name: str  # of the instruction
+    kind: str  # ``all-gather``, ``matmul`` or its opcode
+    lhs_name: str  # its name when LHS ran, if that is another
+    op_name: str  # the framework's name
+    shape: str  # of its result
+    source: str  # file and line of the program
+    cost: str  # where its time comes from: ``measured``, ``estimated`` …
+    follower: str  # of an asynchronous collective, the first instruction after its done
 
 
 @dataclass(frozen=True)
@@ -172,8 +171,15 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
         length_us=timeline.step_us,
         names=names,
         lanes=tuple(lanes),
-        spans=tuple(_span(loop) for loop in timeline.loops if loop.trips > 1),
-    )
+        spans=tuple(
+            Span(
+                f"{printable(loop.name)}, {loop.trips} iterations", loop.start_us, loop.end_us, loop.depth,
+                loop.folded if loop.folded > 1 else 0, loop.folded_start_us, loop.folded_end_us,
+            )
+            for loop in timeline.loops
+            if loop.trips > 1
+        ),
+    )  # fmt: skip
 
 
 def disjoint(bars: Lane) -> list[Lane]:
@@ -196,18 +202,6 @@ def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     """Some bars of a lane."""
     columns = (lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
     return Lane(lane.label, *columns)
-
-
-def _span(loop: Loop) -> Span:
-    return Span(
-        f"{printable(loop.name)}, {loop.trips} iterations",
-        loop.start_us,
-        loop.end_us,
-        loop.depth,
-        loop.folded if loop.folded > 1 else 0,
-        loop.folded_start_us,
-        loop.folded_end_us,
-    )
 
 
 def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
@@ -237,7 +231,7 @@ def named(
     known = module.instructions.get(name) if module is not None else None
     shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
-    return Named(name, style, kind, lhs_name, op_name, shape, _kept(source), cost, sync, follower)
+    return Named(style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -290,14 +284,15 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     late = _late_us(step)
     bars = sum(len(window.rows) for window in step.windows)
     share = min(MOST_BARS / max(bars, 1), 1.0)
-    names = _Names(step)
+    names, numbers = _entries(step)
     panels: list[Panel] = []
     most = drawn = 0
     for window in step.windows:
         steps = max(int(len(window.spans) * share), 1)
         most, drawn = max(most, len(window.spans)), max(drawn, steps)
-        panel = _panel(step, window, names, steps, late[window.device], kind, opened=len(panels) < MOST_OPEN)
-        panels.append(replace(panel, label=f"{label}: {panel.label}") if label else panel)
+        panel = _panel(step, window, names, numbers, steps, late[window.device], kind)
+        name = f"{label}: {panel.label}" if label else panel.label
+        panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
     notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
     return tuple(panels), tuple(notes)
 
@@ -334,13 +329,14 @@ def _begin(step: MeasuredStep, window: DeviceWindow) -> float:
 
 
 def _panel(
-    step: MeasuredStep, window: DeviceWindow, names: _Names, steps: int, shift_us: float, kind: str, *, opened: bool
-) -> Panel:
+    step: MeasuredStep, window: DeviceWindow, names: tuple[Named, ...], numbers: npt.NDArray[np.int32], steps: int,
+    shift_us: float, kind: str,
+) -> Panel:  # fmt: skip
     trace = step.trace
     end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
     rows = np.flatnonzero(window.start < end)
     of_trace = window.rows[rows]
-    codes = names.codes(trace.instruction[of_trace], window.stream[rows])
+    codes = numbers[trace.instruction[of_trace], window.stream[rows]]
     start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
     every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
     lanes: list[Lane] = []
@@ -354,13 +350,12 @@ def _panel(
         note=kind,
         parts=mean_breakdown([window]),
         length_us=end / 1e3 + shift_us,
-        names=names.found,
+        names=names,
         lanes=tuple(lanes),
         spans=tuple(
             Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
             for number, (first, last) in enumerate(spans, start=1)
         ),
-        opened=opened,
         unit=f"step (mean of {window.steps})",
     )
 
@@ -380,34 +375,27 @@ def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:
     return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
 
 
-class _Names:
-    """An entry for each instruction in each role that it has on some device."""
-
-    def __init__(self, step: MeasuredStep) -> None:
-        module, trace = step.module, step.trace
-        self._streams = len(Stream)
-        seen = np.zeros(len(trace.instructions) * self._streams, dtype=bool)
-        for window in step.windows:
-            seen[trace.instruction[window.rows].astype(np.int64) * self._streams + window.stream] = True
-        keys = np.flatnonzero(seen)
-        self._number = np.full(len(seen), -1, dtype=np.int32)
-        self._number[keys] = np.arange(len(keys))
-        lhs = {cost.traced: cost.name for cost in step.costs.costs}
-        waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
-        found: list[Named] = []
-        for key in keys.tolist():
-            name, stream = trace.instructions[key // self._streams], Stream(key % self._streams)
-            known = module.instructions.get(name) if module is not None else None
-            kind = "" if module is None or known is None else kind_of(module, known)
-            communicates = stream is Stream.COMMUNICATION
-            sync = module is not None and known is not None and communicates and is_sync(module, known)
-            kind, cost = kind or stream.name.lower(), "simulated" if trace.simulated else "measured"
-            found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
-        self.found = tuple(found)
-
-    def codes(self, instruction: Codes, stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-        found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
-        return found
+def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int32]]:
+    """An entry for each instruction on each kind of stream that runs it; int32[instructions, streams], its number."""
+    module, trace = step.module, step.trace
+    numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)
+    for window in step.windows:
+        numbers[trace.instruction[window.rows], window.stream] = 0
+    seen = np.argwhere(numbers == 0)
+    numbers[tuple(seen.T)] = np.arange(len(seen))
+    lhs = {cost.traced: cost.name for cost in step.costs.costs}
+    waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
+    found: list[Named] = []
+    for instruction, role in seen.tolist():
+        name, stream = trace.instructions[instruction], Stream(role)
+        known = module.instructions.get(name) if module is not None else None
+        kind, sync = stream.name.lower(), False
+        if module is not None and known is not None:
+            kind = kind_of(module, known) or kind
+            sync = stream is Stream.COMMUNICATION and is_sync(module, known)
+        cost = "simulated" if trace.simulated else "measured"
+        found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
+    return tuple(found), numbers
 
 
 def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.Timeline:
@@ -428,36 +416,24 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
     "panels": [{"label", "note", "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration",
     "name", "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
     """
-    pool = _Pool()
-    found = [_panel_data(panel, pool) for panel in panels]
-    scene = {"first": _ns(first_us), "texts": list(pool.texts), "names": list(pool.names.values()), "panels": found}
+    texts, names, found = {"": 0}, dict[Named, int](), list[dict[str, Any]]()
+    records = []
+    for panel in panels:
+        for item in panel.names:
+            if item not in names:
+                names[item] = len(names)
+                style, sync, *words = item
+                numbers = [texts.setdefault(printable(word), len(texts)) for word in words]
+                records.append([int(style), int(sync), *numbers])
+        places = np.array([names[item] for item in panel.names], dtype=np.int64)
+        found.append(_panel_data(panel, places))
+    scene = {"first": _ns(first_us), "texts": list(texts), "names": records, "panels": found}
     data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
     return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
-class _Pool:
-    """Texts and instructions of all panels, each once."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, int] = {"": 0}
-        self.names: dict[Named, list[int]] = {}
-
-    def text(self, text: str) -> int:
-        return self.texts.setdefault(printable(text), len(self.texts))
-
-    def add(self, names: Sequence[Named]) -> npt.NDArray[np.int64]:
-        numbers = {item: number for number, item in enumerate(self.names)}
-        mine = [numbers.setdefault(item, len(numbers)) for item in names]
-        for item in names:
-            if item not in self.names:
-                texts = (item.name, item.kind, item.lhs_name, item.op_name, item.shape, item.source, item.cost)
-                fields = [*map(self.text, texts), self.text(item.follower)]
-                self.names[item] = [int(item.style), int(item.sync), *fields]
-        return np.array(mine, dtype=np.int64)
-
-
-def _panel_data(panel: Panel, pool: _Pool) -> dict[str, Any]:
-    numbers = pool.add(panel.names)
+def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """A panel; `places` are those of its names among the names of all panels."""
     return {
         "label": printable(panel.label),
         "note": printable(panel.note),
@@ -465,30 +441,30 @@ def _panel_data(panel: Panel, pool: _Pool) -> dict[str, Any]:
         "length": _ns(panel.length_us),
         "open": panel.opened,
         "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
-        "spans": [_span_data(span) for span in panel.spans],
-        "lanes": [_lane_data(lane, numbers) for lane in panel.lanes],
-    }
+        "spans": [
+            {
+                "label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us),
+                "depth": span.depth, "folded": span.folded, "foldedStart": _ns(span.folded_start_us),
+                "foldedEnd": _ns(span.folded_end_us),
+            }
+            for span in panel.spans
+        ],
+        "lanes": [_lane_data(lane, places) for lane in panel.lanes],
+    }  # fmt: skip
 
 
-def _span_data(span: Span) -> dict[str, Any]:
-    whole = {"label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us), "depth": span.depth}
-    folded = {"foldedStart": _ns(span.folded_start_us), "foldedEnd": _ns(span.folded_end_us)}
-    return {**whole, "folded": span.folded, **folded}
-
-
-def _lane_data(lane: Lane, numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> dict[str, Any]:
     start = np.rint(lane.start_us * 1e3).astype(np.int64)
     end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
     end[:-1] = np.minimum(end[:-1], np.maximum(start[1:], start[:-1]))  # rounding makes no overlap
-    found: dict[str, Any] = {
+    counts = {"count": lane.count.tolist()} if bool((lane.count != 1).any()) else {}
+    return {
         "label": printable(lane.label),
         "start": np.diff(start, prepend=0).tolist(),
         "duration": (end - start).tolist(),
-        "name": numbers[lane.named].tolist() if len(lane.named) else [],
+        "name": places[lane.named].tolist() if len(lane.named) else [],
+        **counts,
     }
-    if bool((lane.count != 1).any()):
-        found["count"] = lane.count.tolist()
-    return found
 
 
 def _ns(time_us: float) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,9 @@ from pathlib import Path
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, many
 from pgle.masking import kept_text
-from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.ask.flag_probe import lint_flags
 from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, fail, ok, read_gpus, warn
-from pgle.run.ask.plugins import Repair, repair
+from pgle.run.ask.plugins import repair
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.environment import user_flags
@@ -210,7 +209,7 @@ def check_plugin(machine: Machine) -> MachineCheck:
     mended = repair(machine.installed.versions, machine.python)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
-        return (fail if mended.fails else warn)(what, f"{mended.line}, or: pgle doctor --fix")
+        return (fail if mended.fails else warn)(what, mended.line)
     if not found or release(jaxlib) < release(OLDEST_REHEARSAL):
         found = f"{found or 'none'}: cannot compile without a GPU"
         return warn(found, "use another jaxlib to rehearse")
@@ -327,45 +326,7 @@ def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
         return MachineCheck(name, "warn", what, "please report this")
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """What was to be mended, and what came of it."""
-
-    repair: Repair | None  # None where nothing is wrong
-    was_run: bool  # whether the commands were run
-    # before, after: versions of jax, jaxlib and the plugin's wheels
-    before: Mapping[str, str]
-    after: Mapping[str, str]
-    failed: str = ""  # what the command that failed printed last; empty where none did
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is left to do, and jax is what it was."""
-        kept = all(self.before.get(name) == self.after.get(name) for name in ("jax", "jaxlib"))
-        return self.repair is None or (self.was_run and not self.failed and kept)
-
-
-def mend(machine: Machine, *, yes: bool) -> Mended:
-    """Find the commands; run them where `yes` says so."""
-    found = repair(machine.installed.versions, machine.python)
-    before = _of_jax(machine.installed.versions)
-    if found is None or not yes:
-        return Mended(found, False, before, before)
-    failed = ""
-    for command in found.commands:
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()]
-            failed = lines[-1] if lines else f"{command[0]} ended with {done.returncode}"
-            break
-    return Mended(found, True, before, _of_jax(installed(machine.python).versions), failed)
-
-
-def _of_jax(versions: Mapping[str, str]) -> dict[str, str]:
-    return {name: version for name, version in versions.items() if name.startswith("jax")}
-
-
-PROGRAM = ("-m", "pgle.workloads.overlap")
+PROGRAM = ("-m", "pgle.workloads", "overlap")
 """Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
 DEVICES = 4
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pgle.errors import UserError
 from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace, distinct, median, totals
 from pgle.trace.windows import ModuleExecutions, find_executions
 from pgle.xla.collectives import guess_kind
@@ -156,19 +155,3 @@ def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
         for at, pair in enumerate(pairs.tolist())
     ]  # fmt: skip
     return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name)))
-
-
-def listed(summary: TraceSummary, kinds: Collection[str], sort: str) -> tuple[InstructionSummary, ...]:
-    """The instructions of some kinds (all where none is named), by ``cost``, ``name`` or fewest ``samples``.
-
-    Raises:
-        UserError: `sort` is what only a profile has.
-    """
-    chosen = [item for item in summary.instructions if not kinds or item.kind in kinds]
-    if sort == "name":
-        chosen.sort(key=lambda item: (item.name, item.module.name))
-    elif sort == "samples":
-        chosen.sort(key=lambda item: item.launches)
-    elif sort != "cost":
-        raise UserError(f"a trace cannot be sorted by {sort}", where="--sort", remedy="say cost, name or samples")
-    return tuple(chosen)

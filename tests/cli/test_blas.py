@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pgle.cli.help import one_blas_thread
+from pgle.cli.main import one_blas_thread
 
 
 def test_the_variable_is_set_while_numpy_is_imported_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
-"""One rule for all outputs: `-` is stdout, a name says its form, and what cannot be written is said before the work."""
+"""One rule for all outputs: a name says its form, and what cannot be written is said before the work."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,18 +25,10 @@ def test_a_folder_is_one_of_this_machine(
     assert not any(tmp_path.iterdir())
 
 
-def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["report", str(testdata / TRACE), "-o", "-", "--json"]) == 2
-    output = capsys.readouterr()
-    assert json.loads(output.out)["schema"] == "pgle.error/1"
-    assert "a file or the object of --json, not both" in output.err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["report", "x.sqlite", "-o", "-", "-o", "-"], "stdout holds one file"),
-        (["perf-table", "x.sqlite", "-o", "-"], "more than one file is written"),
+        (["perf-table", "x.sqlite", "-o", "-"], "is stdin or stdout, and a file is needed"),
         (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
@@ -57,23 +47,6 @@ def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
     assert run(words) == 2
     assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "taken.html"]
-
-
-def test_nothing_is_said_to_be_good_before_stdout_has_taken_it(testdata: Path) -> None:
-    command = [sys.executable, "-m", "pgle", "convert", str(testdata / TRACE), "-o", "-"]
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"pgle: -: cannot be written (No space left on device)")
-    assert done.stderr.count(b"\n") == 1
-
-
-def test_a_page_goes_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    for name, seconds in (("a", 0.2), ("b", 0.1)):
-        rows = (json.dumps({"step": step, "step_time_s": seconds + step % 7 / 1000}) for step in range(40))
-        (tmp_path / name).with_suffix(".jsonl").write_text("\n".join(rows) + "\n")
-    assert run(["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--html", "-"]) == 0
-    assert capsysbinary.readouterr().out.startswith(b"<!doctype html>")
 
 
 def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(

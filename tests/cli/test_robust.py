@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -39,7 +38,7 @@ def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.C
     ("words", "meant"),
     [
         (["convret"], "convert"),
-        (["show", "--srot", "name", "x"], "--sort"),
+        (["verify", "--modul", "name", "x"], "--module"),
         (["flags", "presett"], "preset"),
         (["flags", "preset", "fsdpp"], "fsdp"),
         (["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"], "jit_step"),
@@ -174,22 +173,6 @@ def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path)
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(
-    ("stdin", "said"),
-    [
-        (io.TextIOWrapper(io.BytesIO(b"")), "is empty; did the run end before its first step?"),
-        (None, "stdin is closed; pipe a file in: cat FILE | pgle …"),
-    ],
-    ids=["empty", "closed"],
-)
-def test_what_came_on_stdin_is_called_a_dash(
-    stdin: io.TextIOBase | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", stdin)
-    assert run(["history", "add", "-", "--name", "x"]) == 2
-    assert capsys.readouterr().err == f"pgle: -: {said}\n"
 
 
 def test_a_working_directory_that_is_gone_is_one_line(

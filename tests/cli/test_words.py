@@ -1,4 +1,4 @@
-"""`-q`, `-v`, `-`, `--json` errors, completion, and `pgle` alone in a folder."""
+"""`-q`, `--json` errors, completion, and `pgle` alone in a folder."""
 
 from __future__ import annotations
 
@@ -35,42 +35,10 @@ def test_quiet_does_not_hide_what_ends_the_command() -> None:
     assert pgle("show", "nowhere.pbtxt", "-q").stderr.startswith(b"pgle: nowhere.pbtxt: no such file")
 
 
-def test_a_profile_goes_through_pipes(testdata: Path, tmp_path: Path) -> None:
-    written = pgle("convert", testdata / TRACE, "-o", "-", "-q")
-    assert written.stdout.startswith(b"costs {")
-    pgle("convert", testdata / TRACE, "-o", tmp_path / "a.pbtxt")
-    assert written.stdout == (tmp_path / "a.pbtxt").read_bytes()
-    shown = pgle("show", "-", "--json", data=written.stdout)
-    assert json.loads(shown.stdout)["schema"] == "pgle.show/1"
-    assert shown.stdout == pgle("show", "-", "--json", data=written.stdout).stdout
-
-
-@pytest.mark.parametrize("kind", [".hlo.pb", ".txt"])
-def test_a_module_is_predicted_from_a_pipe(kind: str, testdata: Path) -> None:
-    (dump,) = (testdata / "hlo" / "jax-0.12.0.1" / "async").glob(f"*_gpu_after_optimizations{kind}*")
-    found = (pgle("predict", where, "--target", "h100", "--json", data=dump.read_bytes()) for where in (dump, "-"))
-    steps = [json.loads(done.stdout)["step_us"] for done in found]
-    assert steps[0] == steps[1] > 0
-
-
-def test_step_times_come_from_a_pipe(testdata: Path, tmp_path: Path) -> None:
-    lines = b"".join(b'{"step": %d, "step_time_s": 0.2}\n' % step for step in range(40))
-    (tmp_path / "base.jsonl").write_bytes(lines)
-    done = pgle("compare", tmp_path / "base.jsonl", "-", "--json", data=lines)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["schema"] == "pgle.compare/1"
-    kept = pgle("history", "add", "-", "--name", "a", "--file", tmp_path / "h.jsonl", data=lines)
-    assert b"Added: " in kept.stdout
-
-
-def test_a_page_goes_to_a_pipe_as_markdown(testdata: Path) -> None:
-    assert pgle("report", testdata / TRACE, "-o", "-", "-q").stdout.startswith(b"# You could save up to ")
-
-
-def test_stdin_is_read_once(testdata: Path) -> None:
-    done = pgle("diff", "-", "-", data=(testdata / PROFILE).read_bytes())
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"once only" in done.stderr
+@pytest.mark.parametrize("words", [["show", "-"], ["predict", "-"], ["report", "-"], ["convert", "a", "-o", "-"]])
+def test_a_file_is_no_pipe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
 
 
 @pytest.mark.parametrize("words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]])

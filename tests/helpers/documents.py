@@ -20,12 +20,13 @@ PAX = [f"{T}/pax_fsdp4/proc0.sqlite", f"{T}/pax_fsdp4/proc3.sqlite"]
 DUMP = ["--hlo", f"{T}/pax_fsdp4/proc0/dump"]
 MADE = f"{T}/nsys_synthetic/synthetic_cases.sqlite"
 XPLANE = f"{T}/jax_xplane/jax08_gemm.xplane.pb"
-OVERLAP = ["--", sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+OVERLAP = ["--", sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 FSDP = [
     "--",
     sys.executable,
     "-m",
-    "pgle.workloads.fsdp",
+    "pgle.workloads",
+    "fsdp",
     "--layers",
     "2",
     "--devices",
@@ -119,7 +120,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["history", "show", "--name", "a", "--file", "h.jsonl"],
     ],
     "doctor": [["doctor"], ["doctor", "--python", sys.executable]],
-    "fix": [["doctor", "--fix"], ["doctor", "--fix", "--python", sys.executable]],
     "init": [["init"], ["init", "slurm", "-o", "i"], ["init", "make", "-o", "j"]],
     "error": [["show", "nowhere"], ["shwo"], ["show", "--nonsense"], ["compare", "a", "b"]],
 }

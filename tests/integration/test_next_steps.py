@@ -143,8 +143,6 @@ def after_results(run: RunDirectory) -> Iterator[str]:
             yield from report.after_conversion(profile, hlo)
         yield from report.after_verification(profile, (Path("dump"),))
         yield from report.after_summary(profile)
-        for noisy in (False, True):
-            yield from report.after_difference(profile, Path("b.pbtxt"), noisy=noisy)
     for verdict, name in (("used", ""), ("not-used", "a b.pbtxt"), ("cannot-tell", "")):
         use: Any = SimpleNamespace(main=SimpleNamespace(verdict=verdict, profile=name))
         yield from report.after_confirmation(Path("a.log"), use)

@@ -14,7 +14,7 @@ from pgle.run.directory.manifest import read_manifest
 
 STAGES = ("profile", "convert", "baseline", "perf")
 
-WORKLOAD = [sys.executable, "-m", "pgle.workloads.overlap", "--steps", "40"]
+WORKLOAD = [sys.executable, "-m", "pgle.workloads", "overlap", "--steps", "40"]
 SMALL = ["--devices", "2", "--big-rows", "64", "--small-rows", "8", "--width", "32", "--dim", "64"]
 
 

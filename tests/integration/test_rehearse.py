@@ -30,7 +30,7 @@ def programs(tmp_path_factory):
             from pgle.xla.targets import load_target
 
             program = Path(__file__).parents[2] / f"benchmarks/programs/{name}.py"
-            where = [str(program)] if program.exists() else ["-m", f"pgle.workloads.{name}"]
+            where = [str(program)] if program.exists() else ["-m", "pgle.workloads", name]
             words = [sys.executable, *where, "--compile-only"]
             capture_modules(words, folder / name, target=load_target("h100"), devices=Devices(4), quiet_s=60)
         return next((folder / name).glob("*.mlir"))
@@ -93,7 +93,7 @@ def test_the_profile_alone_does_not_change_the_fingerprint(programs, rehearse):
 
 
 def test_a_captured_program_is_rehearsed(rehearse):
-    words = [sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+    words = [sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
     result = rehearse("--target", "a100", "--devices", "4", "--", *words)
     assert result["modules"][0]["name"] == "jit_overlap_step"
 

@@ -19,7 +19,7 @@ from pgle.run.stages.stage import StageRequest
 
 pytestmark = pytest.mark.rehearse
 
-WORDS = [sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+WORDS = [sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 SIMULATED = ["--capture", "simulated", "--target", "a100"]
 
 

@@ -12,7 +12,7 @@ from schemas import violations
 from pgle.cli.main import run
 
 pytestmark = pytest.mark.rehearse
-PROGRAM = ["--", sys.executable, "-m", "pgle.workloads.fsdp", "--layers", "2", "--devices", "{devices}"]
+PROGRAM = ["--", sys.executable, "-m", "pgle.workloads", "fsdp", "--layers", "2", "--devices", "{devices}"]
 
 
 def scaled(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, object]:

@@ -80,12 +80,6 @@ def test_no_line_is_wider_than_100_columns(testdata, capsys):
         assert max(len(line) for line in lines if not line.startswith("Next")) <= 100  # commands can be copied
 
 
-def test_kinds_and_order_can_be_chosen(described, capsys):
-    run(["show", str(described), "--kind", "compute", "--sort", "name", "--json"])
-    names = [item["name"] for item in json.loads(capsys.readouterr().out)["instructions"]]
-    assert names == ["loop_fusion", "loop_fusion.1"]
-
-
 def test_json_holds_all_instructions_and_findings(testdata, capsys):
     assert run(["show", str(testdata / PUBLISHED), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

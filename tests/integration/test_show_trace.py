@@ -53,11 +53,6 @@ def test_tables_fit_80_columns(testdata, capsys, monkeypatch, file):
     assert max(map(len, shown(capsys, file).splitlines())) <= 80
 
 
-def test_only_instructions_of_a_kind_are_listed(testdata, capsys):
-    out = json.loads(shown(capsys, testdata / SYNTHETIC, "--kind", "collective", "--json"))
-    assert [item["name"] for item in out["trace"]["instructions"]] == ["all-gather-start.7"]
-
-
 def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, capsys):
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "a.xplane.pb").write_bytes((testdata / CPU).read_bytes())
@@ -67,11 +62,6 @@ def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, caps
 def test_the_next_command_is_named(testdata, capsys, monkeypatch):
     monkeypatch.chdir(testdata)
     assert f"Next: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …" in shown(capsys, SYNTHETIC)
-
-
-def test_a_trace_has_no_spread_to_sort_by(testdata, capsys):
-    assert run(["show", str(testdata / SYNTHETIC), "--sort", "spread"]) == 2
-    assert "cannot be sorted by spread" in capsys.readouterr().err
 
 
 def test_names_cannot_move_the_cursor(make_trace, tmp_path, capsys):

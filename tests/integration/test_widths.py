@@ -24,7 +24,7 @@ from pgle.cli.main import run
 from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.kernels import Matmul
 from pgle.report import profiles, stages
-from pgle.report.page import terminal
+from pgle.report.page import plain
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.perf_table import PerfTable
@@ -108,7 +108,7 @@ def answers(folder: Path) -> dict[str, Answer]:
 
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         patch.setattr(Compiler, "_ask", recorded.answer)
-        patch.setattr(terminal, "show", partial(show, terminal.show))
+        patch.setattr(plain, "show", partial(show, plain.show))
         for name, words in (COMMANDS | RECORDED).items():
             shown.clear()
             with redirect_stdout(io.StringIO()) as otherwise:
@@ -116,7 +116,7 @@ def answers(folder: Path) -> dict[str, Answer]:
             is_again = name in COMMANDS and otherwise.getvalue()
             found[name] = [partial(run, words)] if is_again else list(shown)
     made = {"perf-table": profiles.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
-    return found | {name: [partial(terminal.show, page)] for name, page in made.items()}
+    return found | {name: [partial(plain.show, page)] for name, page in made.items()}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ SMALL = {
 def run(workload: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     module, *flags = workload.split()
     program = PROGRAMS / f"{module}.py"
-    where = [str(program)] if program.exists() else ["-m", f"pgle.workloads.{module}"]
+    where = [str(program)] if program.exists() else ["-m", "pgle.workloads", module]
     command = [sys.executable, *where, *flags, *SMALL[workload].split(), *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True)

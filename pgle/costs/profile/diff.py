@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
@@ -21,14 +21,6 @@ from pgle.costs.profile.value import (
     profile_findings,
 )
 from pgle.next import SHOW
-
-SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
-    "cost": lambda cost: (-_known(cost), cost.full_name),
-    "name": lambda cost: (cost.full_name,),
-    "spread": lambda cost: (-cost.spread, -_known(cost), cost.full_name),
-    "samples": lambda cost: (cost.samples, -_known(cost), cost.full_name),
-}
-"""Orders of the table: costliest, by name, most dispersed, least sampled first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +39,10 @@ class Summary:
     """What a profile holds, as XLA would take it."""
 
     entries: int  # lines of the profile file
-    # each usable cost once, in the order asked for, of the kind asked for, as many as asked for
-    costs: tuple[Cost, ...]
-    listed: int  # how many there are of the kind asked for
-    kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last; of all kinds, whatever was asked for
+    costs: tuple[Cost, ...]  # each usable cost once, the costliest first, as many as asked for
+    kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last
     total_us: float  # sum over all but loops, whose bodies count already
-    names: int  # usable costs, of all kinds
+    names: int  # usable costs
     origins: Mapping[Origin, int]  # instructions by origin
     modules: tuple[str, ...]  # fingerprints that names are prefixed with
     provenance: Mapping[str, object]  # of the sidecar
@@ -64,13 +54,11 @@ class Summary:
     skewed: tuple[Cost, ...] = ()  # the instructions with most of that, of all kinds
 
 
-def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost", top: int = 0) -> Summary:
+def summarise(profile: Profile, *, top: int = 0) -> Summary:
     """Summarise a profile.
 
     Args:
-        kinds: list only instructions of these kinds; empty: of all.
-        sort: a key of `SORTS`.
-        top: list only so many; 0: all.
+        top: list only so many, the costliest; 0: all.
     """
     usable = effective_entries(profile)
     by_kind: dict[CostKind, list[Cost]] = {}
@@ -79,12 +67,9 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     totals = {kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()}
     total = math.fsum(_known(cost) for kind, of_kind in by_kind.items() if kind != CostKind.LOOP for cost in of_kind)
     known = [cost for cost in usable if cost.slowest_us is not None]
-    chosen = [kind for kind in by_kind if not kinds or kind in kinds]
-    listed = [cost for kind in chosen for cost in by_kind[kind]]
     return Summary(
         entries=len(profile.costs),
-        costs=tuple(nsmallest(top or len(listed), listed, key=SORTS[sort])),
-        listed=len(listed),
+        costs=tuple(nsmallest(top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name))),
         kinds=tuple(
             KindTotal(
                 kind,

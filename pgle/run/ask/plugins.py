@@ -1,4 +1,4 @@
-"""jax's CUDA plugin: which wheels the jax at hand needs, and the commands that mend a missing, double or old one.
+"""jax's CUDA plugin: which wheels the jax at hand needs, and the command that mends a missing, double or old one.
 
 Nothing here moves jax, and nothing adds a second plugin: wheels are named with jaxlib's version, without dependencies.
 Standard library only, since the compiler's process may be another Python than ours.
@@ -42,12 +42,7 @@ class Repair:
 
     what: str  # a clause
     fails: bool  # whether jax will not run on GPUs so; else only rehearsals are not possible
-    commands: tuple[tuple[str, ...], ...]  # argument lists, to be run in order
-
-    @property
-    def line(self) -> str:
-        """The commands as one line of a shell."""
-        return " && ".join(str(Next(command)) for command in self.commands)
+    line: str  # the command that mends it
 
 
 def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair | None:
@@ -65,16 +60,16 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
     )
     if not majors:
         cuda = 13 if _numbers(jaxlib) >= FIRST_CUDA13 else 12
-        return Repair("none is installed", False, (_install(python, cuda, jaxlib),))
+        return Repair("none is installed", False, _install(python, cuda, jaxlib))
     kept = _kept(majors, versions, jaxlib)
     if len(majors) > 1:
         surplus = [name for name in sorted(versions) if name.startswith("jax-cuda") and f"cuda{kept}-" not in name]
-        return Repair("two CUDA versions, of which jax can load one", True, (_remove(python, surplus),))
+        return Repair("two CUDA versions, of which jax can load one", True, _remove(python, surplus))
     names = [f"jax-cuda{kept}-{half}" for half in HALVES]
     if absent := [name for name in names if name not in versions]:
-        return Repair(f"{absent[0]} is missing", True, (_install(python, kept, jaxlib),))
+        return Repair(f"{absent[0]} is missing", True, _install(python, kept, jaxlib))
     if any(versions[name] != jaxlib for name in names):
-        return Repair(f"not of jaxlib {jaxlib}, so jax leaves it out", True, (_install(python, kept, jaxlib),))
+        return Repair(f"not of jaxlib {jaxlib}, so jax leaves it out", True, _install(python, kept, jaxlib))
     return None
 
 
@@ -108,14 +103,14 @@ def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
     return next((found[0] for found in (running, fitting) if len(found) == 1), majors[0])
 
 
-def _install(python: str, cuda: int, jaxlib: str) -> tuple[str, ...]:
+def _install(python: str, cuda: int, jaxlib: str) -> str:
     wheels = (f"jax-cuda{cuda}-{half}=={jaxlib}" for half in HALVES)
-    return (*_pip(python, "install"), "--no-deps", *wheels)
+    return str(Next((*_pip(python, "install"), "--no-deps", *wheels)))
 
 
-def _remove(python: str, names: list[str]) -> tuple[str, ...]:
+def _remove(python: str, names: list[str]) -> str:
     words = _pip(python, "uninstall")
-    return (*words, *(() if words[0] == "uv" else ("-y",)), *names)
+    return str(Next((*words, *(() if words[0] == "uv" else ("-y",)), *names)))
 
 
 def _pip(python: str, verb: str) -> tuple[str, ...]:

@@ -1,15 +1,13 @@
-"""Texts of people: logs, and stdin kept as a file whose name says what it is."""
+"""Texts of people: logs."""
 
 from __future__ import annotations
 
-import codecs
 import io
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import MAX_FILE_BYTES, open_bytes, read_head
+from pgle.files import open_bytes
 
 HEAD_BYTES = 4096  # of a file, to decide whether it is text
 
@@ -55,45 +53,3 @@ class TextLines:
                     raise UserError(what, where=self.path, remedy=self.remedy)
                 while len(line) == LONGEST_LINE and not line.endswith("\n"):
                     line = text.readline(LONGEST_LINE)
-
-
-STDIN = "-"  # the word for stdin on a command line
-
-MAGIC = {
-    b"SQLite format 3": ".sqlite",
-    b"HloModule": ".txt",
-    b"module @": ".mlir",
-    b"#loc": ".mlir",
-    b"ML\xefR": ".mlir",
-    b"costs": ".pbtxt",
-    b"# proto": ".pbtxt",
-    b"{": ".jsonl",
-}
-"""How content begins → the suffix by which readers know it; else it is a log."""
-
-_ARCHIVES = {b"\xfd7zXZ\x00": ".xz", b"\x1f\x8b": ".gz"}
-
-
-def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
-    """Stdin as a file ``stdin.SUFFIX`` of a folder that is there; `binary` is the suffix of a protobuf."""
-    if sys.stdin is None or sys.stdin.isatty():
-        what = "stdin is closed" if sys.stdin is None else "stdin is a terminal"
-        raise UserError(what, where=STDIN, remedy="pipe a file in: cat FILE | pgle …")
-    raw, left = folder / "stdin", MAX_FILE_BYTES
-    with raw.open("wb") as file:
-        while piece := sys.stdin.buffer.read(1 << 20):
-            left -= file.write(piece)
-            if left < 0:
-                raise UserError(f"more than {MAX_FILE_BYTES:,} bytes", where=STDIN, remedy="give the part that matters")
-    head = read_head(raw, HEAD_BYTES)
-    archive = next((suffix for magic, suffix in _ARCHIVES.items() if head.startswith(magic)), "")
-    if archive:
-        raw = raw.rename(raw.with_suffix(archive))
-        head = read_head(raw, HEAD_BYTES)
-    return raw.rename(folder / f"stdin{_suffix(head, binary)}{archive}")
-
-
-def _suffix(head: bytes, binary: str) -> str:
-    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    found = next((suffix for magic, suffix in MAGIC.items() if text.startswith(magic)), "")
-    return found or (binary if head.startswith(b"\n") and not head.isascii() else ".log")

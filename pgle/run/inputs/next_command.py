@@ -50,7 +50,7 @@ class ProgramLaunch:
 
     def on_gpus(self) -> ProgramLaunch:
         """The same where there are GPUs: a workload of pgle that was only compiled has to run there."""
-        ours = any(word.startswith("pgle.workloads.") for word in self.words)
+        ours = "pgle.workloads" in self.words
         words = tuple(word for word in self.words if not (ours and word == "--compile-only"))
         return replace(self, words=words, capture="")
 

@@ -183,7 +183,7 @@ def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     if theirs.jaxlib == ours.jaxlib:
         return None, ()
     what = f"{python} has jaxlib {theirs.jaxlib} and no CUDA plugin: pgle's jaxlib {ours.jaxlib} compiles in its place"
-    return None, (f"{what}, and schedules of two releases differ; pgle doctor --python {python} --fix",)
+    return None, (f"{what}, and schedules of two releases differ; pgle doctor --python {python}",)
 
 
 def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pgle.errors import UserError
-from pgle.report.page import html, terminal, value
+from pgle.report.page import html, plain, value
 from pgle.report.page.figures import Unit
-from pgle.report.page.markdown import markdown
+from pgle.report.page.plain import markdown
 from pgle.report.page.value import Action, Cell, Chart, Column, Page, Prose, Section, Table, Timeline
 
 HOSTILE = "</script><img src=x onerror=alert(1)>[x](http://y)![z](w)"
@@ -37,7 +37,7 @@ PAGE = Page(
 
 
 def lines(capsys: pytest.CaptureFixture[str], page: Page = PAGE, *sections: str) -> list[str]:
-    terminal.show(page, sections=sections)
+    plain.show(page, sections=sections)
     found = capsys.readouterr()
     assert found.err == ""
     return found.out.splitlines()
@@ -63,13 +63,13 @@ def test_sections_are_printed_only_when_asked_for(capsys: pytest.CaptureFixture[
     assert "Layers" not in lines(capsys)
     assert "Layers" in lines(capsys, PAGE, "layers")
     assert "Memory" not in lines(capsys, PAGE, "layers")
-    everything = lines(capsys, PAGE, terminal.ALL)
+    everything = lines(capsys, PAGE, plain.ALL)
     assert {"Layers", "Memory", "warning: fourth", "pgle report"} <= set(everything)
 
 
 def test_an_unknown_section_names_those_that_there_are() -> None:
     with pytest.raises(UserError, match="layers, memory"):
-        terminal.show(PAGE, sections=["nothing"])
+        plain.show(PAGE, sections=["nothing"])
 
 
 def test_more_warnings_than_fit_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -338,6 +338,6 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
-    program = ("python", "-m", "pgle.workloads.fsdp", "--compile-only", "--layers", "2")
-    assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch((*program[:3], "--layers", "2"))
+    program = ("python", "-m", "pgle.workloads", "fsdp", "--compile-only", "--layers", "2")
+    assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch((*program[:4], "--layers", "2"))
     assert ProgramLaunch(("mine.py", "--compile-only")).on_gpus().words == ("mine.py", "--compile-only")

@@ -149,7 +149,7 @@ def _refused_topology(message: str, topology: str) -> UserError:
         return UserError(what, remedy=remedy)
     if "topology must be" in message:
         return UserError(f"topology {topology!r} is not of the form SLICESxHOSTSxDEVICES")
-    remedy = "check that the CUDA plugin matches jax: pgle doctor --fix"
+    remedy = "check that the CUDA plugin matches jax: pgle doctor"
     return UserError(f"no GPU compiler: {first_line(message)}", remedy=remedy)
 
 

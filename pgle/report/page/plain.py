@@ -1,0 +1,183 @@
+"""A page as text for a terminal, and as GitHub's Markdown, in which no name becomes a link, a picture or HTML."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from pgle.errors import UserError, choices, many, printable, shown
+from pgle.report import text
+from pgle.report.page import figures
+from pgle.report.page.value import MOST_ACTIONS, Action, Cell, Page, Part, Prose, Section, Table, Timeline, table
+
+STYLES: dict[str, str] = {
+    "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
+}  # fmt: skip
+MARKS: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
+WARNINGS = 2  # that the first screen has room for
+ALL = "*"  # every section
+
+
+def show(page: Page, *, sections: Sequence[str] = ()) -> None:
+    """Print a page, the verdict above and the next command last; with ``--quiet`` its verdict alone.
+
+    Args:
+        page: the answer.
+        sections: keys of the sections that are printed too; `ALL`: every one, and every row.
+
+    Raises:
+        UserError: the page has no section of that key.
+    """
+    screen = text.console()
+    everything = ALL in sections
+    known = [section.key for section in page.sections]
+    if unknown := [key for key in sections if key not in known and not everything]:
+        raise UserError(
+            f"no section '{unknown[0]}' in this answer", remedy=choices(unknown[0], known) if known else None
+        )
+    if page.identity and not text.quiet:
+        screen.print(" · ".join(page.identity), soft_wrap=True)
+    screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
+    if page.paste:
+        screen.print(f"  {page.paste}", style="cyan", soft_wrap=True)
+    if text.quiet:
+        return
+    if page.table is not None:
+        screen.print()
+        _table(screen, page.table, everything)
+    for note in page.notes:
+        cell = note if isinstance(note, Cell) else Cell(note)
+        screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
+    if page.actions:
+        screen.print()
+        _actions(screen, page.actions if everything else page.actions[:MOST_ACTIONS], everything)
+    for section in page.sections:
+        if everything or section.key in sections:
+            _section(screen, section, everything)
+    first = page.warnings if everything or len(page.warnings) == WARNINGS + 1 else page.warnings[:WARNINGS]
+    for line in first:
+        screen.print(f"warning: {shown(line)}", style="yellow")
+    if len(first) < len(page.warnings):
+        screen.print(f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)", style="yellow")
+    if os.environ.get("PGLE_NEXT") != "0":
+        for place, command in enumerate(page.next if everything else page.next[:1]):
+            screen.print(f"{'' if place else 'Next: '}{command}", style="cyan", soft_wrap=True)
+
+
+def _mark(tone: str) -> str:
+    mark = MARKS.get(tone, "")
+    try:
+        mark.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return ""
+    return mark
+
+
+def _table(screen: text.Screen, content: Table, everything: bool) -> None:
+    cells, heads = content.cells(), content.heads()
+    first = cells if everything else cells[: content.shown]
+    right = {at for at, is_number in enumerate(content.right()) if is_number}
+    rows = [[_styled(cell) for cell in row] for row in first]
+    screen.print(text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
+    if left := len(cells) + content.more - len(first):
+        screen.print(f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim")
+
+
+def _styled(cell: Cell) -> str | Text:
+    """A cell; in colour on a terminal."""
+    plain = shown(str(cell.value))
+    return Text(plain, style=STYLES[cell.tone]) if cell.tone and sys.stdout.isatty() else plain
+
+
+def _actions(screen: text.Screen, actions: Sequence[Action], everything: bool) -> None:
+    heads = ["", "what to do", "saves up to"] if any(action.saves for action in actions) else ["", "what to do"]
+    rows: list[list[str]] = []
+    for place, action in enumerate(actions, start=1):
+        words = f"{action.title}: {action.why}" if action.why else action.title
+        rows.append([str(place), printable(words), figures.share(action.saves)][: len(heads)])
+    screen.print(text.grid(heads, rows, right={2}, whole={2}))
+    for place, action in enumerate(actions if everything else (), start=1):
+        if action.command:
+            screen.print(f"{place}: {action.command}", style="cyan", soft_wrap=True)
+
+
+def _section(screen: text.Screen, section: Section, everything: bool) -> None:
+    screen.print()
+    screen.print(section.heading, style="bold")
+    for part in section.parts:
+        if isinstance(part, Table):
+            _table(screen, part, everything)
+        elif isinstance(part, Prose):
+            style = "cyan" if part.code else STYLES.get(part.tone, "")
+            screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)
+        elif isinstance(part, Timeline):
+            widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
+            is_narrow = widest > screen.width
+            screen.print(f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(), soft_wrap=True)
+        else:
+            screen.print(part.alt, soft_wrap=True)
+
+
+_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
+_ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolinks need
+
+
+def markdown(page: Page) -> str:
+    """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
+    blocks = [f"# {_escaped(page.verdict)}", _escaped(" · ".join(page.identity))]
+    blocks += [_rows(page.table)] if page.table is not None else []
+    blocks += [_escaped(str(note.value if isinstance(note, Cell) else note)) for note in page.notes]
+    blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
+    blocks += ["Next:", _fenced("\n".join(page.next), "sh")] if page.next else []
+    sections = page.sections
+    if page.about:
+        sections += (Section("about", "Where this comes from", (table("name | value", page.about),)),)
+    for section in sections:
+        blocks += [f"## {_escaped(section.heading)}"] if section.heading else []
+        blocks += map(_block, section.parts)
+    if page.warnings:
+        blocks += ["## Warnings", "\n".join(f"- {_escaped(line)}" for line in page.warnings)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _escaped(content: str) -> str:
+    """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it either."""
+    return _ADDRESS.sub(r"\\\g<0>", printable(" ".join(content.split())).translate(_SPECIAL))
+
+
+def _block(part: Part) -> str:
+    if isinstance(part, Table):
+        return _rows(part)
+    if isinstance(part, Timeline):
+        return _fenced(part.text, "text")
+    if isinstance(part, Prose):
+        return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + _escaped(part.text)
+    return _fenced(part.alt, "text") if "\n" in part.alt else _escaped(part.alt)
+
+
+def _rows(content: Table) -> str:
+    rule = "|".join("---:" if is_number else "---" for is_number in content.right())
+    heads, *rows = (
+        f"| {' | '.join(map(_escaped, row))} |"
+        for row in (content.heads(), *([str(cell.value) for cell in row] for row in content.cells()))
+    )
+    return "\n".join([heads, f"|{rule}|", *rows])
+
+
+def _numbered(actions: Sequence[Action]) -> Iterator[str]:
+    for place, action in enumerate(actions, start=1):
+        saves = f" (saves up to {figures.share(action.saves)})" if action.saves else ""
+        why = f": {_escaped(action.why)}" if action.why else ""
+        yield f"{place}. **{_escaped(action.title)}**{saves}{why}"
+        if action.command:
+            yield f"   `{printable(action.command).replace('`', chr(39))}`"
+
+
+def _fenced(content: str, language: str) -> str:
+    """Text as it is, in a block of code."""
+    lines = (printable(line).replace("```", "'''") for line in content.splitlines())
+    return "\n".join([f"```{language}", *lines, "```"])
