@@ -268,49 +268,41 @@ def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
         words = "Give the dump of a job's step, or choose its module with --module."
         return words, (typed("pgle", "predict", asked.hlo, "--module", "NAME"),)
     room = 1 - prediction.ceiling.step_us / prediction.step_us
+    most = f"Another schedule saves at most {figures.share(room)}"
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
+    folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
+    run = next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
+    costs = () if asked.profile is None else ("--profile", asked.profile)
     if doubt > MUCH_DOUBT:
         name = shown(prediction.uncertain[0].name)
-        return f"Data decides up to {figures.share(doubt, 0)} more, most of it {name}: measure it.", (_measure(asked),)
+        return f"Data decides up to {figures.share(doubt, 0)} more, most of it {name}: measure it.", (
+            _measure(asked, run),
+        )
     if room < LITTLE:
-        costs = () if asked.profile is None else ("--profile", asked.profile)
-        words = f"Another schedule saves at most {figures.share(room)}."
-        return words, (typed("pgle", "analyze", asked.hlo, *costs),)
-    rehearse = _rehearse(found)
+        return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
+    if run is not None:
+        rehearse = typed("pgle", "rehearse", run.path)
+    else:
+        whole = asked.hlo.is_dir() and any(".before_optimizations." in path.name for path in asked.hlo.iterdir())
+        named = asked.target or ("" if found.target_from == "nothing" else found.target)
+        target = ("--target", named) if named else ()
+        options = (*costs, *target, "--devices", found.module.num_devices)
+        rehearse = typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *options)
     if prediction.costs_are == "measured":
-        words = f"Another schedule saves at most {figures.share(room)}. Rehearse with the jaxlib that made this dump"
+        words = f"{most}. Rehearse with the jaxlib that made this dump"
         return f"{words}: another gives instructions other names, which the profile does not have.", (rehearse,)
-    words = f"Another schedule saves at most {figures.share(room)}, by {prediction.costs_are} costs. Measure them."
-    return words, (_measure(asked), rehearse)
+    return f"{most}, by {prediction.costs_are} costs. Measure them.", (_measure(asked, run), rehearse)
 
 
-def _measure(asked: PredictRequest) -> str:
+def _measure(asked: PredictRequest, run: RunDirectory | None) -> str:
     """The command that takes measured costs: from the HLO's run directory, else of the program."""
-    run = _run_of(asked)
-    profile = None if run is None else run.found_profile
-    if run is None or profile is None:
-        return typed("pgle", "profile", "--", *UNKNOWN) if run is None else following(run)
+    if run is None:
+        return typed("pgle", "profile", "--", *UNKNOWN)
+    if (profile := run.found_profile) is None:
+        return following(run)
     if asked.profile is None:
         return typed("pgle", "predict", asked.hlo, "--profile", profile)
     return replace(launch_of(run), capture="").line("run", free(run.path.with_name(f"{run.path.name}-gpu")))
-
-
-def _rehearse(found: Predicted) -> str:
-    """The command that compiles the module again: of its run directory, of its dump, else of a module to be named."""
-    asked, run = found.asked, _run_of(found.asked)
-    if run is not None:
-        return typed("pgle", "rehearse", run.path)
-    costs = () if asked.profile is None else ("--profile", asked.profile)
-    whole = asked.hlo.is_dir() and any(".before_optimizations." in path.name for path in asked.hlo.iterdir())
-    named = asked.target or ("" if found.target_from == "nothing" else found.target)
-    target = ("--target", named) if named else ()
-    devices = ("--devices", found.module.num_devices)
-    return typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *costs, *target, *devices)
-
-
-def _run_of(asked: PredictRequest) -> RunDirectory | None:
-    folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
-    return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 
 
 def document(found: Predicted) -> dict[str, object]:

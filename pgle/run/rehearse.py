@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -24,7 +24,7 @@ from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
 from pgle.run.directory.directory import claim
 from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
-from pgle.schedule.compare import Move, Placement, compare_placements, placements
+from pgle.schedule.compare import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.flags.catalogue import LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag
@@ -45,7 +45,7 @@ got shorter by several per cent (marin-community/marin, pull request 8070)."""
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
-def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> list[str]:
+def memory_warning(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> str:
     """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory and not for
     speed."""
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
@@ -53,80 +53,79 @@ def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Tar
     need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
     remedy = f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a larger --target"
     if need > have:
-        return [
+        return (
             f"the step needs {_gib(need)} and jax's allocator has {_gib(have)} of {target.name}: it does not fit, and "
             f"XLA then schedules for memory, not for speed; {remedy}"
-        ]
+        )
     if used > limit:
-        return [
+        return (
             f"the scheduler is short of memory ({_gib(used)} of temporaries, {_gib(limit)} left for them), so it "
             f"overlaps less compute with collectives; {remedy}"
-        ]
+        )
     return near_limit(need, have)
 
 
-def near_limit(need: int, have: int) -> list[str]:
+def near_limit(need: int, have: int) -> str:
     """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA makes of a
     program."""
     if abs(need - have) > NEAR * have:
-        return []
-    return [
+        return ""
+    return (
         f"{_gib(need)} of {_gib(have)} are needed, within {NEAR:.0%} of the memory limit: the gain may turn, since XLA "
         "computes values again to stay below it"
-    ]
+    )
 
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
 
 
-def unread_warnings(prediction: Prediction, placed: Iterable[Placement]) -> list[str]:
+def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
     """Collectives that run though nothing reads their results."""
-    unread = [item for item in placed if item.unread]
+    unread = [move.before for move in moves if move.before is not None and move.before.unread]
     took = sum(item.cost_us * item.count for item in unread)
     if took < UNREAD_SHARE * prediction.step_us:
-        return []
-    return [
+        return ""
+    return (
         f"{len(unread)} collectives ({unread[0].name} …) run though nothing reads their results: {took / 1e3:,.0f} ms "
         "of communication a step; the collective pipeliner leaves them where one reduction reads another's result, and "
         "XLA removes no collective: do without --xla_gpu_enable_pipelined_all_reduce (xla_gpu_pipeline_all_reduce)"
-    ]
+    )
 
 
-def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """The unknowns of the custom calls of a scheduled module: their costs, or how they would be partitioned."""
-    lines = opaque_warnings(module, measured)
-    if any(item.custom_call_target == PARTITIONED_LATER for item in module.walk()):
-        lines.append(
-            f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
-            "module: their operands are gathered here; rehearse the program itself, with a Python that has jax's CUDA "
-            "plugin, or a job's *.after_spmd_partitioner dump (--xla_dump_to)"
-        )
-    return lines
+def _partition_warning(module: Module) -> str:
+    """Whether a scheduled module has custom calls that its program would have partitioned."""
+    if all(item.custom_call_target != PARTITIONED_LATER for item in module.walk()):
+        return ""
+    return (
+        f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the module: "
+        "their operands are gathered here; rehearse the program itself, with a Python that has jax's CUDA plugin, or a "
+        "job's *.after_spmd_partitioner dump (--xla_dump_to)"
+    )
 
 
-def lhs_warnings(flags: Iterable[str], *, runs: bool) -> list[str]:
+def lhs_warning(flags: Iterable[str], *, runs: bool) -> str:
     """Whether LHS runs though the user's flags turn it off."""
     if not runs or FlagList(tuple(map(typed_flag, flags))).is_true(LHS) is not False:
-        return []
-    return [
+        return ""
+    return (
         f"LHS runs though --{LHS} is false: on this GPU --{SOL} turns it on, and it is on by default; for a schedule "
         f"without LHS add --{SOL}=false"
-    ]
+    )
 
 
-def belief_warnings(believed_us: float | None, step_us: float) -> list[str]:
+def belief_warning(believed_us: float | None, step_us: float) -> str:
     """Whether LHS without a profile takes more time to be exposed than the whole step has.
 
     jaxlib 0.11 takes asynchronous fusions of slices for milliseconds.
     """
     if believed_us is None or believed_us <= step_us:
-        return []
-    return [
+        return ""
+    return (
         f"without a profile LHS expects {believed_us / 1e3:,.1f} ms of exposed time, more than the predicted step of "
         f"{step_us / 1e3:,.1f} ms: its guesses are far off, and so may be its order; use a profile, or compare with "
         "another jaxlib"
-    ]
+    )
 
 
 @dataclass(frozen=True)
@@ -227,8 +226,6 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     """
     hardware, own = request.hardware, request.flags
     flags = (LHS_ON, *own)
-    if request.profile is not None:
-        read_profile(request.profile)  # a bad profile is refused before anything is compiled
     with (
         ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
@@ -284,6 +281,18 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     )
     is_modelled = request.target.compute_capability >= LHS_BY_DEFAULT  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
+    lines = (
+        *request.warnings,
+        *given.warnings,
+        *opaque_warnings(baseline.module, () if costs is None else effective_costs(given, first.fingerprint)),
+        _partition_warning(baseline.module),
+        memory_warning(first, request.allocator_bytes, request.target),
+        *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
+        lhs_warning(own, runs=first.lhs is not None),
+        belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else "",
+        _unread_warning(baseline.prediction, moves),
+        *_of_both(baseline, profiled),
+    )
     return Rehearsal(
         request=request,
         default=default,
@@ -293,17 +302,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        warnings=(
-            *request.warnings,
-            *given.warnings,
-            *custom_call_warnings(baseline.module, () if costs is None else effective_costs(given, first.fingerprint)),
-            *memory_warnings(first, request.allocator_bytes, request.target),
-            *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
-            *lhs_warnings(own, runs=first.lhs is not None),
-            *(belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else ()),
-            *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
-            *_of_both(baseline, profiled),
-        ),
+        warnings=tuple(filter(None, lines)),
     )
 
 

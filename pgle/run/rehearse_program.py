@@ -209,12 +209,12 @@ def _named(command: RehearseCommand, *names: str) -> list[str]:
 def is_program(words: Sequence[str]) -> bool:
     """Whether words start a program: several, or one that is no folder and no module."""
     first = Path(words[0])
-    return len(words) > 1 or not first.exists() or (first.is_file() and _starts_as_program(first))
-
-
-def _starts_as_program(path: Path) -> bool:
-    with path.open("rb") as file:
-        return path.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
+    if len(words) > 1 or not first.exists():
+        return True
+    if not first.is_file():
+        return False
+    with first.open("rb") as file:
+        return first.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
 
 
 @contextmanager

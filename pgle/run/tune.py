@@ -547,7 +547,8 @@ def _refusal(proof: Proven) -> str:
 def _warnings(request: TuneRequest, pgle: Simulated, proof: Proven | None) -> list[str]:
     tuned = pgle.trial if proof is None else proof.scheduled.trial
     have = request.allocator_bytes
-    lines = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else []
+    near = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else ""
+    lines = [near] if near else []
     if proof is None:
         return lines
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes

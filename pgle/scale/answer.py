@@ -21,6 +21,8 @@ from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.targets import Hardware
 
+PARTS = {"compute": "compute_us", "exposed communication": "exposed_us", "copies": "copy_us", "idle time": "idle_us"}
+"""Of a step, in words, and their fields in a row."""
 Fabric = Literal["NVLink", "network"]
 Range = tuple[float, float]
 
@@ -265,8 +267,12 @@ class ScaleAnswer:
     @property
     def grows(self) -> str:
         """The part of the step that grew most, for the same work, from the first row of `best` to where it breaks."""
-        more_us = {} if self.breaks is None else more_than(self.best[0].row, self.breaks.row)
-        return max(more_us, key=more_us.__getitem__, default="")
+        if self.breaks is None:
+            return ""
+        first, row = self.best[0].row, self.breaks.row
+        work = (row.operations or 1.0) / (first.operations or 1.0)
+        more_us = {words: getattr(row, name) - work * getattr(first, name) for words, name in PARTS.items()}
+        return max(more_us, key=more_us.__getitem__)
 
     @property
     def good(self) -> bool:
@@ -285,11 +291,9 @@ def answer(rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
     there = [row for row in rows if not row.failure and row.step_us > 0]
     if not there:
         return ScaleAnswer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
+    measured_us = measured or {}
     anchors = (
-        Anchor(row.devices, us, row.step_us)
-        for row in there
-        for at, us in (measured or {}).items()
-        if at == row.devices
+        Anchor(row.devices, measured_us[row.devices], row.step_us) for row in there if row.devices in measured_us
     )
     anchor = next(anchors, None)
     own = {row.variant: row for row in reversed(there)}
@@ -337,18 +341,6 @@ def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
         max(step - hypot(step - ends[0], step * (1 - low)), 0.0),
         step + hypot(ends[1] - step, step * (high - 1)),
     )
-
-
-def more_than(first: ScaleRow, row: ScaleRow) -> dict[str, float]:
-    """By part of the step, the microseconds that it takes more than at another size for the same work."""
-    work = (row.operations or 1.0) / (first.operations or 1.0)
-    parts = {
-        "compute": "compute_us",
-        "exposed communication": "exposed_us",
-        "copies": "copy_us",
-        "idle time": "idle_us",
-    }
-    return {words: getattr(row, name) - work * getattr(first, name) for words, name in parts.items()}
 
 
 def _rate(row: ScaleRow) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.run.compiler.compile import RehearsalResult
 from pgle.run.compiler.dumps import memory_of
-from pgle.run.rehearse import belief_warnings, lhs_warnings, memory_warnings
+from pgle.run.rehearse import belief_warning, lhs_warning, memory_warning
 from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
 
@@ -25,26 +25,26 @@ def compiled(tmp_path: Path) -> RehearsalResult:
 
 
 def test_enough_memory_is_nothing_to_say(compiled: RehearsalResult) -> None:
-    assert memory_warnings(compiled, 60 * GIB, load_target("h100")) == []
+    assert memory_warning(compiled, 60 * GIB, load_target("h100")) == ""
 
 
 def test_a_step_that_does_not_fit(compiled: RehearsalResult) -> None:
-    (line,) = memory_warnings(replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100"))
+    line = memory_warning(replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100"))
     assert line.startswith("the step needs 101.0 GiB and jax's allocator has 60.0 GiB of h100-sxm: it does not fit")
     assert "XLA_CLIENT_MEM_FRACTION" in line
 
 
 def test_a_scheduler_that_is_short_of_memory(compiled: RehearsalResult) -> None:
     compiled.log.write_text(SCHEDULER.format(52 * GIB, 48 * GIB))
-    (line,) = memory_warnings(compiled, 60 * GIB, load_target("h100"))
+    line = memory_warning(compiled, 60 * GIB, load_target("h100"))
     assert line.startswith("the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)")
 
 
 @pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
 def test_a_step_near_the_memory_limit(compiled: RehearsalResult, need: float, said: bool) -> None:
-    lines = memory_warnings(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
-    assert [line.partition(", within")[0] for line in lines] == [f"{need:.1f} GiB of 60.0 GiB are needed"] * said
-    assert all("within 3% of the memory limit: the gain may turn" in line for line in lines)
+    line = memory_warning(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
+    assert line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
+    assert ("within 3% of the memory limit: the gain may turn" in line) == said
 
 
 def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
@@ -62,16 +62,16 @@ OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"
 
 
 def test_lhs_that_runs_though_it_is_off() -> None:
-    (line,) = lhs_warnings([OFF], runs=True)
+    line = lhs_warning([OFF], runs=True)
     assert "add --xla_gpu_enable_analytical_sol_latency_estimator=false" in line
 
 
 @pytest.mark.parametrize(("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)])
 def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
-    assert lhs_warnings(flags, runs=runs) == []
+    assert lhs_warning(flags, runs=runs) == ""
 
 
 def test_lhs_that_expects_more_than_the_step() -> None:
-    (line,) = belief_warnings(57_000.0, 451.0)
+    line = belief_warning(57_000.0, 451.0)
     assert "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms" in line
-    assert belief_warnings(400.0, 451.0) == belief_warnings(None, 451.0) == []
+    assert belief_warning(400.0, 451.0) == belief_warning(None, 451.0) == ""

@@ -47,6 +47,7 @@ TABLES = (
 OLD_FORMAT: Version = (2022,)  # represents the format "1." of reports before 2023, which every nsys since reads
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
+INSTALL = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,7 @@ def _able(path: Path, version: Version) -> Nsys:
     """An installed nsys that is not older than the report."""
     found = installed()
     if not found:
-        remedy = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
-        raise UserError("needs nsys, which is not installed", where=path, remedy=remedy)
+        raise UserError("needs nsys, which is not installed", where=path, remedy=INSTALL)
     for nsys in found:
         if not nsys.version or nsys.version >= version[: len(nsys.version)]:
             return nsys
@@ -152,8 +152,7 @@ def _able(path: Path, version: Version) -> Nsys:
 
 def _too_new(path: Path, nsys: Nsys, version: Version) -> UserError:
     needed = f"nsys >= {dotted(version[:3])}" if version != OLD_FORMAT else "a newer nsys"
-    remedy = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
-    return UserError(f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=remedy)
+    return UserError(f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=INSTALL)
 
 
 def _imported(path: Path, folder: Path) -> Path:

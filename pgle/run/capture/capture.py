@@ -153,7 +153,8 @@ def capture_modules(
     if not found:
         remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
         raise UserError("the program compiled no jax module", remedy=remedy)
-    if code and choose is None and not _has_step(folder):
+    # a program that fails must have executed its step before, which multiplies matrices as all training does
+    if code and choose is None and not (is_step(step := choose_module(found, None)) and multiplies(step)):
         there = ", ".join(candidates(found)[:SHOWN])
         what = f"{shown} {how} before any step ran twice; it had compiled {there} (--choose NAME){hint}"
         raise WorkloadError(code, what)
@@ -174,15 +175,6 @@ def _run(
     except BaseException:
         _stop(child)
         raise
-
-
-def _has_step(folder: Path) -> bool:
-    """Whether a program that failed had executed its step before, which multiplies matrices as all training does."""
-    modules = modules_in(folder)
-    if not modules:
-        return False
-    chosen = choose_module(modules, None)
-    return is_step(chosen) and multiplies(chosen)
 
 
 def _say(text: str) -> None:
@@ -240,16 +232,17 @@ def _wait_or_stop(
         if size != seen:
             seen, since = size, time.monotonic()
         waited = time.monotonic() - since
-        quiet = waited / _crowding()
-        if not seen and waited > told_s:
-            _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
-            told_s *= 2
         if not seen:
+            if waited > told_s:
+                _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
+                told_s *= 2
             continue
         wanted = _wanted(modules, choose)
         if until_step and _is_known(wanted, choose):
             _stop(child)
             return 0
+        # If several programs want each core of this machine, everything takes so many times longer.
+        quiet = waited / max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
         if quiet <= quiet_s:
             continue
         patience = quiet_s * (1 if _is_settled(wanted, choose, folder) else UNSETTLED)
@@ -262,11 +255,6 @@ def _wait_or_stop(
         if seen != told_size:
             told_size = seen
             _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)")
-
-
-def _crowding() -> float:
-    """How many programs want each core of this machine: everything then takes so many times longer."""
-    return max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
 
 
 def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:

@@ -187,7 +187,11 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         why = f" ({program.error})" if program.error else ""
         zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
         found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed{zeros}")
-    if also := _executed_too(module, program):
+    # the program's other functions that are executed in every step, as an update apart from its gradients is
+    times = program.executed.get(module.name, 0)
+    others = (name for name, count in program.executed.items() if count >= times > 1 and name != module.name)
+    also = dict.fromkeys(module_name(Path(name)) for name in others if name not in program.of_jax)
+    if also:
         found.append(
             f"executed as often as {module_name(module)}, and not in these figures: {some(also, 3)} (--choose NAME)"
         )
@@ -197,13 +201,6 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
         )
     return tuple(found)
-
-
-def _executed_too(module: Path, program: CapturedProgram) -> list[str]:
-    """The program's other functions that are executed in every step, as an update apart from its gradients is."""
-    times = program.executed.get(module.name, 0)
-    names = (name for name, count in program.executed.items() if count >= times > 1 and name != module.name)
-    return list(dict.fromkeys(module_name(module.parent / name) for name in names if name not in program.of_jax))
 
 
 def own_failure(folder: Path) -> tuple[int, str]:
