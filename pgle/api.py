@@ -346,8 +346,9 @@ def rehearse(
         Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
         found = run(asked, on_phase)
     from pgle.report import rehearse as report
+    from pgle.report.predict import write_page
 
-    picture = report.write_pictures(found)
+    picture = write_page(report.folder_of(found), report.rehearse_page(found))
     document = {**report.document(found), "picture": picture}
     return answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
 
@@ -367,6 +368,7 @@ def tune(
         budget: trials at most.
     """
     from pgle.report import tune as report
+    from pgle.report.predict import write_page
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import TuneRequest, begun, tune
 
@@ -375,7 +377,8 @@ def tune(
         with report.searching(budget) as (on_trial, on_phase):
             found = tune(TuneRequest(**vars(given), budget=budget), on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(known))
-        page, out = report.write_pages(found, given.out), given.out
+        out = given.out
+        page = write_page(out, report.tune_page(found, out), force=True)
     return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgle.errors import printable, shown
+from pgle.files import write_files
 from pgle.next import typed
 from pgle.report import step, text
 from pgle.report.page import figures, html, value
@@ -117,10 +118,12 @@ def exposed_notes(found: Sequence[ExposedGroup], step_us: float, which: str = ""
     return (f"exposed (the GPU waits, nothing computes){which}:", *lines) if lines else ()
 
 
-def page_files(folder: AnyPath, page: Page) -> dict[AnyPath, str]:
-    """The files of a page, by path: the page, and what `pgle report` reads."""
+def write_page(folder: AnyPath, page: Page, *, force: bool = False) -> AnyPath:
+    """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
     forms = (html.render(page), value.as_json(page))
-    return {folder / name: form for name, form in zip(PAGE_FILES, forms, strict=True)}
+    paths = [folder / name for name in PAGE_FILES]
+    write_files(dict(zip(paths, forms, strict=True)), force=force)
+    return paths[0]
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:

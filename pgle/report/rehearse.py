@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.errors import some
-from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
@@ -14,7 +13,6 @@ from pgle.report.predict import (
     LHS_WORDS,
     Schedule,
     exposed_notes,
-    page_files,
     sections,
     span_us,
     steps_table,
@@ -71,15 +69,13 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         next=(command,),
         warnings=result.warnings,
         tiles=tiles([(item.label, item.parts) for item in (schedules[0], schedules[-1])], "predicted"),
-        about=about(result),
+        about=(
+            ("module", f"{result.request.module}, fingerprint {compiled.fingerprint}"),
+            ("your flags", " ".join(result.request.flags) or "none"),
+            ("profile", f"{result.profile} ({result.costs_are})"),
+            ("figures", f"predicted from {result.costs_are} costs; no GPU was used"),
+        ),
     )
-
-
-def write_pictures(result: Rehearsal) -> Path:
-    """Write the page and its other forms into the folder of the rehearsal; the page's path is returned."""
-    folder = folder_of(result)
-    write_files(page_files(folder, rehearse_page(result)))
-    return folder / "timeline.html"
 
 
 def verdict(result: Rehearsal) -> tuple[str, Tone]:
@@ -225,17 +221,6 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
         table("schedule | LHS expects exposed (time) | compile time (time)", rows),
         Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
         *(Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled),
-    )
-
-
-def about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
-    """The module, the target and the compiler of the schedules."""
-    compiled = result.baseline.compiled
-    return (
-        ("module", f"{result.request.module}, fingerprint {compiled.fingerprint}"),
-        ("your flags", " ".join(result.request.flags) or "none"),
-        ("profile", f"{result.profile} ({result.costs_are})"),
-        ("figures", f"predicted from {result.costs_are} costs; no GPU was used"),
     )
 
 

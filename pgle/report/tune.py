@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgle.errors import cut, many
-from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
-from pgle.report.predict import Schedule, exposed_notes, page_files, sections, span_us
+from pgle.report.predict import Schedule, exposed_notes, sections, span_us
 from pgle.report.rehearse import setting_notes
 from pgle.report.step import tiles
 from pgle.report.text import Line, live, near, phases, say
@@ -90,12 +89,6 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
             ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled}"),
         ),
     )  # fmt: skip
-
-
-def write_pages(found: Tuning, out: Path) -> Path:
-    """Write the page and its other forms next to the flags; the page's path is returned."""
-    write_files(page_files(out, tune_page(found, out)), force=True)
-    return out / "timeline.html"
 
 
 def verdict(found: Tuning) -> tuple[str, Tone]:
