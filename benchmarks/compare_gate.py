@@ -22,8 +22,7 @@ import numpy as np
 from compare_power import Scenario, sides, warm_up
 
 from pgle.steps.compare import Limits, Outcome, Verdict, compare, gate
-from pgle.steps.estimate import Assumptions
-from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
+from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Assumptions, LaunchSpread
 
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 LAUNCHES = (0.002, 0.003, 0.01, 0.02)

@@ -21,9 +21,9 @@ from itertools import islice
 import numpy as np
 from scipy.signal import lfilter
 
+from pgle.run.history import Entry, make_trends, measured_spread
 from pgle.steps.compare import Verdict, compare
-from pgle.steps.estimate import Assumptions, block_length, bootstrap_medians
-from pgle.steps.history import Entry, LaunchSpread, make_trends, measured_spread
+from pgle.steps.estimate import Assumptions, LaunchSpread, block_length, bootstrap_medians
 from pgle.steps.series import Floats, Side, Step, StepTimes, make_series, steady
 
 NOISE = 0.01

@@ -26,8 +26,7 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.inputs.next_command import abba_words
 from pgle.run.inputs.step_times import read_side
 from pgle.steps.compare import Limits, explanation
-from pgle.steps.estimate import Assumptions
-from pgle.steps.history import LaunchSpread, make_entry, make_trends
+from pgle.steps.estimate import Assumptions, LaunchSpread
 from pgle.steps.series import Rules
 
 
@@ -163,7 +162,7 @@ def add(
     except ValueError:
         raise UserError(f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00") from None
     side = read_side(name, runs, rules=Rules(), pattern=pattern)
-    entry = make_entry(
+    entry = history.make_entry(
         side,
         time=time.isoformat(timespec="seconds"),
         name=name,
@@ -187,6 +186,6 @@ def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     pgle history show --name llama-7b
     """
     entries, warnings = history.read(path)
-    trends = make_trends(entries, name=name, hardware=hardware)
+    trends = history.make_trends(entries, name=name, hardware=hardware)
     page = report.history_page(path, trends, warnings, next_steps.after_trends(path))
     return api.answer("history", trends, page, report.history_document(trends, warnings))

@@ -16,8 +16,9 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
+from pgle.run.history import Entry, Trend
 from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
-from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend
+from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE
 from pgle.steps.series import Floats, LeftOut, Side
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -21,11 +21,11 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, sha256, write_files
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
+from pgle.run.history import make_trends, measured_spread
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.process.process import last_line, launch
 from pgle.steps.compare import Check, Comparison, Limits, compare, gate
 from pgle.steps.estimate import Assumptions
-from pgle.steps.history import make_trends, measured_spread
 from pgle.steps.series import Rules, check_runs
 
 

@@ -17,8 +17,7 @@ from pgle.report.compare import (
 )
 from pgle.report.page.html import render
 from pgle.steps.compare import Check, Comparison, Limits, Outcome, compare, gate
-from pgle.steps.estimate import Assumptions
-from pgle.steps.history import LaunchSpread
+from pgle.steps.estimate import Assumptions, LaunchSpread
 from pgle.steps.series import Mark, Side, Step, make_series, steady
 
 

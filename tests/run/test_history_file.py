@@ -8,11 +8,11 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.history import add, read
-from pgle.steps.history import Entry, parse_entry
+from pgle.run.history import Entry, add, read
 
 WRITERS, EACH = 8, 12
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def entry(commit: str) -> Entry:
     record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "commit": commit, "median_s": 0.2}
-    return parse_entry({**record, "spread": 0.01, "runs": 1, "steps": 60, "note": "", "simulated": 0})
+    return msgspec.convert({**record, "spread": 0.01, "runs": 1, "steps": 60, "note": "", "simulated": False}, Entry)
 
 
 def write(path: Path, writer: int) -> None:
@@ -37,7 +37,7 @@ def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
 def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
     record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "median_s": 0.2}
     with pytest.raises(ValueError, match=rf"at `\$\.{name}`"):
-        parse_entry({**record, name: count})
+        msgspec.convert({**record, name: count}, Entry)
 
 
 def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
@@ -106,9 +106,7 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
         "except UserError as error: print(error)"
     )
     record = {"time": "t", "name": "n", "hardware": "h", "median_s": 0.2}
-    (tmp_path / "tests_entry.py").write_text(
-        f"from pgle.steps.history import parse_entry; entry = parse_entry({record})"
-    )
+    (tmp_path / "tests_entry.py").write_text(f"from pgle.run.history import Entry; entry = Entry(**{record})")
     path = tmp_path / "perf" / "h.jsonl"
     environment = {
         **os.environ,

@@ -12,14 +12,16 @@ from pgle.report.compare import headline
 from pgle.steps.compare import Comparison, Limits, Outcome, Verdict, compare, gate, overall, parse_share
 from pgle.steps.estimate import (
     MOST_RESAMPLED,
+    SAME_PLACE,
+    UNKNOWN_PLACE,
     Assumptions,
+    LaunchSpread,
     autocorrelation_time,
     block_length,
     blocks,
     bootstrap_medians,
     t_quantile,
 )
-from pgle.steps.history import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 from pgle.steps.series import Side, Step, make_series, steady
 
 
