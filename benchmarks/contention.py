@@ -14,7 +14,7 @@ from pathlib import Path
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.costs.measure.contention import ASSUMED
 from pgle.costs.measure.measured import measure
-from pgle.run.analyze import Side, measured_step
+from pgle.run.analyze import StepInput, measured_step
 from pgle.run.inputs.traces import read_traces
 from pgle.xla.hlo.dumps import read_dumps
 
@@ -37,7 +37,7 @@ def main() -> None:
         half = f"{item.low:.2f} … {item.high:.2f}"
         print(f"{kind:10}{item.samples:9}{item.likely:8.2f}×{half:>14}{getattr(assumed, kind):8.2f}×")
     print("\ncollectives of one kind and size: microseconds at the share of their time beside kernels")
-    step = measured_step(Side(tuple(given.traces), (given.hlo,), target=given.target))
+    step = measured_step(StepInput(tuple(given.traces), (given.hlo,), target=given.target))
     for kind, values in twins(step.collectives):
         print(f"{kind:30}" + ", ".join(f"{time_us:.0f} at {share:.0%}" for share, time_us in values))
 

@@ -29,7 +29,7 @@ from pgle.report.predict import Schedule, sections
 from pgle.report.report import run_page
 from pgle.report.timeline import MOST_OPEN, Lane, Named, Panel, Span, Style
 from pgle.report.timeline import timeline as part
-from pgle.run.analyze import Side, gather
+from pgle.run.analyze import StepInput, gather
 from pgle.schedule.predict import predict
 from pgle.schedule.program import Breakdown
 from pgle.xla.hlo.text import module_from_text
@@ -147,7 +147,7 @@ def main() -> None:
     given = tuple(Path(word) for word in words[:split]), tuple(Path(word) for word in words[split + 1 :])
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
-        makers["given traces"] = lambda: run_page(gather(Side(*given)))
+        makers["given traces"] = lambda: run_page(gather(StepInput(*given)))
     heads = ("page", "bars", "written in (CPU)", "file", "first paint", "timeline drawn", "the same, CPU")
     heads += ("zoom frame, CPU", "its script, median / p95", "frames, median / p95")
     print(f"| {' | '.join(heads)} |")

@@ -296,10 +296,10 @@ def analyze(
     """
     from pgle.report import analyze as report
     from pgle.report.report import run_page
-    from pgle.run.analyze import Gathered
+    from pgle.run.analyze import RunFacts
 
     found = analysed(inputs, hlo, target, profile, against, against_hlo)
-    page = run_page(Gathered(_paths(inputs), analysis=found))
+    page = run_page(RunFacts(_paths(inputs), analysis=found))
     return answer("analyze", found, page, report.document(found))
 
 
@@ -307,10 +307,10 @@ def analysed(
     inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
-    from pgle.run.analyze import Side, analyze
+    from pgle.run.analyze import StepInput, analyze
 
-    side = Side(_paths(inputs, 1), _paths(hlo), target, _path(profile))
-    other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
+    side = StepInput(_paths(inputs, 1), _paths(hlo), target, _path(profile))
+    other = StepInput(_paths(against), _paths(against_hlo), target) if _paths(against) else None
     with text.progress("reading traces") as advance:
         return analyze(side, other, progress=advance)
 

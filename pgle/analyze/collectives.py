@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,14 +48,9 @@ class Believed:
     """One instruction as the profile has it and as it ran."""
 
     name: str  # when LHS ran
-    kind: str  # compute, collective or copy
     profile_us: float | None  # the cost that the scheduler used; None if the profile lacks it
     measured_us: float  # what it took, once
     count: float  # executions in a step
-    # exposed_predicted_us, exposed_us: of collectives, in a step; None of others
-    exposed_predicted_us: float | None = None
-    exposed_us: float | None = None
-    origin: str = ""  # of the profile's cost
 
     @property
     def error_us(self) -> float:
@@ -64,12 +59,10 @@ class Believed:
 
 
 @dataclass(frozen=True)
-class ProfileUse:
+class BelievedCosts:
     """A profile against what ran."""
 
     rows: tuple[Believed, ...]  # every instruction with a measured cost, the largest error first
-    step_us: float  # predicted with the profile's costs
-    exposed_us: float  # predicted exposed communication
     covered: float  # share of the measured time whose instructions the profile has
     off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
 
@@ -82,7 +75,7 @@ class Overlap:
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
-    use: ProfileUse | None = None  # of the profile that the scheduler had; None where none is given
+    use: BelievedCosts | None = None  # of the profile that the scheduler had; None where none is given
 
 
 def find_overlap(
@@ -107,7 +100,7 @@ def find_overlap(
         hideable_us=hideable,
         stuck_us=sum(item.exposed_us for item in judged) - hideable,
         predicted=predicted,
-        use=None if used is None else _use(module, costs, exposed, hardware, used),
+        use=None if used is None else _believed(module, costs, used),
     )
 
 
@@ -120,53 +113,28 @@ def _exposed_collective(item: MeasuredCollective, place: Placement | None) -> Ex
     return ExposedCollective(item.name, lost, min(lost, free), reason)
 
 
-def _use(
-    module: Module,
-    costs: Sequence[Cost],
-    collectives: Mapping[str, MeasuredCollective],
-    hardware: Hardware,
-    used: Profile,
-) -> ProfileUse:
-    predicted = predict(module, used, hardware)
-    foretold = {item.name: item.exposed_us for item in predicted.timeline.exposures}
+def _believed(module: Module, costs: Sequence[Cost], used: Profile) -> BelievedCosts:
     table = LookupTable(module)
     given = table.find(effective_costs(used, module.fingerprint))
     measured = {cost.name: cost for cost in costs}
     rows = []
     for name, row in table.rows.items():
         cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
-        if cost is None:
-            continue
-        ran = collectives.get(row.instruction.name)
-        rows.append(
-            Believed(
-                name=name,
-                kind=str(cost.likely_kind),
-                profile_us=None if believed is None else believed.cost_us,
-                measured_us=cost.cost_us,
-                count=float(row.executions),
-                exposed_predicted_us=None if ran is None else foretold.get(row.instruction.name),
-                exposed_us=None if ran is None else ran.transfer_exposed_us,
-                origin="" if believed is None else str(believed.origin),
-            )
-        )
+        if cost is not None:
+            believed_us = None if believed is None else believed.cost_us
+            rows.append(Believed(name, believed_us, cost.cost_us, float(row.executions)))
     total = sum(row.measured_us * row.count for row in rows)
     known = [row for row in rows if row.profile_us is not None]
     covered = sum(row.measured_us * row.count for row in known)
-    return ProfileUse(
+    return BelievedCosts(
         rows=tuple(sorted(rows, key=lambda row: (-abs(row.error_us), row.name))),
-        step_us=predicted.step_us,
-        exposed_us=predicted.exposed_us,
         covered=covered / total if total > 0 else 0.0,
         off=sum(abs(row.error_us) for row in known) / covered if covered > 0 else 0.0,
     )
 
 
-NEIGHBOURS = 3  # instructions overlapping a collective that are named
-
-
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkUse:
     """What the HLO and public figures say of one collective."""
 
     group: int  # devices in its largest replica group
@@ -187,8 +155,7 @@ class MeasuredCollective:
     time_us: float  # of one execution, after the last rank arrived
     exposed_us: float  # of all executions in a step, the part during which nothing computes
     wait_us: float  # the part of `exposed_us` that is a wait for the last rank
-    beside: tuple[str, ...] = ()  # instructions that ran meanwhile in the first step on the first device, longest first
-    link: Link | None = None  # None without HLO or hardware
+    link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
     trace_name: str = ""  # as traced
 
@@ -201,11 +168,6 @@ class MeasuredCollective:
     def transfer_exposed_us(self) -> float:
         """Exposed time without the wait for the last rank, in a step."""
         return self.exposed_us - self.wait_us
-
-    @property
-    def algorithm_gb_s(self) -> float | None:
-        """Payload by time, nccl-tests' algorithm bandwidth; None where the bytes are unknown."""
-        return None if self.link is None or self.time_us <= 0 else self.link.payload_bytes / self.time_us / 1e3
 
     @property
     def bus_gb_s(self) -> float | None:
@@ -328,7 +290,7 @@ def measured_collectives(
         ):
             column += np.bincount(name, weights=values, minlength=size)
     steps = max(sum(window.steps for window in windows), 1)
-    found, first_step = [], _first_step(windows[0])
+    found = []
     for code in np.flatnonzero(launches).tolist():
         item, count = naming.filed[code], float(launches[code])
         instruction = None if module is None else module.instructions.get(item.owner)
@@ -345,7 +307,6 @@ def measured_collectives(
                 time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
                 exposed_us=float(exposed[code]) / steps / 1e3,
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
-                beside=_beside(trace, first_step, naming, code),
                 link=_link(module, item, hardware),
                 instruction=instruction,
                 trace_name=item.traced,
@@ -388,35 +349,7 @@ def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
     return int(streams[busy.argmax()]) if len(streams) else -1
 
 
-_Floats: TypeAlias = npt.NDArray[np.float64]
-_Activities: TypeAlias = tuple[npt.NDArray[np.int32], _Floats, _Floats, npt.NDArray[np.uint8]]
-
-
-def _first_step(window: DeviceWindow) -> _Activities:
-    """The activities of a device's first step: rows of the trace, start and end in the window, and `Stream`."""
-    begin, last = float(window.spans.start[0]), float(window.spans.end[0])
-    last = min(last, begin + window.length / window.steps)  # steps without a pause are one span
-    start, end = window.start, window.end
-    first = slice(*np.searchsorted(start, [begin, last]).tolist())
-    return window.rows[first], start[first], end[first], window.stream[first]
-
-
-def _beside(trace: Trace, step: _Activities, naming: Naming, code: int) -> tuple[str, ...]:
-    """The instructions that computed longest during a collective, in the first step."""
-    rows, start, end, stream = step
-    instruction = trace.instruction[rows]
-    own = (naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
-    cover, others = union(start[own], end[own]), np.flatnonzero(stream == Stream.COMPUTE)
-    if not len(cover):
-        return ()
-    others = others[(start[others] < cover.end[-1]) & (end[others] > cover.start[0])]
-    names: npt.NDArray[np.int32] = instruction[others]
-    time = np.bincount(names, weights=covered(cover, start[others], end[others]), minlength=1)
-    longest = np.argsort(-time, kind="stable")[:NEIGHBOURS].tolist()
-    return tuple(trace.instructions[number] for number in longest if time[number] > 0)
-
-
-def _link(module: Module | None, item: Filed, hardware: Hardware | None) -> Link | None:
+def _link(module: Module | None, item: Filed, hardware: Hardware | None) -> LinkUse | None:
     instruction = None if module is None else module.instructions.get(item.owner)
     if module is None or instruction is None or hardware is None:
         return None
@@ -427,4 +360,4 @@ def _link(module: Module | None, item: Filed, hardware: Hardware | None) -> Link
     ring = KINDS[kind].ends_together and kind != "collective-broadcast"
     factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
     peak = bus_bandwidth_gb_s(group, hardware)
-    return Link(group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware))
+    return LinkUse(group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware))

@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
-from pgle.analyze.window import Group, StepTime
+from pgle.analyze.window import RowGroup, StepTime
 from pgle.costs.measure.ranks import Evidence, match
 from pgle.schedule.program import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
@@ -39,7 +39,7 @@ SAME = 1e-6  # of the step; simulated steps that differ by less are the same
 LEAST_STEPS = 3  # on each side; fewer do not say how much steps differ
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What happened to a row."""
 
     SLOWER = "slower"
@@ -53,7 +53,7 @@ class Kind(StrEnum):
     SHORTER = "shorter"
 
 
-class Verdict(StrEnum):
+class StepVerdict(StrEnum):
     """Facts about the typical step."""
 
     LONGER = "longer"
@@ -70,14 +70,13 @@ class Part:
     each_us: float  # one execution; of collectives after the last rank arrived
     count: float  # executions in a step
     sync: bool = False  # a collective in turn with compute
-    beside: tuple[str, ...] = ()  # what computes during a collective
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """One row in both steps."""
 
-    kind: Kind  # what happened
+    kind: ChangeKind  # what happened
     # before, after: None where it is not in that step
     before: Part | None
     after: Part | None
@@ -87,7 +86,7 @@ class Change:
     # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
     source: str
-    group: str  # a `Group` of `pgle.analyze.window`, ``slow steps`` or ``not explained``
+    group: str  # a `RowGroup` of `pgle.analyze.window`, ``slow steps`` or ``not explained``
     note: str = ""  # what else differs, in words
 
     @property
@@ -104,14 +103,12 @@ class Differences:
     before: Breakdown  # breakdown of the step compared with
     after: Breakdown  # breakdown of this step; the four parts of the difference add up to the steps' difference
     waiting_us: float  # by how much waits for other ranks grew
-    changes: tuple[Change, ...]  # the largest first; with `other_us` they add up to `delta_us`
-    # scope, phase, GPU time before and after, the largest changes first
-    layers: tuple[tuple[str, str, float, float], ...]
+    changes: tuple[StepChange, ...]  # the largest first; with `other_us` they add up to `delta_us`
     # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int
     renamed: int
     other_us: float  # changes below `NOISE` together
-    verdict: Verdict  # of the typical step, without slow ones
+    verdict: StepVerdict  # of the typical step, without slow ones
     typical_us: float  # by how much that got longer
     noise_us: float | None  # by how much it must differ to be seen; None if a side has too few steps
     why: str  # why no difference can be seen; else empty
@@ -133,7 +130,7 @@ class Differences:
 @dataclass(frozen=True, slots=True)
 class _Item:
     part: Part
-    group: Group
+    group: RowGroup
     opcode: str
     shape: str = ""
     made: Instruction | None = None  # of the final module; None without HLO
@@ -167,7 +164,6 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         after=after.breakdown,
         waiting_us=after.waiting_us - before.waiting_us,
         changes=tuple(sorted(shown, key=lambda change: (-abs(change.delta_us), change.name))),
-        layers=_layers(before, after, NOISE * step_us),
         matched=len(both),
         renamed=sum(one.part.name != two.part.name for one, two in both),
         other_us=sum(change.delta_us for change in changes if abs(change.share) < NOISE),
@@ -180,7 +176,7 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     )
 
 
-def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[Verdict, float, float | None, str]:
+def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[StepVerdict, float, float | None, str]:
     """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and launches do.
 
     Returns:
@@ -192,14 +188,14 @@ def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[Verdict, float,
     if before.trace.simulated and after.trace.simulated:
         noise_us = SAME * before.breakdown.step_us
     elif _is_one_run(before, after):
-        return Verdict.CANNOT_TELL, delta_us, None, "both sides are ranks of one run"
+        return StepVerdict.CANNOT_TELL, delta_us, None, "both sides are ranks of one run"
     elif (fewest := min(map(len, sides))) < LEAST_STEPS:
-        return Verdict.CANNOT_TELL, delta_us, None, f"a side has {fewest} steady steps; {LEAST_STEPS} are needed"
+        return StepVerdict.CANNOT_TELL, delta_us, None, f"a side has {fewest} steady steps; {LEAST_STEPS} are needed"
     else:
         noise_us = max(noise_us, _welch_us(*sides))
     if abs(delta_us) <= noise_us:
-        return Verdict.CANNOT_TELL, delta_us, noise_us, "steps and launches of one program differ as much"
-    return Verdict.LONGER if delta_us > 0 else Verdict.SHORTER, delta_us, noise_us, ""
+        return StepVerdict.CANNOT_TELL, delta_us, noise_us, "steps and launches of one program differ as much"
+    return StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER, delta_us, noise_us, ""
 
 
 def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
@@ -239,55 +235,55 @@ def _processes(step: MeasuredStep) -> set[str]:
     return {step.trace.devices[window.device].process for window in step.windows}
 
 
-def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[Change]:
+def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[StepChange]:
     """The rows that are no instructions of the main module."""
-    for group in (Group.WAIT, Group.LAUNCH, Group.HOST, Group.BETWEEN):
+    for group in (RowGroup.WAIT, RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN):
         one, two = (sum(step.parts.of(group).values()) for step in (before, after))
         yield _row(str(group), _where(group, before, after), one, two, step_us)
-    sides = [step.parts.of(Group.MODULE) for step in (before, after)]
+    sides = [step.parts.of(RowGroup.MODULE) for step in (before, after)]
     for name in dict.fromkeys(name for side in sides for name in side):
-        yield _row(str(Group.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name)
+        yield _row(str(RowGroup.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name)
     slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
     yield _row("slow steps", ", ".join(slow[:5]), before.parts.slow_us, after.parts.slow_us, step_us)
 
 
-def _where(group: Group, before: MeasuredStep, after: MeasuredStep) -> str:
+def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
     """What of a row changed most, in words."""
-    if group == Group.WAIT:
+    if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
-    if group != Group.HOST:
+    if group != RowGroup.HOST:
         return ""
     one, two = before.parts.of(group), after.parts.of(group)
     most = max({**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default="")
     return f"most before {most}" if most else ""
 
 
-def _row(group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = "") -> Change:
+def _row(group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = "") -> StepChange:
     delta, name = (two or 0.0) - (one or 0.0), name or group
-    kind = Kind.LONGER if delta > 0 else Kind.SHORTER
-    kind = Kind.APPEARED if not one and two else Kind.GONE if one and not two else kind
+    kind = ChangeKind.LONGER if delta > 0 else ChangeKind.SHORTER
+    kind = ChangeKind.APPEARED if not one and two else ChangeKind.GONE if one and not two else kind
     before, after = (None if us is None else Part(name, us, us, 1.0) for us in (one, two))
-    return Change(kind, before, after, delta, delta / step_us, "", "", "", group, note)
+    return StepChange(kind, before, after, delta, delta / step_us, "", "", "", group, note)
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
     module = None if by_name else step.module
     order = {} if module is None else {name: number for number, name in enumerate(module.instructions)}
-    own = {group: step.parts.of(group) for group in (Group.COMPUTE, Group.TRANSFER, Group.COPY)}
+    own = {group: step.parts.of(group) for group in (RowGroup.COMPUTE, RowGroup.TRANSFER, RowGroup.COPY)}
     found: list[_Item] = []
     for item in step.compute:
         cost = item.cost
-        if (us := own[Group.COMPUTE].pop(cost.traced, None)) is not None:
+        if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
             part = Part(cost.traced, us, cost.cost_us, item.count)
             hlo = ("", "", None) if by_name else (cost.opcode, cost.shape, item.instruction)
             kernels = step.parts.kernels.get(cost.traced, 0.0)
-            found.append(_Item(part, Group.COMPUTE, *hlo, kernels, _multiplied(item)))
+            found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, _multiplied(item)))
     for ran in step.collectives:
-        us = own[Group.TRANSFER].pop(ran.trace_name, 0.0)
-        part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync, ran.beside)
+        us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
+        part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync)
         hlo = ("", "", None) if by_name else (ran.kind, _result(module, ran.instruction), ran.instruction)
-        found.append(_Item(part, Group.TRANSFER, *hlo))
+        found.append(_Item(part, RowGroup.TRANSFER, *hlo))
     for group, rest in own.items():
         for name, us in rest.items():
             made = None if module is None else module.instructions.get(name)
@@ -315,7 +311,7 @@ def _result(module: Module | None, made: Instruction | None) -> str:
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
     lambda item: (item.part.name, item.kind, item.op_name, item.shape),
     lambda item: (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None,
-    lambda item: (item.group == Group.TRANSFER, item.op_name) if item.op_name else None,
+    lambda item: (item.group == RowGroup.TRANSFER, item.op_name) if item.op_name else None,
     lambda item: None if item.op_name else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape),
 )
 """From the surest match to the weakest; None: an instruction cannot be matched by it."""
@@ -341,13 +337,13 @@ def _match(before: Sequence[_Item], after: Sequence[_Item]) -> list[tuple[_Item 
     return [*pairs, *((item, None) for item in left), *((None, item) for item in right)]
 
 
-def _change(before: _Item | None, after: _Item | None, step_us: float) -> Change | None:
+def _change(before: _Item | None, after: _Item | None, step_us: float) -> StepChange | None:
     known = after or before
     if known is None:
         return None
     one, two = None if before is None else before.part, None if after is None else after.part
     delta = (two.us if two else 0.0) - (one.us if one else 0.0)
-    return Change(
+    return StepChange(
         kind=_kind(known, one, two, delta),
         before=one,
         after=two,
@@ -361,14 +357,14 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> Change
     )
 
 
-def _kind(item: _Item, one: Part | None, two: Part | None, delta: float) -> Kind:
+def _kind(item: _Item, one: Part | None, two: Part | None, delta: float) -> ChangeKind:
     if one is None or two is None:
-        return Kind.APPEARED if one is None else Kind.GONE
-    if item.group == Group.TRANSFER:
+        return ChangeKind.APPEARED if one is None else ChangeKind.GONE
+    if item.group == RowGroup.TRANSFER:
         own = two.each_us * two.count - one.each_us * one.count
         if own * delta <= 0 or abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count or abs(own) < abs(delta) / 2:
-            return Kind.HIDDEN_LESS if delta > 0 else Kind.HIDDEN_MORE
-    return Kind.SLOWER if delta > 0 else Kind.FASTER
+            return ChangeKind.HIDDEN_LESS if delta > 0 else ChangeKind.HIDDEN_MORE
+    return ChangeKind.SLOWER if delta > 0 else ChangeKind.FASTER
 
 
 def _notes(before: _Item, after: _Item) -> Iterable[str]:
@@ -385,19 +381,7 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"
-    was, now = one.beside, two.beside
-    if one.sync == two.sync and set(was) != set(now):
-        yield f"overlaps {', '.join(now[:2]) or 'nothing'}, was {', '.join(was[:2]) or 'nothing'}"
 
 
 def _multiplied(item: MeasuredInstruction) -> str:
     return "" if item.tensor_cores is None else f"{item.dtype}{'' if item.tensor_cores else ' off the Tensor Cores'}"
-
-
-def _layers(before: MeasuredStep, after: MeasuredStep, least_us: float) -> tuple[tuple[str, str, float, float], ...]:
-    times: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for side, step in enumerate((before, after)):
-        for layer in step.layers.scopes if step.layers is not None else ():
-            times[layer.name, layer.phase][side] += layer.us
-    rows = [(name, phase, one, two) for (name, phase), (one, two) in times.items() if abs(two - one) >= least_us]
-    return tuple(sorted(rows, key=lambda row: (-abs(row[3] - row[2]), row[:2])))

@@ -191,7 +191,7 @@ def find_products(ran: Iterable[Ran], hardware: Hardware | None) -> tuple[Produc
     return tuple(sorted(found, key=lambda item: (-item.us, item.dtype)))
 
 
-class Phase(StrEnum):
+class TrainingPhase(StrEnum):
     """Of training, as JAX writes its transformations into ``op_name``."""
 
     FORWARD = "forward"
@@ -226,7 +226,7 @@ class Layers:
     mfu: float | None = None
     hfu: float | None = None  # the same, counting rematerialisation
 
-    def phase_us(self, phase: Phase) -> float:
+    def phase_us(self, phase: TrainingPhase) -> float:
         """GPU time of a phase."""
         return sum(layer.us for layer in self.scopes if layer.phase == phase)
 
@@ -239,7 +239,7 @@ def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Ha
     """
     phases = phases_of(module)
     known = [(item, item.instruction) for item in ran if item.instruction is not None]
-    rows = [_Row(item, described(module, made), phases.get(made.name, Phase.OTHER)) for item, made in known]
+    rows = [_Row(item, described(module, made), phases.get(made.name, TrainingPhase.OTHER)) for item, made in known]
 
     def group(key: Callable[[_Row], tuple[str, str]]) -> list[Layer]:
         groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
@@ -257,7 +257,7 @@ def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Ha
     return Layers(
         scopes=tuple(group(lambda row: (scope_of(row.named.op_name), row.phase))),
         lines=tuple(sorted(group(lambda row: (row.named.source, "")), key=lambda line: -line.us)),
-        mfu=utilisation(row for row in rows if row.phase != Phase.REMATERIALISED),
+        mfu=utilisation(row for row in rows if row.phase != TrainingPhase.REMATERIALISED),
         hfu=utilisation(rows),
     )
 
@@ -267,7 +267,7 @@ class _Row(NamedTuple):
 
     ran: Ran
     named: Instruction
-    phase: Phase
+    phase: TrainingPhase
 
 
 def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None) -> Layer:
@@ -295,34 +295,34 @@ def described(module: Module, instruction: Instruction) -> Instruction:
     return next((item for item in inner if "/" in item.op_name), instruction)
 
 
-def phases_of(module: Module) -> dict[str, Phase]:
+def phases_of(module: Module) -> dict[str, TrainingPhase]:
     """The phase of every instruction that is scheduled.
 
     Read off ``op_name``; an instruction without one (copies, collectives that XLA made) is of its operand's phase, what
     is outside of differentiation and needs gradients is the optimizer's. Without gradients all is forward.
     """
-    found: dict[str, Phase] = {}
+    found: dict[str, TrainingPhase] = {}
     for name in reversed(module.scheduled):  # callers after callees: a body's own names come from op_name alone
         for item in module.computations[name].instructions:
             found[item.name] = _phase(described(module, item).op_name, item, found)
     counts = Counter(found.values())
-    if not counts[Phase.BACKWARD]:
-        return dict.fromkeys(found, Phase.FORWARD)
+    if not counts[TrainingPhase.BACKWARD]:
+        return dict.fromkeys(found, TrainingPhase.FORWARD)
     return found
 
 
-def _phase(op_name: str, item: Instruction, found: Mapping[str, Phase]) -> Phase:
+def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) -> TrainingPhase:
     if has_remat(item.name) or "rematted_computation" in op_name:
-        return Phase.REMATERIALISED
+        return TrainingPhase.REMATERIALISED
     if "transpose(" in op_name:
-        return Phase.BACKWARD
+        return TrainingPhase.BACKWARD
     if "jvp(" in op_name:
-        return Phase.FORWARD
+        return TrainingPhase.FORWARD
     before = [found[name] for name in item.operands if name in found]
     if "/" not in op_name:
-        return next((phase for phase in before if phase != Phase.OTHER), Phase.OTHER)
-    after = (Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)
-    return Phase.OPTIMIZER if any(phase in after for phase in before) else Phase.OTHER
+        return next((phase for phase in before if phase != TrainingPhase.OTHER), TrainingPhase.OTHER)
+    after = (TrainingPhase.BACKWARD, TrainingPhase.REMATERIALISED, TrainingPhase.OPTIMIZER)
+    return TrainingPhase.OPTIMIZER if any(phase in after for phase in before) else TrainingPhase.OTHER
 
 
 _STRUCTURE = frozenset(

@@ -10,8 +10,8 @@ from statistics import median
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.layers import Phase
-from pgle.analyze.window import Group
+from pgle.analyze.layers import TrainingPhase
+from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
@@ -149,7 +149,7 @@ def exposed(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         step.async_exposed_us,
         "asynchronous collectives run while nothing computes",
-        _exposed_rows((item, f"{item.kind}, overlaps {', '.join(item.beside[:2]) or 'nothing'}") for item in ours),
+        _exposed_rows((item, item.kind) for item in ours),
         _hide(step, {item.name for item in ours}),
     )
 
@@ -254,14 +254,14 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
         return None
     usual = median([item.step_us for item in steps if not item.is_slow])
     listed = ", ".join(f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS])
-    groups: dict[Group, list[tuple[str, float]]] = defaultdict(list)
+    groups: dict[RowGroup, list[tuple[str, float]]] = defaultdict(list)
     for group, name, more_us in step.parts.excess():
         groups[group].append((name, more_us))
     rows = []
     for group, found in groups.items():
         name, most_us = found[0]
-        most = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(most_us)}, {name}"
-        most = f"most before {name}" if group == Group.HOST else most
+        most = f"most: {name}" if group in (RowGroup.LAUNCH, RowGroup.BETWEEN) else f"most: {in_words(most_us)}, {name}"
+        most = f"most before {name}" if group == RowGroup.HOST else most
         total = sum(row[1] for row in found)
         in_mean = total * (len(slow) / len(steps))
         rows.append(EvidenceRow(str(group), in_mean, f"{in_words(total)} more in each slow step; {most}"))
@@ -276,7 +276,7 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
 
 def other_modules(step: MeasuredStep) -> StepFinding:
     """Modules but the main one run between or inside its steps."""
-    found, runs = step.parts.of(Group.MODULE), Counter[str]()
+    found, runs = step.parts.of(RowGroup.MODULE), Counter[str]()
     for number, count in step.runs_of_others().items():
         runs[step.trace.modules[number].name] += count
     us = sum(found.values())
@@ -374,7 +374,7 @@ def _precision(item: MeasuredInstruction) -> str:
 
 def input_bound(step: MeasuredStep) -> StepFinding:
     """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
-    us, in_all_us = sum(step.parts.of(Group.BETWEEN).values()), step.idle_us["between steps"]
+    us, in_all_us = sum(step.parts.of(RowGroup.BETWEEN).values()), step.idle_us["between steps"]
     usual = f", {step.percent(us)} without the slow steps" if step.percent(us) != step.percent(in_all_us) else ""
     gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
     longest = in_words(max(gaps, default=0.0) / 1e3)
@@ -389,7 +389,7 @@ def input_bound(step: MeasuredStep) -> StepFinding:
 
 def host_gaps(step: MeasuredStep) -> StepFinding:
     """Nothing runs inside steps because the host is late."""
-    found = step.parts.of(Group.HOST)
+    found = step.parts.of(RowGroup.HOST)
     us = sum(found.values())
     counts: Counter[str] = Counter()  # gaps that end in an instruction, over all steps and devices
     for window in step.windows:
@@ -415,7 +415,7 @@ _NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run
 
 def launch_gaps(step: MeasuredStep) -> StepFinding:
     """The GPU waits between kernels that are launched one after the other."""
-    us = sum(step.parts.of(Group.LAUNCH).values())
+    us = sum(step.parts.of(RowGroup.LAUNCH).values())
     kernels = sum(len(window.rows) for window in step.windows) / step.steps
     return StepFinding(
         us,
@@ -447,16 +447,16 @@ def copies(step: MeasuredStep) -> StepFinding:
 def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     """What the program computes again though there is memory to keep it."""
     layers, memory = step.layers, step.memory
-    if layers is None or memory is None or memory.used_share is None or memory.limit_bytes is None:
+    if layers is None or memory is None or memory.used_share is None or memory.used_share > SPACIOUS:
         return None
-    if memory.used_share > SPACIOUS:
-        return None
-    ours = sorted((layer for layer in layers.scopes if layer.phase == Phase.REMATERIALISED), key=lambda item: -item.us)
-    us = layers.phase_us(Phase.REMATERIALISED)
+    ours = sorted(
+        (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED), key=lambda item: -item.us
+    )
+    us = layers.phase_us(TrainingPhase.REMATERIALISED)
     return StepFinding(
         us,
         f"{step.percent(us)} of the step computes values again, and the program needs "
-        f"{memory.used_share * 100:.0f} % of the {memory.limit_bytes / 2**30:.3g} GiB that it can have",
+        f"{memory.used_share * 100:.0f} % of the {(memory.limit_bytes or 0) / 2**30:.3g} GiB that it can have",
         tuple(
             EvidenceRow(layer.name or "(no scope)", layer.us, f"{many(layer.instructions, 'kernel')}")
             for layer in ours[:ROWS]

@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 
-class Group(StrEnum):
+class RowGroup(StrEnum):
     """What a row is of."""
 
     COMPUTE = "compute"  # an instruction of the main module
@@ -66,7 +66,7 @@ class StepTime:
 class StepParts:
     """The rows of every step: k rows, n steps, mean over the devices that ran the step."""
 
-    rows: tuple[tuple[Group, str], ...]  # k, the group and the name in it
+    rows: tuple[tuple[RowGroup, str], ...]  # k, the group and the name in it
     inside_us: Floats  # float64[k, n], during the step
     pause_us: Floats  # float64[k, n], between it and the next
     steps: tuple[StepTime, ...]  # n, by execution
@@ -93,15 +93,13 @@ class StepParts:
         """By how much slow steps lengthen the mean step."""
         return float(self.mean_us().sum() - self.typical_us.sum())
 
-    def of(self, *groups: Group) -> dict[str, float]:
-        """The rows of some groups in a typical step, by name, the longest first."""
-        found: dict[str, float] = {}
-        for (group, name), us in zip(self.rows, self.typical_us.tolist(), strict=True):
-            if group in groups:
-                found[name] = found.get(name, 0.0) + us
-        return dict(sorted(found.items(), key=lambda row: -row[1]))
+    def of(self, group: RowGroup) -> dict[str, float]:
+        """The rows of a group in a typical step, by name, the longest first."""
+        rows = zip(self.rows, self.typical_us.tolist(), strict=True)
+        found = ((name, us) for (of, name), us in rows if of == group)
+        return dict(sorted(found, key=lambda row: -row[1]))
 
-    def excess(self) -> list[tuple[Group, str, float]]:
+    def excess(self) -> list[tuple[RowGroup, str, float]]:
         """What slow steps have more of than the others, per slow step, the largest first."""
         more = self.mean_us(slow=True) - self.typical_us
         order = np.argsort(-more, kind="stable").tolist()
@@ -119,7 +117,7 @@ def step_parts(
         names: of each instruction of the trace, the name that its rows are called by.
     """
     executions = distinct(np.concatenate([np.empty(0, np.int64), *(window.numbers for window in windows)]))
-    groups, size = list(Group), len(names) + len(trace.modules)
+    groups, size = list(RowGroup), len(names) + len(trace.modules)
     found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
     for window, finished in zip(windows, done, strict=True):
         at = np.searchsorted(executions, window.numbers)
@@ -137,7 +135,7 @@ def step_parts(
         at = np.searchsorted(executions, window.numbers)
         ran[at] += 1
         paused[at[:-1]] += 1
-    by_name: dict[tuple[Group, str], Floats] = {}
+    by_name: dict[tuple[RowGroup, str], Floats] = {}
     modules = [key.name for key in trace.modules]
     for row, cells in found.items():
         group, number = groups[row // size], row % size
@@ -176,35 +174,35 @@ def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
 
 def _pieces(
     trace: Trace, window: DeviceWindow, main: int, done: Floats, names: int
-) -> list[tuple[Group, Codes, Floats, Floats]]:
+) -> list[tuple[RowGroup, Codes, Floats, Floats]]:
     """Group, name, begin and ns of every row's own time on one device, and of its gaps."""
     start, end = window.start, window.end
     of_main = trace.module[window.rows] == main
     name = np.where(of_main, trace.instruction[window.rows], names + trace.module[window.rows]).astype(np.int64)
     compute, communication = window.busy(Stream.COMPUTE), window.busy(Stream.COMMUNICATION)
     before = {Stream.COMPUTE: None, Stream.COMMUNICATION: compute, Stream.COPY: join(compute, communication)}
-    groups = {Stream.COMPUTE: Group.COMPUTE, Stream.COMMUNICATION: Group.TRANSFER, Stream.COPY: Group.COPY}
+    groups = {Stream.COMPUTE: RowGroup.COMPUTE, Stream.COMMUNICATION: RowGroup.TRANSFER, Stream.COPY: RowGroup.COPY}
     pieces = []
     for stream, cover in before.items():
         here = np.flatnonzero(window.stream == stream)
         begin = np.maximum(start[here], _reach(end[here]))
         stop = np.maximum(end[here], begin)
         ours, code = of_main[here], name[here]
-        pieces.append((Group.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
+        pieces.append((RowGroup.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
         if stream == Stream.COMMUNICATION:
             finished = np.clip(done[here], begin, stop)
-            pieces.append((Group.TRANSFER, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
-            pieces.append((Group.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
+            pieces.append((RowGroup.TRANSFER, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
+            pieces.append((RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
         else:
             pieces.append((groups[stream], code[ours], begin[ours], _own(cover, begin, stop)[ours]))
     gaps = window.gaps
     short = gaps.inside & (gaps.length <= LAUNCH_GAP_NS)
     for group, which in (
-        (Group.LAUNCH, short), (Group.HOST, gaps.inside & ~short), (Group.BETWEEN, ~gaps.inside)
+        (RowGroup.LAUNCH, short), (RowGroup.HOST, gaps.inside & ~short), (RowGroup.BETWEEN, ~gaps.inside)
     ):  # fmt: skip
         row = gaps.after[which]
         after = np.where(trace.module[row] == main, trace.instruction[row], names + trace.module[row])
-        code = after.astype(np.int64) if group == Group.HOST else np.zeros(len(row), np.int64)
+        code = after.astype(np.int64) if group == RowGroup.HOST else np.zeros(len(row), np.int64)
         pieces.append((group, code, gaps.times.start[which], gaps.length[which]))
     return pieces
 
@@ -247,28 +245,6 @@ LAUNCH_GAP_NS = 20_000
 """Longer gaps are not those between two launches that wait in a queue: the field's limit, see `pgle.analyze.rules`."""
 
 LONG_GAP_NS = 1_000_000  # from here on the device waits for the host, its input, or another program
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """One device's window in ns; the first four parts add up to it, those from `launch_gaps_ns` to `idle_ns`."""
-
-    compute_ns: int  # something computes
-    exposed_communication_ns: int  # collectives run and nothing computes
-    exposed_copy_ns: int  # only copies run
-    idle_ns: int  # nothing runs
-    window_ns: int  # all of it
-    # communication_ns, copy_ns: collectives or copies run, hidden or not
-    communication_ns: int
-    copy_ns: int
-    launch_gaps_ns: int  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
-    waits_ns: int  # idle inside steps, in gaps of up to `LONG_GAP_NS`
-    long_waits_ns: int  # idle inside steps, in longer gaps
-    between_steps_ns: int  # idle between steps
-    compile_ns: int = 0  # of all idle time, that while XLA compiles in the device's process
-
-
-_FIELDS = tuple(field.name for field in fields(Parts))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -336,33 +312,41 @@ class DeviceWindow:
         return Gaps(Intervals(gaps.times.start[here], gaps.times.end[here]), gaps.inside[here], gaps.after[here])
 
     @cached_property
-    def _lengths(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """float64[fields of `Parts`], ns: of the whole window, and of the time between its spans."""
+    def _lengths_ns(self) -> dict[str, tuple[float, float]]:
+        """Of each part: of the whole window, and of the time between its spans."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
         gaps = self.gaps
-        idle, compiling = gaps.length, covered(self.compiling, gaps.times.start, gaps.times.end)
-        inside = idle[gaps.inside]
-        launch, long = inside <= LAUNCH_GAP_NS, inside > LONG_GAP_NS
-        exposed, alone = without(communication, compute), without(copies, join(compute, communication))
-        runs = (compute, exposed, alone, communication, copies)
-        whole = [times.length for times in runs]
-        apart = [without(times, self.spans).length for times in runs]
-        between = idle[~gaps.inside].sum()
-        waits = (inside[launch].sum(), inside[~launch & ~long].sum(), inside[long].sum())
-        return (
-            np.array([*whole[:3], idle.sum(), self.length, *whole[3:], *waits, between, compiling.sum()]),
-            np.array([*apart[:3], between, self.length - self.spans.length, *apart[3:], 0, 0, 0, between,
-                      compiling[~gaps.inside].sum()]),
-        )  # fmt: skip
+        idle, inside = gaps.length, gaps.inside
+        launch, long = inside & (idle <= LAUNCH_GAP_NS), inside & (idle > LONG_GAP_NS)
+        runs = {
+            "compute": compute,
+            "exposed_communication": without(communication, compute),
+            "exposed_copy": without(copies, join(compute, communication)),
+            "communication": communication,
+            "copy": copies,
+        }
+        waits = {
+            "idle": idle,
+            "launch_gaps": idle * launch,  # inside steps, of up to `LAUNCH_GAP_NS`
+            "waits": idle * (inside & ~launch & ~long),  # inside steps, of up to `LONG_GAP_NS`
+            "long_waits": idle * long,  # inside steps, longer
+            "between_steps": idle * ~inside,
+            "compile": covered(self.compiling, gaps.times.start, gaps.times.end),  # XLA compiles; part of the others
+        }
+        return {
+            **{name: (times.length, without(times, self.spans).length) for name, times in runs.items()},
+            **{name: (float(ns.sum()), float(ns[~inside].sum())) for name, ns in waits.items()},
+            "window": (self.length, self.length - self.spans.length),
+        }
 
     @property
-    def parts(self) -> Parts:
-        """The breakdown of the whole window."""
-        return Parts(*(round(float(time)) for time in self._lengths[0]))
+    def parts_ns(self) -> dict[str, int]:
+        """The whole window in parts, of which compute, the exposed ones and idle add up to it."""
+        return {f"{name}_ns": round(whole) for name, (whole, _) in self._lengths_ns.items()}
 
     def mean_us(self, part: str) -> float:
-        """A field of `Parts` in a mean step, in µs: of one step alone the pause after it is not known, and left out."""
-        whole, between = (float(times[_FIELDS.index(part)]) for times in self._lengths)
+        """A part in a mean step, in µs: of one step alone the pause after it is not known, and left out."""
+        whole, between = self._lengths_ns[part]
         return ((whole - between) / self.steps + between / max(self.steps - 1, 1)) / 1e3
 
 
@@ -429,11 +413,12 @@ def row_streams(
 
 
 def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
-    """A field of `Parts` in a mean step of all devices, in µs."""
+    """A part of `DeviceWindow.parts_ns` in a mean step of all devices, in µs."""
     steps = sum(window.steps for window in windows)
     return sum(window.steps * window.mean_us(part) for window in windows) / max(steps, 1)
 
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
     """The parts of one step, mean over steps and devices."""
-    return Breakdown(*(mean_us(windows, part) for part in _FIELDS[: len(fields(Breakdown))]))  # in the same order
+    parts = {field.name: "window" if field.name == "step_us" else field.name[:-3] for field in fields(Breakdown)}
+    return Breakdown(**{name: mean_us(windows, part) for name, part in parts.items()})

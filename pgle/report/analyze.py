@@ -9,10 +9,10 @@ from typing import Any
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.differences import LAUNCHES_DIFFER, Change, Differences, Verdict
+from pgle.analyze.differences import LAUNCHES_DIFFER, Differences, StepChange, StepVerdict
 from pgle.analyze.layers import folded, short_source
 from pgle.analyze.rules import LEAST_SAVED, RULES, StepFinding
-from pgle.analyze.window import Group
+from pgle.analyze.window import RowGroup
 from pgle.errors import cut, many, printable
 from pgle.report import text
 from pgle.report.page import figures
@@ -44,9 +44,9 @@ def verdict_of_change(found: Differences) -> tuple[str, Tone]:
     if found.noise_us is None:
         return f"Cannot tell whether steps changed: {found.why}", "warn"
     noise = figures.share(found.noise_us / found.before.step_us)
-    if found.verdict == Verdict.CANNOT_TELL:
+    if found.verdict == StepVerdict.CANNOT_TELL:
         return f"No change beyond noise: {figures.change(share, 2)} (noise ±{noise})", ""
-    tone: Tone = "bad" if found.verdict == Verdict.LONGER else "good"
+    tone: Tone = "bad" if found.verdict == StepVerdict.LONGER else "good"
     return f"Steps are {figures.share(abs(share))} {found.verdict} (noise ±{noise})", tone
 
 
@@ -75,7 +75,7 @@ def first_changes(found: Differences) -> Table:
     return table(f"change | what | {TIMES}", rows)
 
 
-def _row(change: Change, *, short: bool = False) -> tuple[Value, ...]:
+def _row(change: StepChange, *, short: bool = False) -> tuple[Value, ...]:
     before, after = change.before, change.after
     renamed = f", was {before.name}" if before and after and before.name != after.name else ""
     where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
@@ -86,7 +86,7 @@ def _row(change: Change, *, short: bool = False) -> tuple[Value, ...]:
 
 
 def difference_sections(found: Differences) -> tuple[Section, ...]:
-    """Every change, the parts of both steps, and layers."""
+    """Every change, and the parts of both steps."""
     whole_us = found.before.step_us
     rows = [_row(change) for change in found.changes]
     rows.append(("", "smaller changes together", None, None, found.other_us, found.other_us / whole_us))
@@ -99,15 +99,10 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
 
     sides = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
     parts = [(name, *times(one, two)) for (name, one), (_, two) in zip(*sides, strict=True)]
-    sections = [
+    return (
         Section("changes", "What changed", (changes, Prose(same, tone="soft"))),
         Section("before", "The parts of both steps", (table(f"part | {TIMES}", parts),)),
-    ]
-    if found.layers:
-        layers = ((name or "(no scope)", phase, *times(one, two)) for name, phase, one, two in found.layers[:ROWS])
-        heading = "Layers that changed"
-        sections.append(Section("changed-layers", heading, (table(f"layer | phase | {TIMES}", layers),)))
-    return tuple(sections)
+    )
 
 
 WORTH = 0.05  # of the step; from here on a possible saving is a warning
@@ -115,7 +110,7 @@ LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None if it does not."""
-BETWEEN = str(Group.BETWEEN)
+BETWEEN = str(RowGroup.BETWEEN)
 
 
 def nowhere(name: str) -> None:
@@ -247,7 +242,7 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
     step = found.step
     todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
     known = {finding.id for finding in found.findings}
-    between_us = sum(step.parts.of(Group.BETWEEN).values())
+    between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
     if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
         todo.append(Action(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
@@ -284,7 +279,7 @@ def _action(finding: StepFinding, span_of: SpanOf) -> Action:
 
 def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
-    step, overlap = found.step, found.step.overlap
+    step, overlap, memory = found.step, found.step.overlap, found.step.memory
     reasons = {} if overlap is None else {item.name: item.why for item in overlap.collectives}
     ranks = [(step.trace.devices[window.device], window) for window in step.windows]
     late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
@@ -305,9 +300,13 @@ def document(found: Analysis) -> dict[str, object]:
             }
             for finding in found.findings
         ],
-        "ranks": [{"device": device, "steps": window.steps, **text.plain(window.parts)} for device, window in ranks],
+        "ranks": [{"device": device, "steps": window.steps, **window.parts_ns} for device, window in ranks],
         "layers": None if step.layers is None else {**text.plain(step.layers), "products": step.products},
-        **text.picked(step, "products memory"),
+        "products": step.products,
+        "memory": memory and {
+            **text.picked(memory.plan, "peak_bytes arguments_bytes outputs_bytes constants_bytes temporary_bytes"),
+            **text.picked(memory, "at=plan.peak_at live device_bytes limit_bytes"),
+        },
         "overlap": overlap and {
             **text.picked(overlap, "hideable_us stuck_us collectives predicted_step_us=predicted.step_us"),
             "profile": overlap.use and {
@@ -316,9 +315,6 @@ def document(found: Analysis) -> dict[str, object]:
         },
         "against": found.against and {
             **text.whole(found.against, "delta_us share"),
-            "layers": [
-                dict(zip(("name", "phase", "before_us", "after_us"), row, strict=True)) for row in found.against.layers
-            ],
         },
         "next": "\n".join(found.next),
         "warnings": found.warnings,
@@ -326,6 +322,6 @@ def document(found: Analysis) -> dict[str, object]:
 
 
 def _collective_json(item: MeasuredCollective, why: str) -> dict[str, Any]:
-    found: dict[str, Any] = text.whole(item, "op_name transfer_exposed_us algorithm_gb_s bus_gb_s")
+    found: dict[str, Any] = text.whole(item, "op_name transfer_exposed_us bus_gb_s")
     known = found.pop("instruction") or {}
     return {**found, "source": known.get("source", ""), "why_exposed": why}

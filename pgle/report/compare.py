@@ -17,7 +17,7 @@ from pgle.report.page import figures
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
 from pgle.run.history import Entry, Trend
-from pgle.steps.compare import Check, Comparison, Outcome, Verdict, overall
+from pgle.steps.compare import Comparison, LimitCheck, Outcome, Verdict, overall
 from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE
 from pgle.steps.series import Floats, LeftOut, Side
 
@@ -31,7 +31,7 @@ MARKS: dict[Outcome, tuple[str, Tone]] = {
 """The word of an outcome, and its tone."""
 
 
-def comparison_page(found: Comparison, checks: Sequence[Check], following: Sequence[str] = ()) -> Page:
+def comparison_page(found: Comparison, checks: Sequence[LimitCheck], following: Sequence[str] = ()) -> Page:
     """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
 
     Args:
@@ -107,7 +107,7 @@ def sides_table(found: Comparison) -> Table:
     return table(["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows)
 
 
-def check_lines(checks: Iterable[Check]) -> Iterator[Cell]:
+def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
     """What was limited: the outcome, and what to do if no command says more."""
     for check in checks:
         if check.found:
@@ -210,7 +210,7 @@ def _ranges(steps: Sequence[int]) -> str:
     return ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
 
 
-def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
+def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
     outcome = overall(checks)
     return {
@@ -238,13 +238,13 @@ def _side(side: Side) -> dict[str, Any]:
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
 
 
-def summary(found: Comparison, checks: Sequence[Check]) -> str:
+def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
     """The page as the summary of a job of GitHub Actions."""
     page = comparison_page(found, checks)
     return markdown(replace(page, verdict=f"{ICONS[found.verdict]} pgle compare: {page.verdict}"))
 
 
-def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
+def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable, message.
 
     ``ok`` is true, false or cannot-tell.
@@ -269,7 +269,7 @@ def _number(value: float) -> str:
     return f"{value:.6f}" if math.isfinite(value) else ""
 
 
-def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str] = os.environ) -> None:
+def append(found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str, str] = os.environ) -> None:
     """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT.
 
     Raises:

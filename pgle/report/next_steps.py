@@ -14,7 +14,7 @@ from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
-    from pgle.steps.compare import Check, Comparison
+    from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
@@ -68,7 +68,7 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     return (typed("pgle", "compare", "BASELINE_LOG", log),)
 
 
-def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequence[object] = ()) -> Commands:
+def after_comparison(found: Comparison, checks: Sequence[LimitCheck] = (), more: Sequence[object] = ()) -> Commands:
     """By the verdict: keep a faster setting, analyze a slower one, run more if undecided.
 
     Args:

@@ -20,7 +20,7 @@ from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
 from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.report.timeline import Panel, measured_panels, panel_of, timeline
-from pgle.run.analyze import Gathered, Side, gather
+from pgle.run.analyze import RunFacts, StepInput, gather
 from pgle.run.directory.directory import STORED
 from pgle.run.directory.manifest import Manifest
 from pgle.run.inputs.traces import is_run_dir
@@ -32,7 +32,7 @@ FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".j
 """The form to write, by the ending of the file's name."""
 
 
-def page_of(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Page:
+def page_of(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> Page:
     """The page of a run directory or of traces, or a stored one.
 
     Raises:
@@ -85,7 +85,7 @@ def short(page: Page, lines: Sequence[str]) -> Page:
     return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())
 
 
-def run_page(found: Gathered) -> Page:
+def run_page(found: RunFacts) -> Page:
     """The page of the analysis, with the comparison of step times first, and what the run directory knows."""
     analysis, compared = found.analysis, found.comparison
     panels, lost = _panels(found)
@@ -109,7 +109,7 @@ def run_page(found: Gathered) -> Page:
     )
 
 
-def _above(found: Gathered, panels: tuple[Panel, ...]) -> Iterator[Section]:
+def _above(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[Section]:
     """The timeline, and the comparison of step times."""
     if panels:
         both = found.analysis is not None and found.analysis.before
@@ -127,7 +127,7 @@ def _above(found: Gathered, panels: tuple[Panel, ...]) -> Iterator[Section]:
         yield Section("comparison", "Before and after: step times", parts, open=True)
 
 
-def _name(found: Gathered) -> str:
+def _name(found: RunFacts) -> str:
     if found.run is not None:
         return str(found.run.path)
     program = "" if found.analysis is None else f"{found.analysis.step.costs.program.key.name}, "
@@ -165,7 +165,7 @@ def _place(panel: Panel) -> SpanOf:
     return place
 
 
-def _tiles(found: Gathered) -> tuple[Tile, ...]:
+def _tiles(found: RunFacts) -> tuple[Tile, ...]:
     """Step, exposed and idle time; of two runs or steps before and after."""
     analysis, compared = found.analysis, found.comparison
     shown: tuple[Tile, ...] = ()
@@ -185,7 +185,7 @@ def _tiles(found: Gathered) -> tuple[Tile, ...]:
     return shown
 
 
-def _far_off(found: Gathered) -> list[str]:
+def _far_off(found: RunFacts) -> list[str]:
     """If the performance run was timed at another step time than predicted."""
     if found.comparison is None or not found.schedules:
         return []
@@ -198,7 +198,7 @@ def _far_off(found: Gathered) -> list[str]:
     ]
 
 
-def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The schedules of both runs, then every rank that was traced; of two steps the first rank of each."""
     analysis = found.analysis
     if analysis is None:
@@ -226,7 +226,7 @@ def _stages(manifest: Manifest) -> Section:
     return Section("stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),))
 
 
-def _about(found: Gathered) -> Iterator[tuple[str, str]]:
+def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
     """Program, hardware, versions, date, profile and simulated parts."""
     stages = found.manifest.stages
     record = next((item for item in reversed(stages) if item.argv), None)
@@ -242,9 +242,7 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
         yield "hardware", "; ".join(filter(None, (*named, topology, host))) or "not recorded"
         yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
     if found.profile is not None:
-        main = () if found.coverage is None else found.coverage.main
-        covers = [f"covers {figures.share(item.time.value)} of the time of {printable(item.module)}" for item in main]
-        yield "profile", "; ".join((many(len(found.profile.costs), "cost"), *covers))
+        yield "profile", many(len(found.profile.costs), "cost")
     if (performance := found.performance) is not None and "verdict" in performance.facts:
         yield "use", f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}"
     if found.analysis is not None:

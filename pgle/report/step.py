@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
-from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
-from pgle.analyze.memory import Memory
+from pgle.analyze.layers import Layer, Layers, TrainingPhase, folded, short_source
 from pgle.analyze.rules import StepFinding
-from pgle.analyze.window import Group, mean_breakdown
+from pgle.analyze.window import mean_breakdown
 from pgle.errors import cut, printable
 from pgle.report.page import figures
 from pgle.report.page.value import Bar, Cell, Part, Prose, Section, Table, Tile, Tone, Value, table
@@ -143,33 +142,20 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
         yield Prose(kinds, tone="soft")
 
 
-_GROUPS: dict[Color, tuple[Group, ...]] = {
-    "compute": (Group.COMPUTE, Group.MODULE), "exposed": (Group.TRANSFER, Group.WAIT), "copy": (Group.COPY,),
-    "idle": (Group.LAUNCH, Group.HOST, Group.BETWEEN),
-}  # fmt: skip
-
-
 def _steps(step: MeasuredStep) -> Iterator[Part]:
-    """Every step of the window with its parts."""
-    parts = step.parts
-    whole = parts.inside_us + parts.pause_us
-    stacks: dict[Color, list[float]] = {}
-    for color, groups in _GROUPS.items():
-        mine = [row for row, (group, _) in enumerate(parts.rows) if group in groups]
-        stacks[color] = whole[mine].sum(axis=0).tolist()
-    heads = ["execution", *(f"{name} (time)" for name in PARTS.values()), "step (time)", ""]
+    """Every step of the window, and what was left out."""
     rows = (
-        (str(item.execution), *(us or None for us in times), sum(times), Cell("slow", "warn") if item.is_slow else "")
-        for item, times in zip(parts.steps, zip(*stacks.values(), strict=True), strict=True)
+        (str(item.execution), item.span_us, item.pause_us, item.step_us, Cell("slow", "warn") if item.is_slow else "")
+        for item in step.parts.steps
     )
-    yield table(heads, rows, most=ROWS)
-    if parts.steps and parts.steps[-1].pause_us is None:
+    yield table("execution | runs (time) | pause after it (time) | step (time) | ", rows, most=ROWS)
+    if step.parts.steps and step.parts.steps[-1].pause_us is None:
         yield Prose("The last step is without the pause after it, which the trace does not show.", tone="soft")
     for number, why in list(step.costs.window.dropped.items())[:ROWS]:
         yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
 
 
-_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)
+_PHASES = (TrainingPhase.FORWARD, TrainingPhase.BACKWARD, TrainingPhase.REMATERIALISED, TrainingPhase.OPTIMIZER)
 
 
 def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
@@ -307,41 +293,26 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
     ]
     if rows:
         yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)
-    use = overlap.use
-    if use is None:
-        return
-    yield Prose(
-        f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
-        f"{figures.share(use.off)}. With it a step was predicted to take {figures.time(use.step_us)}, "
-        f"{figures.time(use.exposed_us)} of it exposed."
-    )
-    wrong = [
-        (row.name, row.count, row.profile_us, row.measured_us, row.error_us / step.step_us)
-        for row in use.rows[:ROWS]
-        if abs(row.error_us) >= LEAST * step.step_us
-    ]
-    if wrong:
-        heads = "most wrong | times (rate) | profile (time) | measured (time) | of the step (change)"
-        yield table(heads, wrong, finds=True)
-
-
-def memory_line(memory: Memory) -> str:
-    """The peak and its share of what a program can have."""
-    limit = ""
-    if memory.limit_bytes is not None and memory.device_bytes is not None:
-        default = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
-        limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
-    return f"peak memory {figures.size(memory.peak_bytes)}{limit}"
+    if (use := overlap.use) is not None:
+        yield Prose(
+            f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
+            f"{figures.share(use.off)}."
+        )
 
 
 def _memory(memory: Memory) -> Iterator[Part]:
-    yield Prose(f"{_sentence(memory_line(memory))} At {memory.at} ({memory.origin}).")
-    kinds = (("arguments", memory.arguments_bytes), ("results", memory.outputs_bytes))
-    rows: list[tuple[Value, ...]] = [(*kind, "") for kind in (*kinds, ("temporary", memory.temporary_bytes))]
+    """The peak, its share of what a program can have, and what lives there."""
+    plan, limit = memory.plan, ""
+    if memory.limit_bytes is not None and memory.device_bytes is not None:
+        default = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
+        limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
+    yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{limit}. At {plan.peak_at}.")
+    kinds = (("arguments", plan.arguments_bytes), ("results", plan.outputs_bytes), ("temporary", plan.temporary_bytes))
+    rows: list[tuple[Value, ...]] = [(*kind, "") for kind in kinds]
     for item in memory.live:
         note = f"{cut(item.shape, 40)} {short_source(item.source)}"
         rows.append((printable(item.name), item.size_bytes, note))
-    yield table("at the peak | size (size) | ", rows[:ROWS])
+    yield table("at the peak | size (size) | ", rows)
 
 
 def tones(share: float) -> Tone:

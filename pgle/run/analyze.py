@@ -10,21 +10,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
 from pgle.analyze.differences import Differences, find_differences
-from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import LEAST_HIDDEN, StepFinding, find_findings
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import ProgramCosts, measure
 from pgle.costs.measure.naming import Program
-from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
 from pgle.run.compare import CompareRequest, run_compare
-from pgle.run.coverage import verify
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import Manifest, StageRecord, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
@@ -32,7 +29,7 @@ from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.compare import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Noise, record
-from pgle.steps.compare import Check, Comparison
+from pgle.steps.compare import Comparison, LimitCheck
 from pgle.trace.table import ActivityKind, Recording, Trace
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
@@ -47,7 +44,7 @@ REHEARSED = ("profiled", "baseline")  # folders of a rehearsal, the one to look 
 
 
 @dataclass(frozen=True)
-class Side:
+class StepInput:
     """One step to look at."""
 
     # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job
@@ -57,7 +54,7 @@ class Side:
     profile: AnyPath | None = None  # what the scheduler was given; None: the run directory's
 
 
-def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
+def measured_step(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
     """Read one side and take the main module's step apart."""
     target = load_target(side.target) if side.target else None
     given = find_hardware(target) if target else None
@@ -105,7 +102,7 @@ def _looked_at(path: AnyPath) -> StageFolder | None:
     return next((stage for stage in stages if stage.traces()), stages[-1])
 
 
-def _record(side: Side) -> StageRecord | None:
+def _record(side: StepInput) -> StageRecord | None:
     stage = next(filter(None, map(_looked_at, side.inputs)), None)
     return None if stage is None else read_manifest(stage.run.path).last(stage.name)
 
@@ -129,7 +126,7 @@ def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
     return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
 
 
-def _profile(side: Side) -> Profile | None:
+def _profile(side: StepInput) -> Profile | None:
     """The profile that the scheduler was given: of a performance run and a rehearsal the one in its folder."""
     if side.profile is not None:
         return read_profile(side.profile)
@@ -229,7 +226,7 @@ class Analysis:
         return tuple(line for line in self.warnings if not line.endswith(tuple(known) or ("\0",)))
 
 
-def analyze(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Analysis:
+def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> Analysis:
     """Read the traces and take the main module's step apart; `other`: one from before, to say what changed since."""
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
@@ -245,7 +242,7 @@ def analyze(side: Side, other: Side | None = None, *, progress: Progress | None 
     return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against, before)
 
 
-def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
+def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     """What makes the traced step differ from a plain run's."""
     lines = list(step.trace.warnings)
     if on_host(step.trace):
@@ -258,7 +255,7 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
     return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank represents all
 
 
-def _next(step: MeasuredStep, side: Side) -> tuple[str, ...]:
+def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     """Commands, the nearest first."""
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
@@ -277,7 +274,7 @@ def _next(step: MeasuredStep, side: Side) -> tuple[str, ...]:
     return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
 
 
-def _dump(step: MeasuredStep, side: Side) -> Path | None:
+def _dump(step: MeasuredStep, side: StepInput) -> Path | None:
     """The HLO dump of the step in or next to its traces, if there is one."""
     program = step.costs.program
     modules = {program.key.name: program.fingerprints}
@@ -285,7 +282,7 @@ def _dump(step: MeasuredStep, side: Side) -> Path | None:
     return next(filter(None, (dump_near(folder, modules) for folder in folders)), None)
 
 
-def _next_of_profile_run(step: MeasuredStep, side: Side) -> Iterator[str]:
+def _next_of_profile_run(step: MeasuredStep, side: StepInput) -> Iterator[str]:
     """After a run whose collectives ran alone: where to see what a plain run loses, and what would save it."""
     run = _runs(side)[0]
     perf = run.stage("perf")
@@ -295,17 +292,17 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> Iterator[str]:
     yield str(Next.of("analyze", perf.path))
     if not known or (run.path / "tuned").exists():
         return
-    plain = measured_step(Side((perf.path,), target=side.target))
+    plain = measured_step(StepInput((perf.path,), target=side.target))
     room = 0.0 if plain.overlap is None else plain.overlap.hideable_us + plain.overlap.stuck_us
     if room >= LEAST_HIDDEN * plain.step_us:
         yield from filter(None, [tune(run)])
 
 
-def _runs(side: Side) -> list[RunDirectory]:
+def _runs(side: StepInput) -> list[RunDirectory]:
     return [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
 
 
-def _next_of(side: Side, other: Side) -> tuple[str, ...]:
+def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:
     """After a comparison: its page; and step times of several launches, which alone prove a difference."""
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
     words += [f"--against={path}" for path in other.inputs] + [f"--against-hlo={path}" for path in other.hlo]
@@ -317,7 +314,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class StageSchedule:
     """The schedule that a stage ran, with what its step takes by the profile."""
 
     label: str
@@ -326,7 +323,7 @@ class Scheduled:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class RunFacts:
     """Facts about a run."""
 
     inputs: tuple[AnyPath, ...]  # what was given
@@ -334,11 +331,10 @@ class Gathered:
     manifest: Manifest = field(default_factory=Manifest)  # its stages
     analysis: Analysis | None = None  # of the trace; None if absent
     profile: Profile | None = None  # the cost profile
-    coverage: Coverage | None = None  # of the traced module by the profile
     # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
-    checks: tuple[Check, ...] = ()
-    schedules: tuple[Scheduled, ...] = ()  # of these two, predicted with the profile
+    checks: tuple[LimitCheck, ...] = ()
+    schedules: tuple[StageSchedule, ...] = ()  # of these two, predicted with the profile
     missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
 
     @property
@@ -347,10 +343,10 @@ class Gathered:
         return self.manifest.last("perf")
 
 
-def gather(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Gathered:
+def gather(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> RunFacts:
     """Read and analyse all that there is. A run directory may lack any stage; with `other` only steps count."""
     if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
-        return Gathered(side.inputs, analysis=analyze(side, other, progress=progress))
+        return RunFacts(side.inputs, analysis=analyze(side, other, progress=progress))
     run, missing = RunDirectory(Path(side.inputs[0])), []
 
     def part(what: str, make: Callable[[], T]) -> T | None:
@@ -362,10 +358,7 @@ def gather(side: Side, other: Side | None = None, *, progress: Progress | None =
 
     analysis = part("no timeline and findings", lambda: analyze(side, progress=progress))
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
-    coverage = compared = None
-    if profile is not None:
-        dumps = side.hlo or (run.dump_to_cover,)
-        coverage = part("no coverage", lambda: verify(run.profile_to_use(), dumps))
+    compared = None
     if all(run.stage(name).path.is_dir() for name in COMPARED):
         compared = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))
     else:
@@ -374,12 +367,10 @@ def gather(side: Side, other: Side | None = None, *, progress: Progress | None =
         raise UserError("nothing to report on yet", where=run.path, remedy=missing[0])
     manifest, (comparison, checks) = read_manifest(run.path), compared or (None, ())
     schedules = () if profile is None else _schedules(run, manifest, profile)
-    return Gathered(
-        side.inputs, run, manifest, analysis, profile, coverage, comparison, checks, schedules, tuple(missing)
-    )
+    return RunFacts(side.inputs, run, manifest, analysis, profile, comparison, checks, schedules, tuple(missing))
 
 
-def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple[Scheduled, ...]:
+def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple[StageSchedule, ...]:
     """What baseline and performance run were compiled to, where both left their dumps."""
     found = []
     labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
@@ -391,5 +382,5 @@ def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple
             return ()
         name = str(record.facts.get("module", ""))
         module = max(modules, key=lambda item: (item.name == name, len(item.instructions)))
-        found.append(Scheduled(label, module, predict(module, profile, hardware_of(module))))
+        found.append(StageSchedule(label, module, predict(module, profile, hardware_of(module))))
     return tuple(found) if len({item.module.name for item in found}) == 1 else ()

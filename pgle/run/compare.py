@@ -24,7 +24,7 @@ from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, 
 from pgle.run.history import make_trends, measured_spread
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.process.process import last_line, launch
-from pgle.steps.compare import Check, Comparison, Limits, compare, gate
+from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate
 from pgle.steps.estimate import Assumptions
 from pgle.steps.series import Rules, check_runs
 
@@ -49,7 +49,7 @@ class CompareRequest:
 
 def run_compare(
     request: CompareRequest, tell: Callable[[str], None] = lambda line: None
-) -> tuple[Comparison, tuple[Check, ...]]:
+) -> tuple[Comparison, tuple[LimitCheck, ...]]:
     """Read (or first run) both sides, compare, and hold the result against the limits.
 
     Args:

@@ -246,7 +246,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class LimitCheck:
     """One limit and how it went."""
 
     name: str  # ``step time`` or ``loss``
@@ -274,25 +274,27 @@ class Check:
         return self.outcome is Outcome.FAIL
 
 
-def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
+def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
     """Every limit that was asked for, and a loss that is no finite number, which always fails."""
     checks = [_step_time(comparison, limits)]
     loss, bound = comparison.loss, limits.max_loss_change
     if loss is None:
         if bound is not None:
             what = "not recorded on both sides, cannot be checked"
-            checks.append(Check("loss", Outcome.FAIL, what, advice='Record "loss" per step.'))
+            checks.append(LimitCheck("loss", Outcome.FAIL, what, advice='Record "loss" per step.'))
     elif math.isinf(loss.new):
-        checks.append(Check("loss", Outcome.FAIL, loss.basis, advice="Do not use this profile until you know why."))
+        checks.append(
+            LimitCheck("loss", Outcome.FAIL, loss.basis, advice="Do not use this profile until you know why.")
+        )
     elif bound is not None:
         kept = abs(loss.change) <= bound
         what = f"{change(loss.change)} ({loss.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
         advice = "Use the same seed and data on both sides; else the program changed, not only its schedule."
-        checks.append(Check("loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice))
+        checks.append(LimitCheck("loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice))
     return tuple(checks)
 
 
-def overall(checks: Iterable[Check]) -> Outcome:
+def overall(checks: Iterable[LimitCheck]) -> Outcome:
     """The worst outcome: a failure, else an undecided limit."""
     outcomes = {check.outcome for check in checks}
     return next((worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK)
@@ -317,33 +319,33 @@ def parse_share(text: str, where: str) -> float:
     return value
 
 
-def _step_time(found: Comparison, limits: Limits) -> Check:
+def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
     """The gate of the step time: fails above the bound, is kept below it, cannot tell if the interval holds it."""
     name, text, bound = "step time", describe(found), limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
-        return Check(name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change)))
+        return LimitCheck(name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change)))
     if bound is None:
-        return Check(name, Outcome.OK, figure=text)
+        return LimitCheck(name, Outcome.OK, figure=text)
     if found.unlike:
         what = f"not the same thing on both sides: {'; '.join(found.unlike)}"
-        return Check(name, _undecided(limits), what, text, "Run the same program on the same GPUs on both sides.")
+        return LimitCheck(name, _undecided(limits), what, text, "Run the same program on the same GPUs on both sides.")
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
         what = f"cannot be judged, {few.series.source} has {steps}: did the run end early?"
-        return Check(name, Outcome.FAIL, what, advice=f"Record {FEW_STEPS} or more.")
+        return LimitCheck(name, Outcome.FAIL, what, advice=f"Record {FEW_STEPS} or more.")
     if found.ci[1] < (1 + bound) * (1 - 1e-12):
-        return Check(name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text)
+        return LimitCheck(name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text)
     if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
         what = f"slower by more than {share(bound)} (--fail-slower)"
-        return Check(name, Outcome.FAIL, what, text, SLOWER, explanation(found))
+        return LimitCheck(name, Outcome.FAIL, what, text, SLOWER, explanation(found))
     more = _rounds(found, abs(found.change - bound))
     if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
         least = (1 + bound) * found.ci[1] / found.ratio - 1
         more = f"These runs can show a slowdown from {least * 100:.1f} % on. {more}"
     what = f"a slowdown of {share(bound)} is neither shown nor ruled out"
     what = f"{what} (--fail-undecided)" if limits.fail_undecided else what
-    return Check(name, _undecided(limits), what, text, more)
+    return LimitCheck(name, _undecided(limits), what, text, more)
 
 
 def _undecided(limits: Limits) -> Outcome:

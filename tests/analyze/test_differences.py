@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import Change, Differences, Kind, Verdict, find_differences
+from pgle.analyze.differences import ChangeKind, Differences, StepChange, StepVerdict, find_differences
 from pgle.cli.main import run
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -57,12 +57,12 @@ def base(measured: Measure) -> MeasuredStep:
     return step_of(measured, module_of(*BASE), BASE)
 
 
-def of_instructions(found: Differences) -> list[Change]:
+def of_instructions(found: Differences) -> list[StepChange]:
     """Without the pause between steps, which gets shorter as kernels get longer: these steps begin every 10 ms."""
     return [change for change in found.changes if change.group in ("compute", "communication")]
 
 
-def only(found: Differences) -> tuple[Kind, str, float]:
+def only(found: Differences) -> tuple[ChangeKind, str, float]:
     (change,) = of_instructions(found)
     return change.kind, change.name, change.delta_us
 
@@ -77,7 +77,7 @@ def test_a_kernel_that_got_slower_under_another_number(base: MeasuredStep, measu
     names = ("fusion.2", "fusion.3", "fusion.1")  # the numbers of other kernels
     after = step_of(measured, module_of(*names), dict(zip(names, (1000.0, 2500.0, 3000.0), strict=True)))
     found = find_differences(base, after)
-    assert only(found) == (Kind.SLOWER, "fusion.3", pytest.approx(500))
+    assert only(found) == (ChangeKind.SLOWER, "fusion.3", pytest.approx(500))
     (change,) = of_instructions(found)
     assert change.before is not None
     assert (change.before.name, change.source) == ("fusion.2", "/src/b.py:7")
@@ -92,21 +92,21 @@ def test_appeared_and_gone(base: MeasuredStep, measured: Measure) -> None:
     found = find_differences(base, after)
     # of one opcode and shape, but the framework calls them differently: another kernel
     assert [(change.kind, change.name, change.delta_us) for change in of_instructions(found)] == [
-        (Kind.GONE, "fusion.3", pytest.approx(-3000)),
-        (Kind.APPEARED, "fusion.4", pytest.approx(2500)),
+        (ChangeKind.GONE, "fusion.3", pytest.approx(-3000)),
+        (ChangeKind.APPEARED, "fusion.4", pytest.approx(2500)),
     ]
 
 
 @pytest.mark.parametrize(
     ("gather", "kind"),
     [
-        pytest.param(50, Kind.HIDDEN_LESS, id="as fast as before"),
-        pytest.param(69, Kind.HIDDEN_LESS, id="slower by less than half of what is exposed"),
-        pytest.param(71, Kind.SLOWER, id="slower by more than half of it"),
+        pytest.param(50, ChangeKind.HIDDEN_LESS, id="as fast as before"),
+        pytest.param(69, ChangeKind.HIDDEN_LESS, id="slower by less than half of what is exposed"),
+        pytest.param(71, ChangeKind.SLOWER, id="slower by more than half of it"),
     ],
 )
 def test_a_collective_of_which_more_is_exposed(
-    base: MeasuredStep, measured: Measure, gather: float, kind: Kind
+    base: MeasuredStep, measured: Measure, gather: float, kind: ChangeKind
 ) -> None:
     after = step_of(measured, module_of(*BASE, start="all-gather-start.9"), BASE, exposed=40, gather=gather)
     found = find_differences(base, after)
@@ -125,7 +125,7 @@ def test_changes_add_up(base: MeasuredStep, measured: Measure) -> None:
 
 def test_without_hlo_by_name(measured: Measure) -> None:
     sides = [measured(repeated(Run("fusion.1", 0, one), Run("fusion.2", one, 500))) for one in (1000.0, 1200.0)]
-    assert only(find_differences(*sides)) == (Kind.SLOWER, "fusion.1", pytest.approx(200))
+    assert only(find_differences(*sides)) == (ChangeKind.SLOWER, "fusion.1", pytest.approx(200))
 
 
 def test_with_hlo_of_one_side_only_by_name(base: MeasuredStep, measured: Measure) -> None:
@@ -135,7 +135,7 @@ def test_with_hlo_of_one_side_only_by_name(base: MeasuredStep, measured: Measure
 
 def test_the_real_a100_ranks_run_one_program(pax: MeasuredStep) -> None:
     found = find_differences(pax, pax)
-    assert found.verdict == Verdict.CANNOT_TELL
+    assert found.verdict == StepVerdict.CANNOT_TELL
     assert (found.matched, found.renamed, found.changes) == (len(pax.compute) + len(pax.collectives), 0, ())
 
 

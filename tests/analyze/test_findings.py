@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgle.analyze.analysis import Memory
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.memory import LiveValue, Memory
 from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.profile.value import Cost, Profile
-from pgle.run.analyze import Side, measured_step
+from pgle.run.analyze import StepInput, measured_step
 from pgle.trace.table import SIMULATED, ActivityKind, ModuleKey, Trace
 from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.proto import BufferPlan
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import TABLE
 from tests.analyze.conftest import ROOT, SIDE, Run, made, repeated
@@ -183,10 +184,8 @@ def with_another_module() -> Trace:
 def memory_of(share: float) -> Memory:
     """Of a program that needs a share of 64 GiB."""
     peak = int(share * (64 << 30))
-    live = (LiveValue("negate.1", peak // 2, "f32[16777216]", "", ""),)
-    return Memory(
-        peak, peak // 2, 0, 0, peak - peak // 2, "negate.1", "", live, peak // 2, 64 << 30, 64 << 30, "made up"
-    )
+    plan = BufferPlan(peak // 2, 0, 0, peak - peak // 2, (), 0, "negate.1")
+    return Memory(plan, (), 64 << 30)
 
 
 FAULTS = {
@@ -357,5 +356,7 @@ def test_the_page_says_every_rule_as_it_is() -> None:
 
 @pytest.mark.parametrize(("target", "said"), [("a100-40gb", []), ("h100", ["the trace is of a100-40gb"])])
 def test_a_target_that_is_another_gpu_is_said(testdata: Path, target: str, said: list[str]) -> None:
-    step = measured_step(Side((testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target))
+    step = measured_step(
+        StepInput((testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target)
+    )
     assert [line.partition(";")[0] for line in step.trace.warnings if "--target" in line] == said

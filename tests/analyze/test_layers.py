@@ -5,8 +5,8 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import (
     Layer,
-    Phase,
     Ran,
+    TrainingPhase,
     Work,
     find_layers,
     find_products,
@@ -51,16 +51,16 @@ def ran(module: Module, **us: float) -> list[Ran]:
 @pytest.mark.parametrize(
     ("name", "phase"),
     [
-        ("input", Phase.OTHER),
-        ("dot.1", Phase.FORWARD),
-        ("dot.2", Phase.REMATERIALISED),
-        ("dot.3", Phase.BACKWARD),
-        ("copy.1", Phase.BACKWARD),
-        ("add.1", Phase.OPTIMIZER),
-        ("dot.4.remat", Phase.REMATERIALISED),
+        ("input", TrainingPhase.OTHER),
+        ("dot.1", TrainingPhase.FORWARD),
+        ("dot.2", TrainingPhase.REMATERIALISED),
+        ("dot.3", TrainingPhase.BACKWARD),
+        ("copy.1", TrainingPhase.BACKWARD),
+        ("add.1", TrainingPhase.OPTIMIZER),
+        ("dot.4.remat", TrainingPhase.REMATERIALISED),
     ],
 )
-def test_phases(module: Module, name: str, phase: Phase) -> None:
+def test_phases(module: Module, name: str, phase: TrainingPhase) -> None:
     assert phases_of(module)[name] == phase
 
 
@@ -147,7 +147,7 @@ def test_layers_of_the_real_a100_step_hold_all_its_kernels(pax: MeasuredStep) ->
     assert pax.layers is not None
     assert sum(layer.us for layer in pax.layers.scopes) == pytest.approx(sum(item.us for item in pax.compute))
     assert sum(layer.us for layer in pax.layers.lines) == pytest.approx(sum(item.us for item in pax.compute))
-    assert pax.layers.phase_us(Phase.BACKWARD) > pax.layers.phase_us(Phase.FORWARD) > 0
+    assert pax.layers.phase_us(TrainingPhase.BACKWARD) > pax.layers.phase_us(TrainingPhase.FORWARD) > 0
 
 
 def test_the_real_a100_step_computes_what_its_model_size_says(pax: MeasuredStep) -> None:

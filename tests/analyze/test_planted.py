@@ -12,11 +12,11 @@ from faults import Faulty, clock_moved, kernels_twice, other_process, repeat, tw
 
 from pgle.analyze import analysis
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import Verdict, find_differences
+from pgle.analyze.differences import StepVerdict, find_differences
 from pgle.analyze.rules import find_findings
 from pgle.errors import UserError
 from pgle.run import analyze as inputs
-from pgle.run.analyze import Side, measured_step
+from pgle.run.analyze import StepInput, measured_step
 from pgle.xla.hlo.dumps import read_dumps
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,8 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return files
 
 
-def side(paths: Sequence[Path]) -> Side:
-    return Side(tuple(paths), hlo=(DUMP,))
+def side(paths: Sequence[Path]) -> StepInput:
+    return StepInput(tuple(paths), hlo=(DUMP,))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Fault:
     row: str = ""  # group or name of the row of ``--against`` that grew by as much; "late": what ranks wait
     base_ms: float = 0.0  # what the finding counts in the clean recording
     is_many: bool = False  # in the longer recording
-    verdict: Verdict | None = Verdict.LONGER
+    verdict: StepVerdict | None = StepVerdict.LONGER
     is_saved: bool = True  # whether the finding's share is what is planted; else only a part of that can be saved
 
 
@@ -264,7 +264,7 @@ def test_a_planted_fault_is_found_by_name_and_size(
 
 def test_nothing_is_found_in_the_clean_recording(clean: MeasuredStep, clean_longer: MeasuredStep) -> None:
     assert {one.id for one in find_findings(clean_longer)} == {"slow-collective", "window"}
-    assert find_differences(clean, clean_longer).verdict == Verdict.CANNOT_TELL
+    assert find_differences(clean, clean_longer).verdict == StepVerdict.CANNOT_TELL
 
 
 def test_a_collective_that_is_longer_but_hidden_costs_nothing(tmp_path: Path, clean: MeasuredStep) -> None:
@@ -275,7 +275,7 @@ def test_a_collective_that_is_longer_but_hidden_costs_nothing(tmp_path: Path, cl
             rank.end[row] += 50_000
     against = find_differences(clean, measured_step(side(faulty.write())))
     assert abs(against.delta_us) < 20
-    assert against.verdict == Verdict.CANNOT_TELL
+    assert against.verdict == StepVerdict.CANNOT_TELL
 
 
 def test_a_third_step_of_warm_up_is_left_out(tmp_path: Path, clean: MeasuredStep) -> None:
@@ -307,9 +307,9 @@ def test_the_clock_of_a_rank_does_not_matter(tmp_path: Path, clean: MeasuredStep
 
 
 def test_ranks_of_one_run_are_not_compared_as_two_runs() -> None:
-    one, two = (measured_step(Side((path,), hlo=(DUMP,))) for path in exports())
+    one, two = (measured_step(StepInput((path,), hlo=(DUMP,))) for path in exports())
     found = find_differences(one, two)
-    assert (found.verdict, found.why) == (Verdict.CANNOT_TELL, "both sides are ranks of one run")
+    assert (found.verdict, found.why) == (StepVerdict.CANNOT_TELL, "both sides are ranks of one run")
     assert any("1 of 4 ranks" in line for line in one.costs.warnings)
 
 

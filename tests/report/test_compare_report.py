@@ -16,7 +16,7 @@ from pgle.report.compare import (
     summary,
 )
 from pgle.report.page.html import render
-from pgle.steps.compare import Check, Comparison, Limits, Outcome, compare, gate
+from pgle.steps.compare import Comparison, LimitCheck, Limits, Outcome, compare, gate
 from pgle.steps.estimate import Assumptions, LaunchSpread
 from pgle.steps.series import Mark, Side, Step, make_series, steady
 
@@ -102,7 +102,7 @@ def test_the_job_summary_draws_both_sides() -> None:
 def test_names_cannot_break_markdown_or_html() -> None:
     label = "<script>|`*\n\x1b ![x](https://host/x) [x](www.host) @me"
     found = slower(label)
-    checks = (Check("step time", Outcome.FAIL, "<b>|\x00"),)
+    checks = (LimitCheck("step time", Outcome.FAIL, "<b>|\x00"),)
     markdown = summary(found, checks)
     assert "<script>" not in markdown.split("```")[0]
     assert markdown.count("```") == 2

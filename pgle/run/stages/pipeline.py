@@ -34,7 +34,7 @@ from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
-from pgle.steps.compare import Check, Comparison, Limits
+from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.verdict import Bounds, ProfileUse
@@ -137,7 +137,7 @@ class Pipeline:
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
     comparison: Comparison | None = None  # of the step times; None where they are too few
-    checks: tuple[Check, ...] = ()  # what the comparison had to keep
+    checks: tuple[LimitCheck, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
     # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
@@ -338,7 +338,9 @@ def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
     return path, fit.note
 
 
-def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:
+def _compare(
+    run: RunDirectory, fail_slower: float
+) -> tuple[Comparison | None, tuple[LimitCheck, ...], tuple[str, ...]]:
     """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
     folders = (str(run.stage(COMPARED[0]).path), str(run.stage(COMPARED[1]).path))
     try:
