@@ -270,11 +270,7 @@ def _number(value: float) -> str:
 
 
 def append(found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str, str] = os.environ) -> None:
-    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT.
-
-    Raises:
-        UserError: neither variable is set, or a file cannot be written.
-    """
+    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT."""
     texts = {
         "GITHUB_STEP_SUMMARY": summary(found, checks),
         "GITHUB_OUTPUT": "".join(f"{name}={value}\n" for name, value in outputs(found, checks).items()),

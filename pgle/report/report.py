@@ -33,11 +33,7 @@ FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".j
 
 
 def page_of(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> Page:
-    """The page of a run directory or of traces, or a stored one.
-
-    Raises:
-        UserError: the input is bad.
-    """
+    """The page of a run directory or of traces, or a stored one."""
     if len(side.inputs) == 1 and other is None:
         path = side.inputs[0]
         places = [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
@@ -58,11 +54,7 @@ def default_output(inputs: Sequence[AnyPath]) -> Path:
 
 
 def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]) -> None:
-    """Refuse what cannot be written before anything is read.
-
-    Raises:
-        UserError: a name ends in no known way, or the file exists (without `force`).
-    """
+    """Refuse what cannot be written before anything is read."""
     given = tuple(inputs)
     for path in paths:
         if path.suffix not in FORMS:

@@ -85,9 +85,6 @@ def make_entry(side: Side, **about: str) -> Entry:
 
     Args:
         about: its time, name and hardware, also commit and note.
-
-    Raises:
-        UserError: a run has no steady step, or runs are in other units.
     """
     check_runs(side.runs)
     figures = {"runs": len(side.runs), "steps": side.steps, "simulated": side.simulated}
@@ -95,11 +92,7 @@ def make_entry(side: Side, **about: str) -> Entry:
 
 
 def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None) -> tuple[Trend, ...]:
-    """The entries by name and hardware, in order of time (as recorded where equal).
-
-    Raises:
-        UserError: nothing matches `name` and `hardware`.
-    """
+    """The entries by name and hardware, in order of time (as recorded where equal)."""
     chosen = [entry for entry in entries if name in (None, entry.name) and hardware in (None, entry.hardware)]
     if not chosen:
         raise UserError("no entry matches", where="--name, --hardware", remedy=f"see {HISTORY_SHOW} without them")
@@ -109,11 +102,7 @@ def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: 
 
 
 def measured_spread(trends: Iterable[Trend], median_s: float, *, simulated: bool, source: str) -> LaunchSpread:
-    """By how much launches differ, from the trend whose present level is nearest to `median_s`.
-
-    Raises:
-        UserError: no trend has such step times, or the nearest has too few entries.
-    """
+    """By how much launches differ, from the trend whose present level is nearest to `median_s`."""
     known = [trend for trend in trends if trend.entries[-1].simulated == simulated]
     nearest = min(known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None)
     if nearest is None or abs(math.log(median_s / nearest.level_s)) > math.log1p(NEAR):

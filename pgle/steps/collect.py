@@ -50,19 +50,12 @@ def read_json_lines(lines: Iterable[str], source: str) -> Series:
 
     Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in this step),
     ``simulated``.
-
-    Raises:
-        UserError: more steps than `MOST_STEPS`.
     """
     return _series(source, "jsonl", _json_rows(lines))
 
 
 def read_csv(lines: Iterable[str], source: str) -> Series:
-    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored.
-
-    Raises:
-        UserError: no column holds a step time, a field is longer than any number, or more steps than `MOST_STEPS`.
-    """
+    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored."""
     rest = iter(lines)
     head = next(rest, "")
     delimiter = max(",;\t", key=head.count)
@@ -214,9 +207,6 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         source: its name.
         pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or ``us`` and, where it
             has one, ``step``, ``loss``.
-
-    Raises:
-        UserError: no line holds a step time, more do than `MOST_STEPS`, or the pattern is wrong.
     """
     if pattern is not None:
         name, match = "pattern", _custom(pattern)

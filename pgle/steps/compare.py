@@ -85,11 +85,7 @@ class Comparison:
 
 
 def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Comparison:
-    """Compare two sides.
-
-    Raises:
-        UserError: a run has no steady steps, the sides are of different kinds, or pairs do not match.
-    """
+    """Compare two sides."""
     check_runs((*base.runs, *new.runs))
     if len({run.series.format == "trace" for side in (base, new) for run in side.runs}) > 1:
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
@@ -301,11 +297,7 @@ def overall(checks: Iterable[LimitCheck]) -> Outcome:
 
 
 def parse_share(text: str, where: str) -> float:
-    """A share such as ``2%`` or ``0.02``.
-
-    Raises:
-        UserError: it is neither, or a number of 1 and more without the per cent sign.
-    """
+    """A share such as ``2%`` or ``0.02``."""
     stripped = text.strip()
     percent = stripped.endswith("%")
     try:

@@ -275,11 +275,7 @@ class Estimate:
 
 
 def estimate(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """The difference of two sides, by the design that fits them.
-
-    Raises:
-        UserError: pairs were asked for, and the sides have other numbers of runs, or fewer than two.
-    """
+    """The difference of two sides, by the design that fits them."""
     if assumptions.paired:
         return _pairs(base, new, assumptions.alpha)
     if len(base.runs) == len(new.runs) == 1:

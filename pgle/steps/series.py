@@ -20,9 +20,6 @@ def execution_series(trace: Trace, source: str) -> Series:
 
     A step takes from the first start to the last end on the slowest device. Warm-up and truncated executions are marked
     as `pgle.trace.windows` finds them.
-
-    Raises:
-        UserError: the trace has no module executions.
     """
     known = trace.execution >= 0
     if not known.any():
@@ -471,11 +468,7 @@ class Side:
 
 
 def check_runs(runs: Sequence[StepTimes]) -> None:
-    """Refuse a run without steady steps, and runs whose step times are `OTHER_UNIT` apart.
-
-    Raises:
-        UserError: there is one, or two are.
-    """
+    """Refuse a run without steady steps, and runs whose step times are `OTHER_UNIT` apart."""
     for run in runs:
         if len(run) == 0:
             gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
