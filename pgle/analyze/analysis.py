@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from pgle.analyze.collectives import (
     Overlap,
     find_arrivals,
     find_overlap,
-    late_ranks,
     measured_collectives,
     transfer_exposed_us,
 )
@@ -42,8 +41,8 @@ from pgle.costs.measure.naming import Naming, Program, name_instructions
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.program import Breakdown, Stream
-from pgle.trace.table import Trace, distinct, median
-from pgle.trace.windows import ModuleExecutions, find_executions
+from pgle.trace.table import Trace, distinct
+from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.hlo.module import Module
@@ -241,7 +240,7 @@ def measure_step(
         collectives=collectives,
         compute=compute,
         parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
-        late=_late(arrivals.ranks, executions, main, windows),
+        late=arrivals.ranks,
         async_exposed_us=transfer_exposed_us(trace, windows, naming, arrivals, hidden),
         layers=None if module is None else find_layers(module, [*compute, *moved], breakdown.step_us, hardware),
         products=find_products(compute, hardware),
@@ -257,24 +256,6 @@ def _row_names(trace: Trace, naming: Naming) -> list[str]:
     """Of each traced instruction, the traced name of what its time is filed under; else its own."""
     named = [naming.filed[target].traced if target >= 0 else "" for target in naming.target.tolist()]
     return [name or own for name, own in zip(named, trace.instructions, strict=True)]
-
-
-def _late(waits: LateRanks, executions: ModuleExecutions, main: int, windows: Sequence[DeviceWindow]) -> LateRanks:
-    """The late ranks by what the others wait, or by their compute where recorded waits do not show it."""
-    if len(windows) < 2:
-        return waits
-    numbers = sorted(set.intersection(*(set(window.numbers.tolist()) for window in windows)))
-    compute = np.zeros((len(numbers), len(windows)))
-    for at, window in enumerate(windows):
-        here = (executions.module == main) & (executions.device == window.device)
-        here &= np.isin(executions.execution, numbers)
-        compute[:, at] = executions.compute_ns[here]
-    lead = np.zeros_like(compute)
-    for row, times in zip(lead, compute, strict=True):
-        slowest = int(times.argmax())
-        row[slowest] = times[slowest] - median(np.delete(times, slowest))
-    by_compute = late_ranks(lead, [window.device for window in windows])
-    return by_compute if by_compute.us > 2 * waits.us else waits
 
 
 def _streams(trace: Trace, naming: Naming) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

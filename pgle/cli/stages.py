@@ -21,7 +21,7 @@ from pgle.files import AnyPath
 from pgle.report import analyze, report, stages, start, text
 from pgle.report.page import plain, value
 from pgle.run import doctor
-from pgle.run.analyze import Side
+from pgle.run.analyze import StepInput
 from pgle.run.ask import machine
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.stages.auto import AutoOptions, run_auto
@@ -245,9 +245,9 @@ def report_command(
     as_json = ctx.meta["pgle.as_json"]
     outputs = outputs or (() if as_json else (report.default_output(inputs),))
     report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
-    other = Side(against, against_hlo, target) if against else None
+    other = StepInput(against, against_hlo, target) if against else None
     with text.progress("reading") as advance:
-        page = report.page_of(Side(inputs, hlo, target), other, progress=advance)
+        page = report.page_of(StepInput(inputs, hlo, target), other, progress=advance)
     lines = report.write(page, outputs, force=force)
     if as_json:
         click.echo(value.as_json(page), nl=False)

@@ -9,20 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pgle.errors import UserError, many, one_line, printable
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Cell, Chart, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.run.history import Entry, Trend
 from pgle.steps.compare import Comparison, LimitCheck, Outcome, Verdict, overall
 from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE
-from pgle.steps.series import Floats, LeftOut, Side
+from pgle.steps.series import LeftOut, Side
 
-BARS = "▁▂▃▄▅▆▇█"
-MOST_BINS = 48
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
 TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
 MARKS: dict[Outcome, tuple[str, Tone]] = {
@@ -54,8 +50,7 @@ def comparison_page(found: Comparison, checks: Sequence[LimitCheck], following: 
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=(
-            Section("steps", "Step times", (Chart("", "\n".join(picture(found))),), open=True),
-            Section("runs", "What was compared", (table(["", base, new], rows, shown=99),)),
+            Section("runs", "What was compared", (table(["", base, new], rows, shown=99),), open=True),
             Section("statistics", "How it was decided", tuple(map(Prose, (*_method(found), *on_launches)))),
         ),
         next=tuple(following),
@@ -158,30 +153,6 @@ def _about(found: Comparison) -> Iterator[tuple[str, list[str]]]:
 
 def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
-
-
-def picture(found: Comparison) -> list[str]:
-    """Both distributions of steady step times as bars of one scale, as text."""
-    values = [_pooled(side) for side in (found.base, found.new)]
-    low, high = (float(np.quantile(np.concatenate(values), q)) for q in (0.005, 0.995))
-    if low == high:
-        return [f"every step takes {figures.time(low * 1e6)}"]
-    width = max(len(found.base.label), len(found.new.label))
-    bins = min(MOST_BINS, max(12, min(map(len, values)) // 4))
-    lines = []
-    for side, times in zip((found.base, found.new), values, strict=True):
-        counts = np.histogram(np.clip(times, low, high), bins, (low, high))[0]
-        heights = np.ceil(counts / counts.max() * len(BARS)).astype(int)
-        bars = "".join(" " if height == 0 else BARS[height - 1] for height in heights)
-        lines.append(f"{printable(side.label):<{width}} ┤{bars}├")
-    left, right = figures.time(low * 1e6), figures.time(high * 1e6)
-    lines.append(f"{'':<{width}}  {left}{right.rjust(max(bins - len(left), len(right) + 1))}")
-    return lines
-
-
-def _pooled(side: Side) -> Floats:
-    """Steady step times of all runs of a side, in seconds."""
-    return np.concatenate([run.step_time_s for run in side.runs])
 
 
 def left_out_text(side: Side) -> str:

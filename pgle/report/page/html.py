@@ -163,12 +163,6 @@ def seconds(low: float, high: float) -> Callable[[float], str]:
     return lambda value: f"{value * scale:.{digits}f} {unit}"
 
 
-def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]:
-    """The range with a rim, also if both ends are one."""
-    rim = (high - low) * share or abs(high) * 0.001 or 1.0
-    return low - rim, high + rim
-
-
 def svg(panels: Sequence[Panel], alt: str) -> str:
     """Charts one above the other as one SVG, for a page, which has their style."""
     height = 0
