@@ -117,7 +117,7 @@ MODULE = "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         (["a.nsys-rep:x"], "pgle analyze a.nsys-rep"),
         (["a.nsys-rep:of jit_step", f"dump/{MODULE}:"], "pgle analyze a.nsys-rep --hlo dump"),
         (["log/plugins/profile/t/h.xplane.pb:"], "pgle analyze log"),
-        (["p.pbtxt:costs", 'p.pbtxt.json:"jit_step"', f"d/{MODULE}:"], "pgle verify p.pbtxt --hlo d"),
+        (["p.pbtxt:costs", 'p.pbtxt.json:"jit_step"', f"d/{MODULE}:"], "pgle show p.pbtxt"),
         (["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"], "pgle convert runs/a"),
         (
             ["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"],

@@ -182,13 +182,11 @@ def _manifest(run: RunDirectory) -> Manifest:
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 HEAD_BYTES = 1 << 15  # of a file whose name does not tell
-SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module
 PAGE_FILES = ("timeline.html", STORED)  # its files in a folder
 
 PROGRAM = "JAX program"
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 DUMP = "HLO dump"
-_MODULE = re.compile(r"module_\d+\.(.+?)\.(?:sm_|gpu_|[\w.]*after_optimizations)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ _KINDS = (
     Kind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
     Kind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
     # A binary profile is known by its sidecar.
-    Kind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"')),
+    Kind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), command="pgle show"),
     Kind("nsys report", r".*\.nsys-rep"),
     Kind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
     Kind("JAX profiler trace", r".*\.xplane\.pb"),
@@ -256,26 +254,13 @@ def contents_of(folder: Path) -> FolderContents:
 
 
 def _command(kind: str, command: str, path: Path, dumps: Sequence[Path]) -> str:
-    """What to type for a path of a kind."""
+    """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there is only one."""
     if command:
         return f"{command} {typed(path)}"
     if kind == "run directory":
         return following(RunDirectory(path))
-    if kind == "cost profile":
-        hlo = _hlo(path.with_name(f"{path.name}.json"), dumps)
-        return typed("pgle", "verify" if hlo else "show", path, *hlo)
-    hlo = _hlo(path, dumps)
+    hlo = ("--hlo", dumps[0]) if len(dumps) == 1 else ()
     return f"{typed('pgle', 'analyze', path, *hlo)}\n{typed('pgle', 'convert', path, '-o', 'profile.pbtxt', *hlo)}"
-
-
-def _hlo(file: Path, dumps: Sequence[Path]) -> tuple[object, ...]:
-    """The first dump whose largest module a trace or a sidecar names: small ones are the same in many programs."""
-    for dump in dumps:
-        found = [(path.stat().st_size, name[1]) for path in dump.iterdir() if (name := _MODULE.match(path.name))]
-        files = sorted(file.rglob("*.xplane.pb"))[:1] if file.is_dir() else [file]
-        if found and any(_has(item, max(found)[1].encode(), first=SEARCHED_BYTES) for item in files):
-            return "--hlo", dump
-    return ()
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
@@ -348,13 +333,13 @@ def _thing(path: Path, kind: str) -> Path:
     return path.parents[3] if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4 else path
 
 
-def _has(path: Path, *words: bytes, first: int = HEAD_BYTES) -> bool:
+def _has(path: Path, *words: bytes) -> bool:
     """Whether a file has one of the words in its first bytes."""
     try:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(first)
+            head = file.read(HEAD_BYTES)
     except OSError:
         return False
     return any(word in head for word in words)

@@ -115,13 +115,11 @@ def test_of_programs_the_one_that_is_started_is_named(tmp_path):
     assert sight.paths[0].name == "train.py"
 
 
-def test_files_of_different_programs_are_not_paired(tmp_path, testdata):
+def test_a_trace_is_read_with_the_only_dump(tmp_path, testdata):
     (tmp_path / "dump").symlink_to(testdata / "pax_fsdp4/proc0/dump")
-    shutil.copy(testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt", tmp_path / "profile.pbtxt")
     shutil.copy(testdata / "pax_fsdp4/proc0.sqlite", tmp_path / "trace.sqlite")
     found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
-    assert found["cost profile"] == f"pgle show {tmp_path}/profile.pbtxt"
     assert f"--hlo {tmp_path}/dump" in found["nsys report"]
-    (tmp_path / "profile.pbtxt.json").write_text('{"modules": [{"name": "pjit__wrapped_step_fn"}]}')
+    (tmp_path / "other").symlink_to(testdata / "pax_fsdp4/proc3/dump")
     found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
-    assert found["cost profile"] == f"pgle verify {tmp_path}/profile.pbtxt --hlo {tmp_path}/dump"
+    assert "--hlo" not in found["nsys report"]
