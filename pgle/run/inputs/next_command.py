@@ -190,7 +190,7 @@ DUMP = "HLO dump"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """One kind of files that pgle reads or makes."""
 
     name: str  # what they are, in words
@@ -201,18 +201,18 @@ class Kind:
 
 
 _KINDS = (
-    Kind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
-    Kind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
+    FileKind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
+    FileKind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
     # A binary profile is known by its sidecar.
-    Kind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), command="pgle show"),
-    Kind("nsys report", r".*\.nsys-rep"),
-    Kind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
-    Kind("JAX profiler trace", r".*\.xplane\.pb"),
-    Kind(UNSCHEDULED, r".*\.(before|cpu_after)_optimizations\..*", command="pgle rehearse"),
-    Kind(DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"),
-    Kind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
-    Kind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
-    Kind(PROGRAM, r".*\.py", (b"import jax", b"from jax"), command="pgle rehearse --devices 8 -- python"),
+    FileKind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), command="pgle show"),
+    FileKind("nsys report", r".*\.nsys-rep"),
+    FileKind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
+    FileKind("JAX profiler trace", r".*\.xplane\.pb"),
+    FileKind(UNSCHEDULED, r".*\.(before|cpu_after)_optimizations\..*", command="pgle rehearse"),
+    FileKind(DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"),
+    FileKind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
+    FileKind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
+    FileKind(PROGRAM, r".*\.py", (b"import jax", b"from jax"), command="pgle rehearse --devices 8 -- python"),
 )
 """Kinds that say most come first; of a file the first that fits."""
 
@@ -319,7 +319,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
             yield _thing(path, kind), "" if is_inner else kind
 
 
-def _is_of(kind: Kind, path: Path) -> bool:
+def _is_of(kind: FileKind, path: Path) -> bool:
     if not re.fullmatch(kind.files, path.name):
         return False
     sidecar = path.with_name(f"{path.name}.json")
