@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile, effective_costs
@@ -24,8 +25,11 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
-from pgle.xla.log.evidence import ScheduleEvidence, schedule_evidence
+from pgle.xla.log.evidence import Fit, ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, Remedy, judge
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.coverage import ModuleCoverage
 
 STDIN = "-"  # the log that is read from stdin
 
@@ -90,7 +94,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,
     )
-    if verdict.main.remedy.startswith(str(Remedy.OLD_XLA).partition("PROFILE")[0]):
+    if verdict.main.remedy.startswith(Remedy.OLD_XLA.partition("PROFILE")[0]):
         verdict = _by_final_names(verdict, request, next(iter(ranks.values())), log)
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
@@ -103,20 +107,12 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         profile = request.profile or _profile_of(log)
         from pgle.costs.profile.coverage import cover  # numpy, which a log alone does without
 
-        fit = cover(profile, read_modules(rank.hlo)).main[0]
+        covered = cover(profile, read_modules(rank.hlo)).main[0]
     except UserError:
         return verdict
-    found = replace(
-        verdict.main,
-        module=fit.module,
-        covered=round(fit.count.covered),
-        wanted=round(fit.count.total),
-        time_coverage=fit.time.value,
-        kept_share=fit.kept_share,
-        mismatched=fit.mismatched,
-    ).judged_by(request.bounds)
+    found = replace(verdict.main, module=covered.module).fitting(_fit(covered)).judged_by(request.bounds)
     main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
-    return replace(verdict, main=main, modules=(main, *verdict.modules[1:]))
+    return replace(verdict, modules=(main, *verdict.modules[1:]))
 
 
 def confirm_compiled(log: Path, schedule: LhsSchedule | None, profile: Profile) -> ModuleVerdict:
@@ -211,14 +207,18 @@ def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
     from pgle.costs.profile.coverage import cover_module
     from pgle.costs.profile.lookup import LookupTable
 
-    fit = cover_module(profile, LookupTable(_with_gpu(module), module), effective)
-    return replace(
-        schedule_evidence(schedule, {name: cost.cost_us for name, cost in fit.costs.items()}),
-        covered=round(fit.count.covered),
-        wanted=round(fit.count.total),
-        time_coverage=fit.time.value,
-        kept_share=fit.kept_share,
-        mismatched=fit.mismatched,
+    covered = cover_module(profile, LookupTable(_with_gpu(module), module), effective)
+    believed = schedule_evidence(schedule, {name: cost.cost_us for name, cost in covered.costs.items()})
+    return replace(believed, fit=_fit(covered))
+
+
+def _fit(module: ModuleCoverage) -> Fit:
+    return Fit(
+        covered=round(module.count.covered),
+        wanted=round(module.count.total),
+        time_coverage=module.time.value,
+        kept_share=module.kept_share,
+        mismatched=module.mismatched,
     )
 
 

@@ -16,5 +16,5 @@ def test_a_used_profile_leaves_nothing_to_do(use: ProfileUse, label: str) -> Non
 
 def test_a_profile_of_another_compilation_is_used_with_a_doubt() -> None:
     main = ModuleVerdict("jit_step", ProfileUse.USED, "a name is missing", remedy=str(Remedy.STALE))
-    page = confirm_page("run.log", LogVerdict(main, (main,)))
+    page = confirm_page("run.log", LogVerdict((main,)))
     assert (page.tone, page.verdict) == ("warn", "jit_step: profile used, but it was made for another compilation")

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.xplane.events import Ints
+from pgle.trace.xplane.planes import Ints
 from pgle.xla.protos import hlo_pb2
 
 _RARE_SHARE = 0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells

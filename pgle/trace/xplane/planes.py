@@ -1,24 +1,401 @@
-"""An xplane file as planes and lines: where each part is in the file, and the small parts parsed.
+"""An xplane file decoded: its planes and lines, and the events of lines as columns.
 
 Format: `tsl/profiler/protobuf/xplane.proto` of openxla/xla; planes and lines as XLA's GPU and CPU profilers name them
-(`xla/tsl/profiler/utils/xplane_schema.cc`).
+(`xla/tsl/profiler/utils/xplane_schema.cc`). Wire format: https://protobuf.dev/programming-guides/encoding/
+
+Millions of events with a dozen stats each are too many for objects, and numpy has no varints. So messages are decoded
+next to each other: a cursor is in every message of a block, and all cursors advance by one field at a time. Every
+position read from the input is checked against the end of its message; a wrong one raises `DamagedError`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from pgle.trace.table import ModuleKey, distinct
-from pgle.trace.xplane.events import BYTES, REFERENCE, TEXT, VARINT, DamagedError, Stat, fields
 from pgle.xla.protos import hlo_pb2, xplane_pb2
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Field: TypeAlias = tuple[int, int, int, int, int]
+_Words: TypeAlias = npt.NDArray[np.uint64]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_PADDING = 32
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_FIRST_HIGH_BIT, _FIRST_BITS = np.uint64(0x80), np.uint64(0x7F)
+
+
+class DamagedError(ValueError):
+    """The bytes are not a well-formed message."""
+
+
+def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
+    """The fields of one message: (number, wire type, value, end, begin).
+
+    `value` is the integer of a varint field, else the value's position in `data`; `end` is where the field ends,
+    `begin` where its tag begins.
+
+    Raises:
+        DamagedError: a field does not fit into the message.
+    """
+    position = start
+    while position < end:
+        begin = position
+        tag, position = _varint(data, position, end)
+        kind = tag & 7
+        if kind == BYTES:
+            size, value = _varint(data, position, end)
+            position = value + size
+        elif kind == VARINT:
+            value, position = _varint(data, position, end)
+        elif kind in (FIXED64, FIXED32):
+            value = position
+            position += 8 if kind == FIXED64 else 4
+        else:
+            raise DamagedError(f"no field can be read at byte {begin:,}")
+        if position > end:
+            raise DamagedError(f"a field ends at byte {position:,}, its message at {end:,}")
+        yield tag >> 3, kind, value, position, begin
+
+
+def signed(value: int) -> int:
+    """An int64 as a varint holds it."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise DamagedError(f"an integer at byte {position:,} has no end")
+
+
+def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints, list[Field]]:
+    """Where the messages of repeated field `number` (under 16) lie in a message.
+
+    Returns:
+        int64[n] starts, int64[n] ends, and the other fields as `fields` gives them.
+    """
+    tag = number << 3 | BYTES
+    heads: list[int] = []
+    long: list[tuple[int, int]] = []
+    others: list[Field] = []
+    add = heads.append
+    position = start
+    safe = end - 3
+    while position < end:
+        # This runs once per event: lengths of one or two bytes are only skipped, and read in numpy below.
+        if position < safe and data[position] == tag:
+            size = data[position + 1]
+            if size < 0x80:
+                add(position)
+                position += 2 + size
+                continue
+            more = data[position + 2]
+            if more < 0x80:
+                add(position)
+                position += size + (more << 7) - 0x7D
+                continue
+        other = next(fields(data, position, end))
+        position = other[3]
+        if other[0] == number and other[1] == BYTES:
+            long.append((other[2], position))
+        else:
+            others.append(other)
+    if position > end:
+        raise DamagedError(f"a message ends at byte {position:,}, its parent at {end:,}")
+    head = np.array(heads, np.int64)
+    raw = np.frombuffer(data, np.uint8)
+    low, high = raw[head + 1].astype(np.int64), raw[head + 2].astype(np.int64)
+    two = low >= 0x80
+    starts = head + 2 + two
+    ends = starts + np.where(two, low - 0x80 + (high << 7), low)
+    if long:
+        starts = np.sort(np.append(starts, [item[0] for item in long]))
+        ends = np.sort(np.append(ends, [item[1] for item in long]))
+    return starts, ends, others
+
+
+class ByteBlock:
+    """A stretch of bytes in which many positions are read at once.
+
+    Args:
+        data: the bytes.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        size = (len(data) + _PADDING) // 8 * 8
+        padded = np.zeros(size, np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        self._words = padded.view("<u8")
+        self._last = len(self._words) - 2
+
+    def words(self, position: Ints) -> _Words:
+        """uint64[n], the eight bytes at each position, little endian; zeros far behind the end."""
+        index = np.minimum(position >> 3, self._last)
+        shift = ((position & 7) << 3).view(np.uint64)
+        low = self._words[index] >> shift
+        high = (self._words[index + 1] << np.uint64(1)) << (np.uint64(63) - shift)
+        words: _Words = low | high
+        return words
+
+    def varints(self, position: Ints) -> tuple[Ints, Ints]:
+        """Integers of base 128 at each position: int64[n] values (64-bit two's complement) and int64[n] byte counts."""
+        words = self.words(position)
+        if not (words & _FIRST_HIGH_BIT).any():
+            return (words & _FIRST_BITS).view(np.int64), np.ones(len(position), np.int64)
+        value, count = _first_varint(words)
+        long = np.flatnonzero(count == 0)
+        if len(long):
+            rest = self.words(position[long] + 8)
+            two = (rest & _FIRST_HIGH_BIT) != 0
+            value[long] = _compact(words[long]) | (rest & _FIRST_BITS) << np.uint64(56)
+            value[long] |= np.where(two, (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63), np.uint64(0))
+            count[long] = np.where(two, 10, 9)
+        return value.view(np.int64), count
+
+    def tagged(self, position: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """A tag at each position and the integer behind it: int64[n] tags, integers, where these start and end."""
+        words = self.words(position)
+        if (words & _FIRST_HIGH_BIT).any():
+            tag, size = self.varints(position)
+            value, count = self.varints(position + size)
+            return tag, value, position + size, position + size + count
+        tag = (words & _FIRST_BITS).view(np.int64)
+        start = position + 1
+        rest = words >> np.uint64(8)  # seven bytes and a zero: what does not end in the seven has a count of 8
+        if not (rest & _FIRST_HIGH_BIT).any():
+            return tag, (rest & _FIRST_BITS).view(np.int64), start, start + 1
+        unsigned, count = _first_varint(rest)
+        value = unsigned.view(np.int64)
+        long = np.flatnonzero(count == 8)
+        if len(long):
+            value[long], count[long] = self.varints(start[long])
+        return tag, value, start, start + count
+
+
+def _first_varint(words: _Words) -> tuple[_Words, Ints]:
+    """The integer that each word begins with, and its byte count: 0 where it does not end within the word."""
+    stops = ~words & _HIGH_BITS
+    stop = stops & (~stops + np.uint64(1))
+    # stop is 0x80 << 8k; the product moves byte k of the constant to the top: the count k + 1
+    count = ((stop >> np.uint64(7)) * np.uint64(0x0102030405060708)) >> np.uint64(56)
+    return _compact(words & (stop | (stop - np.uint64(1)))), count.view(np.int64)
+
+
+def _compact(words: _Words) -> _Words:
+    """The low seven bits of each byte, pushed together."""
+    words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
+    words = (words & np.uint64(0x007F007F007F007F)) | ((words & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
+    words = (words & np.uint64(0x00003FFF00003FFF)) | ((words & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
+    return (words & np.uint64(0x000000000FFFFFFF)) | ((words & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+
+
+class Cursors:
+    """A cursor in each of n messages; `step` moves all that are not at their end over one field.
+
+    Attributes:
+        which: int64[m], the messages whose field was just read.
+        number: int64[m], field numbers.
+        kind: int64[m], wire types.
+        value: int64[m], the integer of a varint field; of bytes where they start; else 0.
+        end: int64[m], where the field ends.
+    """
+
+    def __init__(self, block: ByteBlock, start: Ints, end: Ints) -> None:
+        self._block = block
+        self._position = start
+        self._limit = end
+        self._which = np.arange(len(start))
+
+    def step(self) -> bool:
+        """Read the next field of every message that has one; False when all are at their end."""
+        more = self._position < self._limit
+        if not more.all():
+            self._position, self._limit, self._which = (c[more] for c in (self._position, self._limit, self._which))
+        if len(self._position) == 0:
+            return False
+        tag, value, start, end = self._block.tagged(self._position)
+        if (tag < 8).any():
+            raise DamagedError("a field without a number")
+        kind = tag & 7
+        if not (kind == VARINT).all():
+            is_bytes, is_fixed = kind == BYTES, (kind == FIXED64) | (kind == FIXED32)
+            if not (is_bytes | is_fixed | (kind == VARINT)).all() or (value[is_bytes] < 0).any():
+                raise DamagedError("a field of an unknown wire type")
+            if is_bytes.all():
+                value, end = end, end + value
+            else:
+                value, end = np.where(is_bytes, end, value), np.where(is_bytes, end + value, end)
+                value = np.where(is_fixed, start, value)
+                end = np.where(is_fixed, start + np.where(kind == FIXED64, 8, 4), end)
+        if (end > self._limit).any() or (end < start).any():
+            raise DamagedError("a field ends behind its message")
+        self.which, self.number, self.kind, self.value, self.end = self._which, tag >> 3, kind, value, end
+        self._position = end
+        return True
+
+
+BLOCK_EVENTS = 1 << 15  # events decoded at a time: their working arrays stay in the processor's cache
+
+MAX_TIME_NS = 1 << 62
+"""Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times count from 1970."""
+
+ABSENT, INTEGER, REFERENCE, TEXT, OTHER = 0, 1, 2, 3, 4
+_FORM = np.full((9, 8), OTHER, np.uint8)
+"""What a field of an XStat holds, by number (those beyond 7 in one) and wire type."""
+_FORM[3:5, VARINT], _FORM[5, BYTES], _FORM[7, VARINT] = INTEGER, TEXT, REFERENCE
+
+_METADATA_ID, _OFFSET, _DURATION, _STATS = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One stat of n events: `form` says of each what `value` is: absent, an integer, the id of a stat metadata whose
+    name is the value, where a string starts in the data (with `end`), or anything else."""
+
+    form: npt.NDArray[np.uint8]
+    value: Ints
+    end: Ints
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of one line, n rows in file order."""
+
+    metadata: Ints  # int64[n], ids of event metadata
+    offset_ps: Ints  # int64[n], since the timestamp of the line
+    duration_ps: Ints  # int64[n]
+    stats: Mapping[str, Stat]  # by name of the stat; all those asked for
+
+    def __len__(self) -> int:
+        return len(self.metadata)
+
+    def times_ns(self, origin_ns: int) -> tuple[Ints, Ints]:
+        """int64[n] starts and durations, where `origin_ns` is the timestamp of the line.
+
+        Raises:
+            DamagedError: an event has a negative duration, or a time that 64 bits cannot hold.
+        """
+        if len(self) and int(self.duration_ps.min()) < 0:
+            raise DamagedError("an event of negative duration")
+        if not -MAX_TIME_NS < origin_ns < MAX_TIME_NS:
+            raise DamagedError("a line with an impossible time")
+        return origin_ns + self.offset_ps // 1000, self.duration_ps // 1000
+
+
+def read_events(
+    data: bytes, starts: Ints, ends: Ints, wanted: Sequence[str], ids: Mapping[str, int]
+) -> Iterator[Events]:
+    """Decode XEvents in blocks.
+
+    Args:
+        data: the file.
+        starts, ends: int64[n], where the events lie in it, in order.
+        wanted: names of stats.
+        ids: stat metadata ids by name.
+
+    Raises:
+        DamagedError: an event is not well-formed.
+    """
+    slots = np.full(max([ids.get(name, 0) for name in wanted], default=0) + 2, -1, np.int64)
+    for slot, name in enumerate(wanted):
+        if name in ids:
+            slots[ids[name]] = slot
+    for first in range(0, len(starts), BLOCK_EVENTS):
+        start, end = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
+        yield _decode(data, start, end, wanted, slots)
+
+
+def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints) -> Events:
+    base = int(start[0])
+    block = ByteBlock(memoryview(data)[base : int(end[-1])])
+    count = len(start)
+    numbers = np.zeros((4, count), np.int64)
+    form = np.zeros((len(wanted), count), np.uint8)
+    value = np.zeros((len(wanted), count), np.int64)
+    stop = np.zeros((len(wanted), count), np.int64)
+    cursors = Cursors(block, start - base, end - base)
+    while cursors.step():
+        number, which, values, ends = cursors.number, cursors.which, cursors.value, cursors.end
+        is_stat = number == _STATS
+        if not is_stat.all():
+            for wanted_field in (_METADATA_ID, _OFFSET, _DURATION):
+                here = (number == wanted_field) & (cursors.kind == VARINT)
+                numbers[wanted_field, which[here]] = values[here]
+            if not is_stat.any():
+                continue
+            which, values, ends = which[is_stat], values[is_stat], ends[is_stat]
+        if (cursors.kind[is_stat] != BYTES).any():
+            raise DamagedError("a stat that is no message")
+        slot, which, forms, values, ends = _stats(block, which, values, ends, slots)
+        form[slot, which], value[slot, which], stop[slot, which] = forms, values, ends
+    value[form == TEXT] += base
+    stop += base
+    stats = {name: Stat(form[i], value[i], stop[i]) for i, name in enumerate(wanted)}
+    return Events(numbers[_METADATA_ID], numbers[_OFFSET], numbers[_DURATION], stats)
+
+
+def _stats(
+    block: ByteBlock, which: Ints, start: Ints, end: Ints, slots: Ints
+) -> tuple[Ints, Ints, npt.NDArray[np.uint8], Ints, Ints]:
+    """The wanted ones of one XStat per event: slots, events, forms, values, ends of values."""
+    cursors = Cursors(block, start, end)
+    if not cursors.step():
+        none = np.empty(0, np.int64)
+        return none, none, np.empty(0, np.uint8), none, none
+    if len(cursors.which) != len(start) or not (cursors.number == _METADATA_ID).all():
+        raise DamagedError("a stat that does not begin with its name")
+    slot = slots[np.minimum(cursors.value, len(slots) - 1).clip(0)]
+    keep = np.flatnonzero(slot >= 0)
+    slot, which = slot[keep], which[keep]
+    cursors = Cursors(block, cursors.end[keep], end[keep])
+    forms, values, ends = np.zeros(len(keep), np.uint8), np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
+    while cursors.step():
+        forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
+        values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
+    return slot, which, forms, values, ends
+
+
+def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints]:
+    """The stats of a plane as (metadata id, integer value), int64[n] each: how scope ranges are stored.
+
+    Raises:
+        DamagedError: a stat is not well-formed.
+    """
+    starts, ends, _ = repeated(data, start, end, number)
+    keys, values = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    for first in range(0, len(starts), BLOCK_EVENTS):
+        begin, stop = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
+        base = int(begin[0])
+        cursors = Cursors(ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base)
+        while cursors.step():
+            is_id = cursors.number == _METADATA_ID
+            keys[first + cursors.which[is_id]] = cursors.value[is_id]
+            is_value = (cursors.number == 3) | (cursors.number == 4)
+            values[first + cursors.which[is_value]] = cursors.value[is_value]
+    return keys, values
+
+
+def integers(stat: Stat, absent: int) -> Ints:
+    """int64[n], the integer values of a stat."""
+    is_integer = stat.form == INTEGER
+    return stat.value if is_integer.all() else np.where(is_integer, stat.value, absent)
+
 
 GPU_PREFIX = "/device:GPU:"
 HOST_PLANE = "/host:CPU"

@@ -33,34 +33,32 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
 from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved, distinct
-from pgle.trace.xplane.events import (
+from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
+from pgle.trace.xplane.planes import (
     ABSENT,
+    GPU_PREFIX,
+    HOST_PLANE,
     INTEGER,
+    METADATA_PLANE,
+    SCOPE_PLANE,
     DamagedError,
     Events,
     Ints,
-    Stat,
-    integers,
-    read_events,
-    read_pairs,
-    repeated,
-    signed,
-)
-from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
-from pgle.trace.xplane.planes import (
-    GPU_PREFIX,
-    HOST_PLANE,
-    METADATA_PLANE,
-    SCOPE_PLANE,
     NotXplaneError,
     Plane,
     Space,
+    Stat,
     Strings,
     code_of,
     embedded_hlo,
+    integers,
     may_begin,
     profile_start_ns,
+    read_events,
+    read_pairs,
     read_space,
+    repeated,
+    signed,
 )
 
 WANTED = (

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape, checked
@@ -59,36 +60,24 @@ def _integers(text: str | None) -> list[int]:
     return [int(part) for part in text.split(",")] if text else []
 
 
-class ShapeTable:
-    """Shapes by their text, made once each."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Shape] = {}
-
-    def shape(self, text: str) -> Shape:
-        """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``, ``token[]``."""
-        found = self.known.get(text)
-        if found is None:
-            found = self.known[text] = self._parse(text)
-        return found
-
-    def _parse(self, text: str) -> Shape:
-        stack: list[list[Shape]] = [[]]
-        for match in _ARRAY.finditer(text):
-            token = match.group()
-            if token == "(":
-                stack.append([])
-                if len(stack) > DEEPEST:
-                    raise UserError(f"tuples of more than {DEEPEST} levels")
-            elif token == ")":
-                if len(stack) > 1:
-                    elements = stack.pop()
-                    stack[-1].append(Shape("tuple", (), tuple(elements)))
-            else:
-                stack[-1].append(_array(match))
-        if len(stack) != 1 or len(stack[0]) != 1:
-            raise UserError(f"'{text[:60]}' is no HLO shape")
-        return stack[0][0]
+def shape_of(text: str) -> Shape:
+    """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``, ``token[]``."""
+    stack: list[list[Shape]] = [[]]
+    for match in _ARRAY.finditer(text):
+        token = match.group()
+        if token == "(":
+            stack.append([])
+            if len(stack) > DEEPEST:
+                raise UserError(f"tuples of more than {DEEPEST} levels")
+        elif token == ")":
+            if len(stack) > 1:
+                elements = stack.pop()
+                stack[-1].append(Shape("tuple", (), tuple(elements)))
+        else:
+            stack[-1].append(_array(match))
+    if len(stack) != 1 or len(stack[0]) != 1:
+        raise UserError(f"'{text[:60]}' is no HLO shape")
+    return stack[0][0]
 
 
 def _array(match: re.Match[str]) -> Shape:
@@ -165,13 +154,11 @@ class Attributes:
         value = self.values.get(key)
         return () if value is None else tuple((int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value))
 
-    def text(self, key: str) -> str:
-        """A quoted string without its quotes."""
-        return unescape(self.values.get(key, "")[1:-1])
-
 
 def groups_from_text(text: str) -> Groups:
     """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device groups."""
+    if not text:
+        return ()
     if text.startswith("{"):
         return tuple(tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text))
     mesh = _MESH.fullmatch(text)
@@ -260,8 +247,8 @@ class _Parser:
         self.computations: dict[str, Computation] = {}
         self.fused: set[str] = set()
         self.called: set[str] = set()
-        self.shapes = ShapeTable()
-        self.groups: dict[str, Groups] = {}
+        self.shape = cache(shape_of)  # they repeat a lot, and so do groups
+        self.groups = cache(groups_from_text)
         self.name = ""
         self.root = ""
         self.items: dict[str, Instruction] = {}
@@ -319,31 +306,15 @@ class _Parser:
         if is_root:
             self.root = name
         attributes = Attributes(tail)
-        if not attributes.values:  # most instructions of fusions have metadata at most; there are millions
-            number = int(inside) if opcode == "parameter" and inside.isdigit() else None
-            self.items[name] = Instruction(
-                name,
-                opcode if "-" not in opcode else self._opcode(opcode, (), operands),
-                self.shapes.shape(shape_text),
-                self.name,
-                operands,
-                scheduling_name=attributes.scheduling_name,
-                op_name=attributes.op_name,
-                replica_groups=self._groups(attributes.replica_groups),
-                backend_config=attributes.backend_config,
-                parameter_number=number,
-                source=attributes.source(self.frames),
-                latency_ns=attributes.latency_ns,
-            )
-            return
         called = attributes.called(opcode)
-        opcode = self._opcode(opcode, called, operands)
+        if "-" in opcode:
+            opcode = self._opcode(opcode, called, operands)
         if opcode == "fusion":
             self.fused.update(called)
         self.items[name] = Instruction(
             name,
             opcode,
-            self.shapes.shape(shape_text),
+            self.shape(shape_text),
             self.name,
             operands,
             called,
@@ -351,9 +322,9 @@ class _Parser:
             attributes.scheduling_name,
             attributes.op_name,
             attributes.number("channel_id"),
-            self._groups(attributes.replica_groups),
+            self.groups(attributes.replica_groups),
             attributes.pairs("source_target_pairs"),
-            attributes.text("custom_call_target"),
+            unescape(attributes.values.get("custom_call_target", "")[1:-1]),
             attributes.values.get("kind", "") if opcode == "fusion" else "",
             attributes.backend_config,
             attributes.numbers("lhs_contracting_dims") if opcode == "dot" else (),
@@ -396,13 +367,6 @@ class _Parser:
                 )
             name = element
         return name
-
-    def _groups(self, text: str) -> Groups:
-        if not text:
-            return ()
-        if text not in self.groups:
-            self.groups[text] = groups_from_text(text)
-        return self.groups[text]
 
     def module(self, program_id: int | None) -> Module:
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():

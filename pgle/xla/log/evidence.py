@@ -62,6 +62,21 @@ IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the 
 START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a profile fits a module, as far as somebody counted."""
+
+    covered: int | None = None  # instructions with a cost of their own; None where nobody counts them
+    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
+    # that got the cost of another program's instruction
+    wanted: int | None = None
+    # share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a log speaks
+    time_coverage: float | None = None
+    # the rest of the step without the weight of collectives that have no cost; None likewise
+    kept_share: float | None = None
+    mismatched: int | None = None  # instructions that got the cost of another opcode or shape; None likewise
+
+
 @dataclass(frozen=True)
 class ScheduleEvidence:
     """The costs that the scheduler used, compared with a profile's."""
@@ -71,14 +86,7 @@ class ScheduleEvidence:
     equal: int  # those whose believed cost is the profile's
     instructions: int  # scheduled instructions that take time
     source: str  # the dump
-    # how many of the module's instructions that want a cost have their own, as `pgle verify` counts them; None
-    # where nobody counted
-    covered: int | None = None
-    wanted: int | None = None  # all that want one
-    # time_coverage, kept_share: what of the module's time these costs cover, as `pgle verify` weighs it
-    time_coverage: float | None = None
-    kept_share: float | None = None
-    mismatched: int | None = None  # instructions that have the cost of another opcode or shape
+    fit: Fit = Fit()  # of the profile to that module
 
     @property
     def sentence(self) -> str:

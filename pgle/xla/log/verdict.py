@@ -28,7 +28,7 @@ from pgle.next import (
 )
 from pgle.xla.log.blocks import Log, RankLog, SchedulingBlock
 from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, LineKind
-from pgle.xla.log.evidence import ScheduleEvidence
+from pgle.xla.log.evidence import Fit, ScheduleEvidence
 
 
 class ProfileUse(StrEnum):
@@ -68,7 +68,7 @@ BOUNDS = Bounds()  # where nobody asks for others
 
 
 @dataclass(frozen=True)
-class ModuleVerdict:
+class ModuleVerdict(Fit):
     """The verdict on one module."""
 
     module: str  # its name; empty where the log names none
@@ -82,48 +82,31 @@ class ModuleVerdict:
     # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
     missing: int | None = None
     missing_names: tuple[str, ...] = ()  # of some or all of them
-    covered: int | None = None  # instructions with a cost of their own; None where nobody counts them
-    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
-    # that got the cost of another program's instruction
-    wanted: int | None = None
-    # share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a log speaks
-    time_coverage: float | None = None
-    # the rest of the step without the weight of collectives that have no cost; None likewise
-    kept_share: float | None = None
-    mismatched: int | None = None  # instructions that got the cost of another opcode or shape; None likewise
     fingerprint: str = ""  # where the log gives it
     times: int = 1  # how often the log schedules it
     ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
+    def fitting(self, fit: Fit) -> ModuleVerdict:
+        """The verdict with what is known of the profile's fit."""
+        return replace(self, **vars(fit))
+
     def with_evidence(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
         """The verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
-        if dump is None or dump.wanted is None or self.module not in ("", dump.module):
+        if dump is None or dump.fit.wanted is None or self.module not in ("", dump.module):
             return self
-        return replace(
-            self,
-            covered=dump.covered,
-            wanted=dump.wanted,
-            time_coverage=dump.time_coverage,
-            kept_share=dump.kept_share,
-            mismatched=dump.mismatched,
-        )
+        return self.fitting(dump.fit)
 
     def judged_by(self, bounds: Bounds) -> ModuleVerdict:
         """The verdict on a module that took costs from the profile: were there enough of them?"""
         if self.wanted is None or self.covered is None:
             return replace(self, verdict=ProfileUse.USED, remedy="")
         covered, wanted = self.covered, self.wanted
-        by_count = covered / wanted if wanted else 1.0
+        if covered == wanted:
+            why = f"the profile has a cost for each of the {wanted} instructions"
+            return replace(self, verdict=ProfileUse.USED, why=why, remedy="")
+        by_count = covered / wanted
         share = by_count if self.time_coverage is None else self.time_coverage
         kept = 1.0 if self.kept_share is None else self.kept_share
-        if covered == wanted:
-            return replace(
-                self,
-                verdict=ProfileUse.USED,
-                why=f"the profile has a cost for each of the {wanted} instructions",
-                remedy="",
-            )
-        is_enough = bounds.are_met(share, kept)
         of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
         no_times = "; a log tells no times" if self.time_coverage is None else ""
         asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
@@ -133,12 +116,11 @@ class ModuleVerdict:
             why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
         if self.mismatched:
             why += f"; {self.mismatched} got the cost of another opcode or shape of that name"
-        why += "; XLA guessed the others"
         return replace(
             self,
-            verdict=ProfileUse.USED if is_enough else ProfileUse.PARTLY_USED,
-            why=why,
-            remedy=str(Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL),
+            verdict=ProfileUse.USED if bounds.are_met(share, kept) else ProfileUse.PARTLY_USED,
+            why=f"{why}; XLA guessed the others",
+            remedy=Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL,
         )
 
     def filled(self, dump: str = "") -> ModuleVerdict:
@@ -151,7 +133,7 @@ class ModuleVerdict:
         return replace(self, remedy=remedy)
 
 
-class Remedy(StrEnum):
+class Remedy:
     """What to do about a verdict; each names the next thing to type or to change."""
 
     FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; check it with `{SHOW}`, rewrite it with `{REWRITE}`"
@@ -215,14 +197,6 @@ _NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
 
 
 @dataclass(frozen=True)
-class RankVerdict:
-    """The verdict on what one rank logs: on its main module, and on all of its program, the weightiest first."""
-
-    main: ModuleVerdict
-    modules: tuple[ModuleVerdict, ...]
-
-
-@dataclass(frozen=True)
 class Context:
     """What else bears on the verdict on a block."""
 
@@ -234,8 +208,8 @@ class Context:
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
-def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> RankVerdict:
-    """Judge the modules of one rank.
+def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> tuple[ModuleVerdict, ...]:
+    """The verdicts on what one rank logs: on its main module, then on the others of its program, weightiest first.
 
     Args:
         module: regular expression for the main one; None: the schedule dump's, else the weightiest.
@@ -253,8 +227,7 @@ def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> Ran
         main = _with_schedule(main, schedule, context.bounds)
     main = _with_contradictions(context, main)
     dump = schedule.source if schedule is not None and schedule.module == main.module else ""
-    typed = main.filled(dump)
-    return RankVerdict(typed, tuple(typed if item is first else item.filled() for item in modules))
+    return main.filled(dump), *(item.filled() for item in modules if item is not first)
 
 
 def _judge_module(context: Context, name: str, blocks: Sequence[SchedulingBlock]) -> ModuleVerdict:
@@ -290,9 +263,9 @@ def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Boun
         return replace(judged, why=f"{judged.why}; {schedule.sentence}{contrary}")
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
     if not schedule.compared:
-        return replace(main, why=why, remedy=str(Remedy.NO_NAMES))
+        return replace(main, why=why, remedy=Remedy.NO_NAMES)
     silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
-    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=str(Remedy.NOT_GIVEN) if silent else main.remedy)
+    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=Remedy.NOT_GIVEN if silent else main.remedy)
 
 
 def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
@@ -333,7 +306,7 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
         name,
         ProfileUse.CANNOT_TELL,
         "the log says nothing about its scheduling",
-        remedy=str(Remedy.WHOLE_LOG),
+        remedy=Remedy.WHOLE_LOG,
         profile=block.profile,
         found=block.found,
         missing=block.missing,
@@ -443,10 +416,10 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     if wanted is not None and log.last:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
-        return replace(base, why=why, remedy=str(Remedy.MODULE))
+        return replace(base, why=why, remedy=Remedy.MODULE)
     if LineKind.INFO not in log.lines:
         why = "the log holds no INFO line of XLA: its log level hides them"
-        return replace(base, why=why, remedy=str(Remedy.LEVEL))
+        return replace(base, why=why, remedy=Remedy.LEVEL)
     begun = log.lines.get(LineKind.COMPILING)
     if done := log.lines.get(LineKind.COMPILED) or (begun if context.whole else None):
         why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
@@ -454,7 +427,7 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     if begun:
         why = "the log ends after a compilation has begun, before a word of profile or scheduler"
         return _proved(base, ProfileUse.CANNOT_TELL, why, begun, Remedy.WHOLE_OR_SILENT)
-    return replace(base, why="the log shows no compilation", remedy=str(Remedy.CACHE))
+    return replace(base, why="the log shows no compilation", remedy=Remedy.CACHE)
 
 
 def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
@@ -464,16 +437,15 @@ def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
 
 
 def _proved(base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str) -> ModuleVerdict:
-    return replace(base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=str(remedy))
+    return replace(base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=remedy)
 
 
 @dataclass(frozen=True)
 class LogVerdict:
     """The verdict on a log."""
 
-    # on the main module, the worst rank's: the module asked for, else the weightiest
-    main: ModuleVerdict
-    # on all modules of the program, the main one first; each as the rank has it that is worst off
+    # on all modules of the program, the main one first: the module asked for, else the weightiest; each as the rank
+    # has it that is worst off
     modules: tuple[ModuleVerdict, ...]
     # what each rank did with the profile, by its label, where the log tells ranks by labels
     ranks: Mapping[str, ProfileUse] = field(default_factory=dict)
@@ -481,6 +453,11 @@ class LogVerdict:
     # for how many modules each profile was parsed, sub-modules and all ranks included
     reads: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what else the log gives away
+
+    @property
+    def main(self) -> ModuleVerdict:
+        """The verdict on the main module."""
+        return self.modules[0]
 
 
 def judge(
@@ -518,33 +495,29 @@ def judge(
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
         is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
         judged[rank] = judge_rank(replace(context, log=rank_log, schedule=own), module, is_its_own=is_its_own)
-    main, modules = _combined(judged)
     return LogVerdict(
-        main=main,
-        modules=modules,
-        ranks={rank: item.main.verdict for rank, item in judged.items()} if any(judged) else {},
+        modules=_combined(judged),
+        ranks={rank: verdicts[0].verdict for rank, verdicts in judged.items()} if any(judged) else {},
         sub_modules=max(len(item.sub_modules) for item in ranks.values()),
         reads=dict(sum((item.reads for item in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
     )
 
 
-def _combined(judged: Mapping[str, RankVerdict]) -> tuple[ModuleVerdict, tuple[ModuleVerdict, ...]]:
+def _combined(judged: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleVerdict, ...]:
     """The verdicts of all ranks in one: each module as the rank has it that is worst off."""
     if len(judged) == 1:
-        (only,) = judged.values()
-        return only.main, (only.main, *(item for item in only.modules if item is not only.main))
-    mains = {rank: item.main for rank, item in judged.items()}
+        return next(iter(judged.values()))
+    mains = {rank: verdicts[0] for rank, verdicts in judged.items()}
     name = next((item.module for item in mains.values() if item.module), "")
     main = _of_ranks({rank: replace(item, module=item.module or name) for rank, item in mains.items()})
     if main.verdict is not ProfileUse.USED and ProfileUse.USED in (item.verdict for item in mains.values()):
-        main = replace(main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else str(Remedy.RANKS))
+        main = replace(main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS)
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
-    for rank, judgement in judged.items():
-        for item in judgement.modules:
-            if item is not judgement.main:
-                by_name.setdefault(item.module, {})[rank] = item
-    return main, (main, *map(_of_ranks, by_name.values()))
+    for rank, verdicts in judged.items():
+        for item in verdicts[1:]:
+            by_name.setdefault(item.module, {})[rank] = item
+    return main, *map(_of_ranks, by_name.values())
 
 
 def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:

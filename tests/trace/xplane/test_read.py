@@ -273,7 +273,7 @@ def test_compressed_files_are_read(testdata: Path, tmp_path: Path):
 def test_nested_thunks_are_told_across_blocks(testdata: Path, monkeypatch: pytest.MonkeyPatch):
     path = testdata / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb"
     whole = read_xplane([path])
-    monkeypatch.setattr("pgle.trace.xplane.events.BLOCK_EVENTS", 3)
+    monkeypatch.setattr("pgle.trace.xplane.planes.BLOCK_EVENTS", 3)
     parts = read_xplane([path])
     assert names(parts) == names(whole)
     assert np.array_equal(parts.execution, whole.execution)

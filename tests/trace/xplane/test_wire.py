@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace.xplane.events import (
+from pgle.trace.xplane.planes import (
     ABSENT,
     INTEGER,
     REFERENCE,

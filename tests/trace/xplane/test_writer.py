@@ -153,5 +153,5 @@ def test_jaxlib_mixes_modules_that_share_a_name(tmp_path: Path):
 def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     launches = [(d, 0, e, i, [(1, 5 + i, 0), (2, 3, 1)]) for e in range(3) for d in range(2) for i in range(4)]
     trace = trace_of(launches)
-    monkeypatch.setattr("pgle.trace.xplane.events.BLOCK_EVENTS", 2)
+    monkeypatch.setattr("pgle.trace.xplane.planes.BLOCK_EVENTS", 2)
     assert rows_of(read_back(tmp_path, trace)) == rows_of(trace)

@@ -9,7 +9,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.text import ShapeTable, groups_from_text, module_from_text, unescape
+from pgle.xla.hlo.text import groups_from_text, module_from_text, shape_of, unescape
 
 RUNS = ("async", "sync", "off", "collectives")
 
@@ -150,7 +150,7 @@ def test_device_groups(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
     ],
 )
 def test_shapes(text: str, shown: str, size: int) -> None:
-    shape = ShapeTable().shape(text)
+    shape = shape_of(text)
     assert (str(shape), shape.size_bytes) == (shown, size)
 
 
