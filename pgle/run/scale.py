@@ -53,8 +53,7 @@ from pgle.scale.answer import (
     exposed_by_collective,
     operations_of,
 )
-from pgle.scale.grow import bases, grown
-from pgle.scale.plan import SizeTrial, UnfitError, check_names, filled, fitting, trials
+from pgle.scale.plan import SizeTrial, UnfitError, bases, check_names, filled, fitting, grown, trials
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.program import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from pgle.scale.grow import bases, grown
-from pgle.scale.plan import UnfitError
+from pgle.scale.plan import UnfitError, bases, grown
 
 
 def lowered(devices: int, *, batch: int = 2) -> str:
