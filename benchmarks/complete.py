@@ -18,7 +18,8 @@ from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
-from pgle.schedule.simulate import simulate
+from pgle.schedule.program import read_program
+from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware, load_target
@@ -46,7 +47,7 @@ def main() -> None:
     table = {cost.name: cost for cost in truth.costs}
 
     def report(label: str, module: Module) -> None:
-        found = simulate(module, table).breakdown
+        found = run_program(read_program(module, table)).breakdown
         print(f"{label:32}{found.step_us:12.1f}{found.exposed_communication_us:14.1f}", flush=True)
 
     print(f"{'profile':32}{'step µs':>12}{'exposed µs':>14}")

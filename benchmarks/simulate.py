@@ -12,7 +12,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from pgle.costs.profile.value import Cost
-from pgle.schedule.simulate import simulate
+from pgle.schedule.program import read_program
+from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import find_hardware
 
@@ -76,8 +77,8 @@ def main() -> None:
     for size in (largest // 8, largest // 4, largest // 2, largest):
         module = make_module(size)
         costs = make_costs(module)
-        measured = seconds(lambda: simulate(module, costs))  # noqa: B023
-        estimated = seconds(lambda: simulate(module, {}, hardware=hardware))  # noqa: B023
+        measured = seconds(lambda: run_program(read_program(module, costs)))  # noqa: B023
+        estimated = seconds(lambda: run_program(read_program(module, {}, hardware)))  # noqa: B023
         line = f"{size:12,}{measured:12.2f}{estimated:13.2f}{measured / size * 1e6:10.2f}"
         if find_spec("networkx"):
             peer = seconds(lambda: longest_path(module, costs))  # noqa: B023

@@ -91,7 +91,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
                 return known[key]
 
             found = bench.axes()
-            ceiling = pgle.prediction.ceiling.step_us
+            ceiling = pgle.prediction.ceiling_us
             ours = search(
                 pgle.trial, ceiling, found, lambda settings: [attempt(flags) for flags, _ in settings],
                 budget=budget,

@@ -37,7 +37,7 @@ from pgle.analyze.window import (
     step_parts,
 )
 from pgle.costs.measure.measured import ProgramCosts
-from pgle.costs.measure.naming import Naming, Program, name_instructions
+from pgle.costs.measure.naming import Naming, TracedProgram, name_instructions
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.program import Breakdown, Stream
@@ -271,15 +271,15 @@ def _compute(
     naming: Naming,
     by_name: dict[str, Cost],
     executions: int,
-    program: Program,
+    program: TracedProgram,
     kernels: Mapping[tuple[str, str], frozenset[str]],
 ) -> tuple[MeasuredInstruction, ...]:
     found, module = [], program.hlo
-    for item in naming.filed:
+    for item, owning in zip(naming.filed, naming.owners, strict=True):
         cost = by_name.get(item.name)
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue
-        instruction = None if module is None else module.instructions.get(item.owner)
+        instruction = None if module is None else module.instructions.get(owning)
         work = None if module is None or instruction is None else work_of(module, instruction)
         names = kernels.get((program.key.name, item.traced), ())
         count = cost.samples / max(executions, 1)

@@ -1,6 +1,6 @@
 """Each collective of a measured step: its time, exposed part and overlap, and what a schedule could still hide.
 
-A collective can be hidden behind compute that neither needs it nor is needed by it (`pgle.schedule.compare`). So much
+A collective can be hidden behind compute that neither needs it nor is needed by it (`pgle.schedule.predict`). So much
 of its exposed time a better schedule may save, which is PGLE's part; the rest no schedule saves, and it takes another
 program: combined, split or pipelined collectives, which `tune` tries.
 """
@@ -16,12 +16,11 @@ import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
-from pgle.costs.measure.naming import Filed, Naming, group_of_device
+from pgle.costs.measure.naming import Naming, group_of_device
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.costs.statistic import heads
-from pgle.schedule.compare import Placement, placements
-from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.predict import Placement, Prediction, placements, predict
 from pgle.schedule.program import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, distinct, usual_values
@@ -208,7 +207,7 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
     """What of each collective of the main module is a wait."""
     done = [window.end for window in windows]
     columns: list[tuple[npt.NDArray[Any], ...]] = []
-    groups = group_of_device(naming.filed, trace.devices)
+    groups = group_of_device(naming, trace.devices)
     for number, window in enumerate(windows):
         rows, name = _own_rows(trace, window, naming)
         known = trace.execution[window.rows[rows]] >= 0
@@ -293,7 +292,7 @@ def measured_collectives(
     found = []
     for code in np.flatnonzero(launches).tolist():
         item, count = naming.filed[code], float(launches[code])
-        instruction = None if module is None else module.instructions.get(item.owner)
+        instruction = None if module is None else module.instructions.get(naming.owners[code])
         kind, sync = None, bool(in_turn[code] * 2 > count)
         if module is not None and instruction is not None:
             kind, sync = collective_kind(module, instruction), is_sync(module, instruction)
@@ -307,7 +306,7 @@ def measured_collectives(
                 time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
                 exposed_us=float(exposed[code]) / steps / 1e3,
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
-                link=_link(module, item, hardware),
+                link=_link(module, instruction, hardware),
                 instruction=instruction,
                 trace_name=item.traced,
             )
@@ -349,8 +348,7 @@ def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
     return int(streams[busy.argmax()]) if len(streams) else -1
 
 
-def _link(module: Module | None, item: Filed, hardware: Hardware | None) -> LinkUse | None:
-    instruction = None if module is None else module.instructions.get(item.owner)
+def _link(module: Module | None, instruction: Instruction | None, hardware: Hardware | None) -> LinkUse | None:
     if module is None or instruction is None or hardware is None:
         return None
     kind, inner = collective_kind(module, instruction), module.wrapped(instruction) or instruction

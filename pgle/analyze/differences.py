@@ -21,7 +21,7 @@ import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime
-from pgle.costs.measure.ranks import Evidence, match
+from pgle.costs.measure.ranks import MatchedBy, match
 from pgle.schedule.program import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -228,7 +228,7 @@ def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
         return False
     one, other = max(pairs, key=lambda pair: len(pair[0].shared(pair[1])))
     columns = one.shared(other)
-    return match(one.of(columns), other.of(columns))[1] == Evidence.ENDS
+    return match(one.of(columns), other.of(columns))[1] == MatchedBy.ENDS
 
 
 def _processes(step: MeasuredStep) -> set[str]:

@@ -15,7 +15,7 @@ from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
-from pgle.schedule.compare import DISABLE_ASYNC
+from pgle.schedule.predict import DISABLE_ASYNC
 from pgle.schedule.program import Stream
 from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Instruction, Module

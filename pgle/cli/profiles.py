@@ -47,7 +47,7 @@ def convert_command(**options: Any) -> Answer[Any]:
 
 @command(
     opt.INPUTS,
-    opt.option("-o --output out", "Table of collectives (.pbtxt); that of products next to it: .matmul.pbtxt.", "FILE",
+    opt.option("-o --output out", "The table (.pbtxt).", "FILE",
            Place(".pbtxt", ".txtpb"), required=True),
     opt.hlo(" of the traced run"),
     opt.module("Which modules: auto, all or a regular expression.", "auto"),
@@ -55,11 +55,11 @@ def convert_command(**options: Any) -> Answer[Any]:
     opt.FORCE, *opt.PAGE,
 )  # fmt: skip
 def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any) -> Answer[Any]:
-    """From traces the measured tables that XLA's own cost model reads: one per cluster, for every program.
+    """From traces the measured table that XLA's own cost model reads: one per cluster, for every program.
 
-    INPUT: traces as for 'pgle convert'. The tables hold what collectives and matrix products took, by size and group,
-    and need no names or fingerprints; a cost profile, where there is one, goes before them. Before they are written
-    out, small modules are compiled with them to see whether this jaxlib takes each entry (no GPU needed).
+    INPUT: traces as for 'pgle convert'. The table holds what collectives took, by size and group, and needs no names or
+    fingerprints; XLA prefers a cost profile, if there is one. Before the table is written, small modules are compiled
+    with it to see whether this jaxlib takes each entry (no GPU needed).
 
     \b
     pgle perf-table runs/a -o cluster.pbtxt

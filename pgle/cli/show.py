@@ -11,9 +11,8 @@ from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import PATH
-from pgle.costs.profile.diff import diff_profiles, summarise
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.value import module_records
+from pgle.costs.profile.value import diff_profiles, module_records, summarise
 from pgle.files import AnyPath
 from pgle.report import next_steps, text
 from pgle.report import show as report

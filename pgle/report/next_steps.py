@@ -114,7 +114,7 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """What the comparison of a run directory's stages leads to; None: there were too few steps to compare."""
-    from pgle.schedule.compare import LEAST_GAIN
+    from pgle.schedule.predict import LEAST_GAIN
 
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)

@@ -19,7 +19,7 @@ from pgle.report.step import parts_of
 from pgle.report.timeline import Panel, panel_of, timeline
 from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import PAGE_FILES, UNKNOWN, following, launch_of
-from pgle.schedule.compare import ExposedGroup, in_one, placements
+from pgle.schedule.predict import ExposedGroup, in_one, placements
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -240,7 +240,7 @@ def _step_table(prediction: Prediction) -> Table:
     rows: list[tuple[Value, ...]] = [
         (name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step) for name, us in named if us
     ]
-    ceiling = prediction.ceiling.step_us
+    ceiling = prediction.ceiling_us
     rows.append(("step if all communication were hidden", ceiling, ceiling / step))
     return table(" | time (time) | share (share)", rows)
 
@@ -270,7 +270,7 @@ def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     if not prediction.step_us:
         words = "Give the dump of a job's step, or choose its module with --module."
         return words, (typed("pgle", "predict", asked.hlo, "--module", "NAME"),)
-    room = 1 - prediction.ceiling.step_us / prediction.step_us
+    room = 1 - prediction.ceiling_us / prediction.step_us
     most = f"Another schedule saves at most {figures.share(room)}"
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
@@ -311,14 +311,12 @@ def _measure(asked: PredictRequest, run: RunDirectory | None) -> str:
 def document(found: Predicted) -> dict[str, object]:
     """``pgle.predict/1`` without its name."""
     prediction, (why, following_) = found.prediction, advice(found)
-    exposures = (
-        "name=filed_as instruction=name lhs_name kind exposed_us sync origin time_us=duration_us executions=count"
-    )
+    exposures = "name=filed_as instruction=name kind exposed_us sync origin time_us=duration_us executions=count"
     return {
         **text.picked(found, "module=module.name target target_from devices=module.num_devices"),
         **text.picked(prediction, "step_us interval_us contended_us"),
         "contention": text.picked(prediction.contention, "product other"),
-        **text.picked(prediction, "skew_us ceiling_us=ceiling.step_us timeline.breakdown"),
+        **text.picked(prediction, "skew_us ceiling_us timeline.breakdown"),
         "collectives": [text.picked(item, exposures) for item in prediction.timeline.exposures],
         **text.picked(prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"),
         "unsure": [
@@ -329,7 +327,6 @@ def document(found: Predicted) -> dict[str, object]:
             }
             for item in prediction.uncertain
         ],
-        "without_cost": prediction.timeline.missing,
         "next": "\n  ".join((why, *following_)),
         "warnings": found.warnings,
     }

@@ -12,14 +12,14 @@ from pgle.errors import many, printable, some
 from pgle.next import CONVERT, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Cell, Page, Prose, Section, Value, table
+from pgle.report.page.value import Cell, Page, Section, Value, table
 from pgle.report.show import conversion_section, skew_line
 
 if TYPE_CHECKING:
     from pgle.costs.measure.measured import ProgramCosts
     from pgle.costs.profile.carry import Carried
     from pgle.costs.profile.lookup import Completion
-    from pgle.costs.profile.merge import Merged
+    from pgle.costs.profile.merge import MergedProfile
     from pgle.run.convert import Conversion, Written
     from pgle.run.perf_table import PerfTable
 
@@ -51,10 +51,7 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
         tone="good",
         table=modules if several else None,
         notes=(_left_out(result), *(() if several else _remarks(programs[0]))),
-        sections=(
-            Section("modules", "Converted modules (span: from the first start to the last end)", (modules,)),
-            Section("left", "Left out", tuple(map(Prose, _each_left_out(result)))),
-        ),
+        sections=(Section("modules", "Converted modules (span: from the first start to the last end)", (modules,)),),
         next=tuple(following),
         warnings=result.warnings if several else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
         about=tuple((str(item.path), f"sha256 {item.sha256}") for item in result.written),
@@ -116,18 +113,6 @@ def _left_out(result: Conversion) -> str:
     return f"left out: {', '.join(parts)}" if parts else ""
 
 
-def _each_left_out(result: Conversion) -> Iterator[str]:
-    for found in result.measured.costs:
-        name = found.program.key.name
-        yield from (f"execution {number} of {name}, {why}" for number, why in found.window.dropped.items())
-        yield from (f"{many(len(names), 'name')}, {why}: {', '.join(names)}" for why, names in found.left_out.items())
-    for item in result.measured.trace.unresolved:
-        yield f"{item.count:,} activities, {item.reason} ({figures.time(item.duration_ns / 1e3)})"
-    yield from (f"module {name}, {figures.share(part)} of GPU time" for name, part in result.other_modules.items())
-    if result.other_modules:
-        yield "--module all converts every module, --module REGEX some."
-
-
 def convert_document(result: Conversion) -> dict[str, object]:
     """``pgle.convert/1`` without its name."""
     modules = []
@@ -169,18 +154,14 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
         yield (*label, len(every), sum(every))
 
 
-def merge_page(merged: Merged, written: Written, following: Sequence[str] = ()) -> Page:
+def merge_page(merged: MergedProfile, written: Written, following: Sequence[str] = ()) -> Page:
     """How much was merged and how, and what was left out."""
     rows: list[tuple[Value, ...]] = []
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
         of_kind = [cost for cost in merged.profile.costs if cost.likely_kind == kind]
         rows += _sums((kind.value + ("" if all(cost.kind for cost in of_kind) else "?"),), of_kind)
-    partial = f"{many(len(merged.partial), 'name')} not in all inputs: {some(map(printable, merged.partial), 3)}"
-    others = f"{many(len(merged.conflicts), 'name')} of other instructions in each input (--section conflicts)."
-    conflicts = (
-        (printable(item.name), printable("; ".join(f"{what} in {label}" for label, what in item.seen.items())))
-        for item in merged.conflicts
-    )
+    partial = f"{many(len(merged.partial), 'name')} not in all inputs: {_first(merged.partial)}"
+    others = f"{many(len(merged.conflicts), 'name')} of other instructions in each input: {_first(merged.conflicts)}"
     return Page(
         title="pgle merge",
         identity=(many(len(merged.inputs), "profile"),),
@@ -188,17 +169,25 @@ def merge_page(merged: Merged, written: Written, following: Sequence[str] = ()) 
         tone="good" if merged.is_of_one else "warn",
         table=table(f"kind | {_SUMS}", rows),
         notes=(partial if merged.partial else "", others if merged.conflicts else ""),
-        sections=(Section("conflicts", "Names of other instructions", (table("name | it is", conflicts),)),),
         next=tuple(following),
         warnings=merged.profile.warnings,
         about=(("sha256", written.sha256),),
     )
 
 
-def merge_document(merged: Merged, written: Written) -> dict[str, object]:
+def _first(names: Sequence[str]) -> str:
+    return some(map(printable, names), 3)
+
+
+def merge_document(merged: MergedProfile, written: Written) -> dict[str, object]:
     """``pgle.merge/2``."""
-    names = "inputs not_in_all_inputs=partial conflicts profile.warnings"
-    return {"written": written, **text.picked(merged, names)}
+    conflicts = [{"name": name} for name in merged.conflicts]
+    return {
+        "written": written,
+        **text.picked(merged, "inputs not_in_all_inputs=partial"),
+        "conflicts": conflicts,
+        "warnings": merged.profile.warnings,
+    }
 
 
 def complete_page(completions: Sequence[Completion], written: Written, following: Sequence[str] = ()) -> Page:
@@ -211,8 +200,6 @@ def complete_page(completions: Sequence[Completion], written: Written, following
             rows += _sums((printable(item.module), how + target), of_origin)
     filled = sorted((cost for item in completions for cost in item.filled), key=lambda cost: (-cost.cost_us, cost.name))
     costliest = ((printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value) for cost in filled)
-    scales = ((scale.kind, scale.factor, scale.neighbours) for item in completions for scale in item.scales)
-    scaled = "estimates of | scaled by (factor) | measured neighbours (count)"
     return Page(
         title="pgle complete",
         identity=tuple(
@@ -225,7 +212,6 @@ def complete_page(completions: Sequence[Completion], written: Written, following
             Section("filled", "Filled, the most expensive first", (
                 table("instruction | what | cost (time) | origin", costliest),
             )),
-            Section("scales", "How estimates were scaled", (table(scaled, scales),)),
             conversion_section(completions[-1].profile.warnings),
         ),
         next=tuple(following),
@@ -239,7 +225,7 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
         "written": written,
         "modules": [
             {
-                **text.picked(item, "name=module target wanted measured scales"),
+                **text.picked(item, "name=module target wanted measured"),
                 "same_shape": item.count(Origin.SAME_SHAPE),
                 "estimated": item.count(Origin.ESTIMATED),
                 "filled": [text.picked(cost, "name=full_name cost_us origin") for cost in item.filled],
@@ -315,39 +301,35 @@ def perf_table_page(found: PerfTable) -> Page:
 
 
 def _notes(found: PerfTable) -> Iterator[str]:
-    taken = len(found.products) - len(found.ignored_products)
-    products = f", {many(len(found.products), 'matrix product')} ({taken:,} used by XLA)" if found.products else ""
-    measured = f"{many(len(found.transfers), 'collective')}{products}"
+    measured = many(len(found.transfers), "collective")
     yield f"measured: {measured}; {many(found.filled, 'point')} of other sizes from XLA's own table"
     if found.network_gb_s is not None:
         by = many(len(found.networks_gb_s), "collective")
         yield f"network: {found.network_gb_s:.3g} GB/s per GPU, by {by} across hosts; give it with --network"
-    yield f"wrote {' and '.join(map(str, found.written))}"
+    yield f"wrote {found.written}"
     if found.key:
         yield "add to XLA_FLAGS:"
-        yield from _flags(found)
+        yield _flag(found)
 
 
 def _next(found: PerfTable) -> tuple[str, ...]:
     """Predict what it gives."""
     from pgle.run.inputs.next_command import UNKNOWN
 
-    words = (*(f"--flag={flag}" for flag in _flags(found)), "--", *UNKNOWN)
-    return (typed("pgle", "rehearse", *words),)
+    return (typed("pgle", "rehearse", f"--flag={_flag(found)}", "--", *UNKNOWN),)
 
 
-def _flags(found: PerfTable) -> list[str]:
-    from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG
+def _flag(found: PerfTable) -> str:
+    from pgle.run.perf_table import COLLECTIVES_FLAG
 
-    names = (MATMULS_FLAG if ".matmul" in path.name else COLLECTIVES_FLAG for path in found.written)
-    return [f"{name}={path}" for name, path in zip(names, found.written, strict=True)]
+    return f"{COLLECTIVES_FLAG}={found.written}"
 
 
 def _advice(found: PerfTable) -> str:
     """What to do next."""
     if not found.key:
         return "XLA would ignore this table. Give it a cost profile instead: 'pgle convert'."
-    return f"XLA uses this table. Set XLA_FLAGS='{' '.join(_flags(found))}'; pgle rehearse predicts the gain first."
+    return f"XLA uses this table. Set XLA_FLAGS='{_flag(found)}'; pgle rehearse predicts the gain first."
 
 
 def perf_table_document(found: PerfTable) -> dict[str, object]:
@@ -358,11 +340,8 @@ def perf_table_document(found: PerfTable) -> dict[str, object]:
             {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
             for item, us in found.transfers.items()
         ],
-        "matmuls": [
-            {**text.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
-            for item, us in found.products.items()
-        ],
-        **text.picked(found, "filled written network_gb_s"),
+        **text.picked(found, "filled network_gb_s"),
+        "written": [found.written],
         "next": _advice(found),
         "warnings": found.warnings,
     }

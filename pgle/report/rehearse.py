@@ -21,8 +21,7 @@ from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.rehearse import LHS_ON, CompiledSide, Rehearsal, RehearseRequest
-from pgle.schedule.compare import LEAST_GAIN, MOSTLY, groups, stuck_share
-from pgle.schedule.predict import Gain, gain
+from pgle.schedule.predict import LEAST_GAIN, MOSTLY, Gain, gain, groups, stuck_share
 from pgle.tune.search import NEAR_CEILING
 
 OTHERS = 4  # modules that were not chosen, in the text
@@ -192,7 +191,7 @@ def _lhs_gain(result: Rehearsal) -> Gain | None:
 def _ceiling_saves(result: Rehearsal) -> float:
     """The share of the profiled step that perfect overlap would save."""
     prediction = result.profiled.prediction
-    return 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+    return 1 - prediction.ceiling_us / max(prediction.step_us, 1e-9)
 
 
 def _hideable(result: Rehearsal) -> float:
@@ -250,7 +249,7 @@ def folder_of(result: Rehearsal) -> Path:
 
 def ceiling_us(result: Rehearsal) -> float:
     """The lowest bound that any of the schedules gives."""
-    return min(side.prediction.ceiling.step_us for _, side in _sides(result))
+    return min(side.prediction.ceiling_us for _, side in _sides(result))
 
 
 def document(result: Rehearsal) -> dict[str, object]:

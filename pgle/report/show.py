@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from pgle.costs.profile.diff import Change, Difference, ProfileDiff, Summary
-from pgle.costs.profile.value import Cost, CostKind, Fault, Finding, Origin, module_records
+from pgle.costs.profile.value import (
+    Cost,
+    CostChange,
+    CostKind,
+    Difference,
+    Fault,
+    Oddity,
+    Origin,
+    ProfileDiff,
+    Summary,
+    module_records,
+)
 from pgle.errors import many, printable, shown, some
 from pgle.report import text
 from pgle.report.page import figures
@@ -149,7 +159,7 @@ def _share(cost: Cost, summary: Summary) -> float | None:
     return cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
 
 
-def _faults(findings: Sequence[Finding]) -> tuple[list[str], list[tuple[Value, ...]]]:
+def _faults(findings: Sequence[Oddity]) -> tuple[list[str], list[tuple[Value, ...]]]:
     """A line on each kind of fault, with what XLA does if it does the same with all names; and a row for each name."""
     lines, rows = [], list[tuple[Value, ...]]()
     for fault in Fault:
@@ -166,7 +176,7 @@ def _faults(findings: Sequence[Finding]) -> tuple[list[str], list[tuple[Value, .
     return lines, rows
 
 
-def _costs(finding: Finding) -> str:
+def _costs(finding: Oddity) -> str:
     """``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
     values = finding.values_us
     listed = ", ".join(map(_cost, values))
@@ -179,7 +189,7 @@ def _cost(value_us: float) -> str:
     return figures.time(value_us) if math.isfinite(value_us) else str(value_us)
 
 
-def _importance(finding: Finding) -> float:
+def _importance(finding: Oddity) -> float:
     """How far the costs of a name are apart, or the cost itself."""
     finite = [value for value in finding.values_us if math.isfinite(value)] or [0.0]
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
@@ -276,28 +286,27 @@ def trace_document(path: str, summary: TraceSummary, following: str) -> dict[str
 
 
 _WORDS = {
-    Change.CHANGED: "changed",
-    Change.NOISE: "within noise",
-    Change.REPLACED: "another instruction of the same name",
-    Change.ADDED: "added",
-    Change.REMOVED: "removed",
-    Change.SAME: "the same",
+    CostChange.CHANGED: "changed",
+    CostChange.NOISE: "within noise",
+    CostChange.REPLACED: "another instruction of the same name",
+    CostChange.ADDED: "added",
+    CostChange.REMOVED: "removed",
+    CostChange.SAME: "the same",
 }
-_NOTED = (Change.ADDED, Change.REMOVED, Change.NOISE)
+_NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 
 
 def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = ()) -> Page:
     """The largest changes in time first; sums by kind in a section."""
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
     before, after = sum(total.old_us for total in counted), sum(total.new_us for total in counted)
-    changed = [item for item in diff.differences if item.change is not Change.SAME]
+    changed = [item for item in diff.differences if item.change is not CostChange.SAME]
     heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
     share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
     verdict = f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
-    if all(item.change is Change.NOISE for item in changed):
+    if all(item.change is CostChange.NOISE for item in changed):
         verdict = "No change beyond noise"
     counts = ", ".join(f"{diff.count(change):,} {word}" for change, word in _WORDS.items() if diff.count(change))
-    moved = "" if math.isnan(diff.moved) else f". Changes add up to {figures.share(diff.moved)} of the old sum."
     kinds = (
         (total.kind.value, total.old_count, total.new_count, total.old_us, total.new_us,
          total.new_us / total.old_us - 1 if total.old_us > 0 else None)
@@ -309,7 +318,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
         identity=(f"{old} → {new}",),
         verdict=verdict,
         table=table(heads, map(_difference, changed), shown=CHANGES),
-        notes=(counts + moved,),
+        notes=(counts,),
         sections=(Section("kinds", "By kind", (table(of_kind, kinds),)),),
         next=tuple(following),
         warnings=tuple(diff.warnings),
@@ -328,8 +337,10 @@ def diff_document(old: str, new: str, diff: ProfileDiff) -> dict[str, object]:
     return {
         "old": old,
         "new": new,
-        "counts": {change: diff.count(change) for change in Change},
-        **text.picked(diff, "totals moved"),
-        "differences": [text.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME],
+        "counts": {change: diff.count(change) for change in CostChange},
+        **text.picked(diff, "totals"),
+        "differences": [
+            text.whole(item, "delta_us ratio") for item in diff.differences if item.change != CostChange.SAME
+        ],
         "warnings": diff.warnings,
     }

@@ -15,7 +15,7 @@ from pgle.report.page import figures
 from pgle.report.page.value import Bar, Cell, Part, Prose, Section, Table, Tile, Tone, Value, table
 from pgle.report.timeline import rank_label
 from pgle.run.analyze import Analysis
-from pgle.schedule.compare import ExposedGroup
+from pgle.schedule.predict import ExposedGroup
 from pgle.schedule.program import Breakdown
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]

@@ -22,7 +22,7 @@ from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Tuning
-from pgle.schedule.compare import in_one, placements
+from pgle.schedule.predict import in_one, placements
 from pgle.tune.search import LITTLE, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
@@ -94,7 +94,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
 def verdict(found: Tuning) -> tuple[str, Tone]:
     """The answer in one line, and its tone."""
     prediction = found.pgle.prediction
-    saved = figures.share(1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9))
+    saved = figures.share(1 - prediction.ceiling_us / max(prediction.step_us, 1e-9))
     if found.verdict == "cannot-tell":
         return "Cannot tell: a loop has an unknown length", "warn"
     if found.verdict == "no-room":
@@ -130,7 +130,7 @@ def _sides(found: Tuning) -> Table:
     tuned = [] if found.proof is None else [("with these flags", found.tuned.trial)]
     rows = [_row(found, trial, name) for name, trial in
             (("no profile", found.baseline.trial), ("the profile", found.pgle.trial), *tuned)]  # fmt: skip
-    ceiling = found.pgle.prediction.ceiling.step_us
+    ceiling = found.pgle.prediction.ceiling_us
     return Table(_columns(found)[:-1], (*(row[:-1] for row in rows), ("all communication hidden", ceiling, "", "", "")))
 
 
@@ -209,7 +209,7 @@ def why_next(found: Tuning) -> str:
         return "Profile again under these flags and compare on the GPUs: only that proves the gain."
     if found.verdict == "cannot-tell":
         return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
-    saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling.step_us)
+    saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling_us)
     if found.verdict == "no-room":
         return f"At most {saved} of the step could be hidden."
     return f"Flags do not help here. Changes of the program could save up to {saved}."
@@ -283,7 +283,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
             "baseline": found.baseline.trial.step_us,
             "pgle": pgle.trial.step_us,
             "tuned": tuned.step_us,
-            "ceiling": pgle.prediction.ceiling.step_us,
+            "ceiling": pgle.prediction.ceiling_us,
         },
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,

@@ -38,7 +38,7 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
     worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
     failures, hints = list(_failures(coverage, bounds)), list(_hints(profile, coverage))
     commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
-    total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
+    total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
     unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
     to_do = f"To do: {hints[0]}" if hints else ""
     return Page(
@@ -112,9 +112,9 @@ def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) 
         weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
         yield Section("gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12)))
-    unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
-    rows = ((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
-    yield Section("unused", "Costs that no module uses", (table("name | cost (time) | why", rows),))
+    unused = sorted(coverage.unused, key=lambda cost: (-cost.cost_us, cost.full_name))
+    rows = ((shown(_short(cost.full_name)), cost.cost_us) for cost in unused)
+    yield Section("unused", "Costs that no module uses", (table("name | cost (time)", rows),))
     yield Section("hints", "What to do", tuple(map(Prose, hints)))
     yield conversion_section(coverage.inherited)
 
@@ -200,8 +200,7 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
         "profile": profile,
         **text.picked(bounds, "min_time_coverage=time min_collectives=collectives"),
         "modules": [_record(profile, module) for module in coverage.modules],
-        "unused": [item.name for item in coverage.unused],
-        "unused_details": [text.picked(item, "name cost.cost_us reason") for item in coverage.unused],
+        "unused": [cost.full_name for cost in coverage.unused],
         "findings": coverage.findings,
         "warnings": [*coverage.inherited, *_warnings(coverage)],
     }

@@ -15,7 +15,7 @@ from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.rules import LEAST_HIDDEN, StepFinding, find_findings
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import ProgramCosts, measure
-from pgle.costs.measure.naming import Program
+from pgle.costs.measure.naming import TracedProgram
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -26,8 +26,7 @@ from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import Manifest, StageRecord, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
-from pgle.schedule.compare import DISABLE_ASYNC
-from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.predict import DISABLE_ASYNC, Prediction, predict
 from pgle.schedule.simulate import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
 from pgle.trace.table import ActivityKind, Recording, Trace
@@ -190,7 +189,7 @@ def on_host(trace: Trace) -> bool:
     return bool((trace.kind == ActivityKind.HOST).all())
 
 
-def _memory(trace: Trace, program: Program, target: Target | None, hardware: Hardware | None) -> Memory | None:
+def _memory(trace: Trace, program: TracedProgram, target: Target | None, hardware: Hardware | None) -> Memory | None:
     """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
     module = program.hlo
     if module is None or not module.is_scheduled or on_host(trace):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
-from pgle.costs.measure.naming import Program
+from pgle.costs.measure.naming import TracedProgram
 from pgle.costs.profile.files import SUFFIXES, check_suffix, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -19,7 +19,7 @@ from pgle.run.process.process import executor
 from pgle.xla.hlo.dumps import read_dumps
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.merge import Merged, MergeInput, MergeOptions
+    from pgle.costs.profile.merge import MergedProfile, MergeInput, MergeOptions
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
     return profile
 
 
-def _label(program: Program) -> str:
+def _label(program: TracedProgram) -> str:
     number = "" if program.key.program_id is None else f" ({program.key.program_id})"
     return program.key.name + number
 
@@ -178,7 +178,7 @@ def write_profiles(
 
 def merge_files(
     paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
-) -> tuple[Merged, Written]:
+) -> tuple[MergedProfile, Written]:
     """Read, merge and write: the merged profile, with remarks on it, and its file."""
     from pgle.costs.profile.merge import merge
 

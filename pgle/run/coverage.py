@@ -196,7 +196,7 @@ def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardwa
     carried = carry(given, old, new, scale_by(old, new, hardware))
     costs = {match.name: match.cost for match in carried.matches}
     gaps = [row for name, row in new.rows.items() if name not in costs]
-    fills, _ = fill(new, costs, gaps, estimator(new.module, hardware))
+    fills = fill(new, costs, gaps, estimator(new.module, hardware))
     measured = old.costs(given)
     others = (item for item in carried.matches if item.by is By.SCALED)
     scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}

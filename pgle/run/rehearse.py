@@ -24,8 +24,7 @@ from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
 from pgle.run.directory.directory import claim
 from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
-from pgle.schedule.compare import Move, compare_placements, placements
-from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.predict import Move, Prediction, compare_placements, placements, predict
 from pgle.xla.flags.catalogue import LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module

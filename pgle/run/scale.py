@@ -441,7 +441,7 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
         exposed_us=parts.exposed_communication_us,
         copy_us=parts.exposed_copy_us,
         idle_us=parts.idle_us,
-        ceiling_us=prediction.ceiling.step_us,
+        ceiling_us=prediction.ceiling_us,
         by_collective=exposed_by_collective(module, prediction, hardware),
         operations=operations_of(module, prediction),
         argument_bytes=memory.get("argument"),

@@ -437,7 +437,7 @@ class _Search:
     def run(self) -> Proven | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
         bench, pgle = self.bench, self.bench.pgle.trial
-        ceiling_us = bench.pgle.prediction.ceiling.step_us
+        ceiling_us = bench.pgle.prediction.ceiling_us
         search(pgle, ceiling_us, bench.axes(), self.attempt, budget=self.request.budget)
         left = [trial for trial in self.trials if self._is_better(trial)]
         for _ in range(PROOFS):

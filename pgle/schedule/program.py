@@ -18,10 +18,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.estimate.estimate import least_us
+from pgle.costs.estimate.estimate import estimator, least_us
 from pgle.costs.estimate.kernels import is_product
-from pgle.costs.measure.contention import DEFAULT, Launch
-from pgle.costs.profile.lookup import Estimate, LookupTable
+from pgle.costs.measure.contention import DEFAULT, LaunchGaps
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
@@ -96,12 +96,7 @@ class Exposure:
     count: int  # executions
     sync: bool  # it runs on the compute stream, nothing can hide it
     origin: Origin  # where its cost comes from
-    lhs_name: str = ""  # its name when LHS ran
-
-    @property
-    def filed_as(self) -> str:
-        """The name that its cost has in a profile: when LHS ran."""
-        return self.lhs_name or self.name
+    filed_as: str  # its name when LHS ran, which its cost has in a profile
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,6 @@ class Timeline:
     kinds: tuple[str, ...] = ()
     # what each of `names` was called when LHS ran, by which schedules are compared; empty where unknown
     lhs_names: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()  # instructions that had no cost from anywhere and count as nothing
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
     lower_bound: bool = False  # one iteration is counted of a loop of unknown length: the step takes at least `step_us`
 
@@ -164,9 +158,9 @@ class Timeline:
             exposed = exposed if exposed > 1e-9 * self.step_us else 0.0  # sums of floats are not exact
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
-            name, kind = self.names[code], self.kinds[code] if self.kinds else ""
-            lhs_name = self.lhs_names[code] if self.lhs_names else name
-            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin, lhs_name))
+            name, filed_as = self.names[code], self.lhs_names[code] if self.lhs_names else self.names[code]
+            kind = self.kinds[code] if self.kinds else ""
+            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin, filed_as))
         return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
 
     @property
@@ -207,7 +201,7 @@ MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
 COLLECTIVES = "collectives"  # the queue of asynchronous collectives
 
 
-class Action(Enum):
+class HostAction(Enum):
     """What the host does when it reaches an instruction."""
 
     LAUNCH = "launch"
@@ -223,7 +217,7 @@ class Op:
     """One instruction that does something."""
 
     name: str  # of the instruction
-    action: Action  # what the host does
+    action: HostAction  # what the host does
     stream: Stream = Stream.COMPUTE  # where its time is spent
     lane: str = "compute"  # queue of the stream; activities of one queue run in order
     cost_us: float = 0.0  # per execution
@@ -240,7 +234,7 @@ class Op:
     @property
     def is_sync(self) -> bool:
         """Whether it is a collective that XLA left synchronous."""
-        return self.stream is Stream.COMMUNICATION and self.action is Action.LAUNCH
+        return self.stream is Stream.COMMUNICATION and self.action is HostAction.LAUNCH
 
 
 @dataclass(frozen=True)
@@ -249,7 +243,6 @@ class Program:
 
     entry: str  # name of the entry computation
     computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
-    missing: tuple[str, ...]  # instructions without a cost
     warnings: tuple[str, ...]  # one line each
     least_us: float = 0.0  # no schedule of these instructions can be shorter on the GPU
 
@@ -262,24 +255,23 @@ class Program:
 def read_program(
     module: Module,
     costs: Mapping[str, Cost],
-    estimate: Estimate | None = None,
-    kernels: Mapping[str, float] | None = None,
     hardware: Hardware | None = None,
+    kernels: Mapping[str, float] = {},
 ) -> Program:
     """What the runtime does with a scheduled module.
 
     Args:
         costs: by the name that LHS looks up: a collective by its start.
-        estimate: for what has none; without, such instructions count as nothing and are listed.
-        hardware: the GPU, for bounds; an estimate is never below them. Without it they are 0.
+        hardware: the GPU, for estimates of what has no cost, and for bounds. Without it both are 0.
+        kernels: launches of one run of an instruction, if not one.
 
     Raises:
         UserError: its calls run a few instructions millions of times.
     """
-    reader = _Reader(module, costs, estimate, kernels or {}, hardware, LookupTable(module))
+    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module))
     reader.read(module.entry)
     reader.check_size(module.entry)
-    found = Program(module.entry, reader.computations, tuple(reader.missing), ())
+    found = Program(module.entry, reader.computations, ())
     warnings = []
     if found.uncounted:
         first, *more = found.uncounted
@@ -293,23 +285,26 @@ def read_program(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? '{VERIFY}' shows what matches"
         )
-    peaks = _Bounds(module, found, lambda op: op.least_us, 0.0, shares_links=True).of(module.entry)
-    return replace(found, warnings=tuple(warnings), least_us=peaks.step_us)
+    least_us = _Bounds(module, found, lambda op: op.least_us, 0.0, shares_links=True).of(module.entry)
+    return replace(found, warnings=tuple(warnings), least_us=least_us)
 
 
 @dataclass
-class _Reader:
+class _ProgramReader:
     """Walks from the entry into bodies, branches and calls."""
 
     module: Module
     costs: Mapping[str, Cost]
-    estimate: Estimate | None
-    kernels: Mapping[str, float]
     hardware: Hardware | None
+    kernels: Mapping[str, float]
     table: LookupTable
     computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+
+    @cached_property
+    def estimate(self) -> Callable[[Instruction], float]:
+        assert self.hardware is not None
+        return estimator(self.module, self.hardware)
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -350,21 +345,21 @@ class _Reader:
         if opcode == "while":
             return self._loop(instruction)
         if opcode in ("conditional", "call"):
-            action = Action.BRANCH if opcode == "conditional" else Action.CALL
+            action = HostAction.BRANCH if opcode == "conditional" else HostAction.CALL
             return Op(instruction.name, action, bodies=instruction.called)
         if is_done(instruction):
             return self._done(instruction)
         kind = collective_kind(self.module, instruction)
         if kind and is_sync(self.module, instruction):
-            return self._priced(instruction, Action.LAUNCH, Stream.COMMUNICATION, "compute")
+            return self._priced(instruction, HostAction.LAUNCH, Stream.COMMUNICATION, "compute")
         if kind:
             lane = kind if kind in ("send", "recv") else COLLECTIVES
-            return self._priced(instruction, Action.START, Stream.COMMUNICATION, lane)
+            return self._priced(instruction, HostAction.START, Stream.COMMUNICATION, lane)
         if is_start(instruction) and is_copy(self.module, instruction):
             to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
             lane = "copy to host" if to_host or opcode == "send" else "copy to device"
-            return self._priced(instruction, Action.START, Stream.COPY, lane)
-        return self._priced(instruction, Action.LAUNCH, Stream.COMPUTE, "compute")
+            return self._priced(instruction, HostAction.START, Stream.COPY, lane)
+        return self._priced(instruction, HostAction.LAUNCH, Stream.COMPUTE, "compute")
 
     def _done(self, instruction: Instruction) -> Op | None:
         """A wait, unless the start ran on the compute stream itself."""
@@ -373,15 +368,15 @@ class _Reader:
             return None
         if is_sync(self.module, start) if collective_kind(self.module, start) else not is_copy(self.module, start):
             return None
-        return Op(instruction.name, Action.DONE, start=start.name)
+        return Op(instruction.name, HostAction.DONE, start=start.name)
 
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(instruction)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
         bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
         if trips is None:
-            return Op(instruction.name, Action.LOOP, bodies=bodies, is_counted=False)
-        return Op(instruction.name, Action.LOOP, bodies=bodies, trips=trips)
+            return Op(instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False)
+        return Op(instruction.name, HostAction.LOOP, bodies=bodies, trips=trips)
 
     def _is_condition(self, name: str) -> bool:
         computation = self.module.computations.get(name)
@@ -390,17 +385,14 @@ class _Reader:
         root = next((item for item in computation.instructions if item.name == computation.root), None)
         return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
 
-    def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
+    def _priced(self, instruction: Instruction, action: HostAction, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, found = self._cost(instruction)
+        cost_us, origin, least = 0.0, Origin.ESTIMATED, 0.0
         if found is not None and found.is_valid:
             cost_us, origin = found.cost_us, found.origin
-        else:
-            guess = self.estimate(instruction) if self.estimate is not None else None
-            if guess is None:
-                self.missing.append(instruction.name)
-            cost_us, origin = guess or 0.0, Origin.ESTIMATED
-        least = 0.0
+        elif self.hardware is not None:
+            cost_us = self.estimate(instruction)
         if self.hardware is not None:
             guessed = origin is Origin.ESTIMATED  # where hosts end was perhaps another for a measured one
             least = least_us(self.module, instruction, self.hardware, hosts=guessed)
@@ -434,21 +426,16 @@ def kind_of(module: Module, instruction: Instruction) -> str:
     return (module.wrapped(instruction) or instruction).opcode.removesuffix("-start")
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it."""
-
-    step_us: float  # the bound: the largest of the following, and no less than the step without exposed time
-    compute_us: float  # all compute and its launch gaps, one after the other
-    communication_us: float  # the busiest communication queue
-    copy_us: float  # the copy queue
-    dependencies_us: float  # the longest chain of instructions that need each other's results
-
-
 def ceiling(
-    module: Module, program: Program, launch: Launch = DEFAULT, breakdown: Breakdown | None = None, slower: float = 1.0
-) -> Ceiling:
-    """The bound of one step; a loop's iterations follow each other, and the loop is compute to its surroundings.
+    module: Module,
+    program: Program,
+    launch: LaunchGaps = DEFAULT,
+    breakdown: Breakdown | None = None,
+    slower: float = 1.0,
+) -> float:
+    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able to reach it.
+
+    A loop's iterations follow each other, and the loop is compute to its surroundings.
 
     Args:
         breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
@@ -458,8 +445,7 @@ def ceiling(
     bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
     if breakdown is None:
         return bound
-    kept_us = breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us
-    return replace(bound, step_us=max(bound.step_us, kept_us))
+    return max(bound, breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us)
 
 
 @dataclass
@@ -471,10 +457,10 @@ class _Bounds:
     cost: Callable[[Op], float]  # microseconds of one execution of an op
     gap_us: float  # before each kernel
     shares_links: bool = False  # collectives and transfers between two devices have the same links
-    known: dict[str, Ceiling] = field(default_factory=dict)
+    known: dict[str, float] = field(default_factory=dict)
     queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def of(self, name: str) -> Ceiling:
+    def of(self, name: str) -> float:
         """The bound of one computation with all that it calls."""
         if name in self.known:
             return self.known[name]
@@ -484,7 +470,7 @@ class _Bounds:
         compute += sum(
             self.cost(op) + self.gap_us * op.kernels
             for op in ops.values()
-            if op.stream is Stream.COMPUTE and op.action is Action.LAUNCH
+            if op.stream is Stream.COMPUTE and op.action is HostAction.LAUNCH
         )
         queues = self._queued(name)
         copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
@@ -492,13 +478,12 @@ class _Bounds:
         collectives = queues.get(COLLECTIVES, 0.0)
         links = collectives + pairs if self.shares_links else max(collectives, pairs)
         chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
-        compute = max(compute - self.gap_us, 0.0)
-        self.known[name] = Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
+        self.known[name] = max(compute - self.gap_us, links, copy, chain)
         return self.known[name]
 
     def _inner_us(self, op: Op) -> float:
-        bodies = [self.of(body).step_us for body in op.bodies]
-        return max(bodies, default=0.0) if op.action is Action.BRANCH else sum(bodies) * op.trips
+        bodies = [self.of(body) for body in op.bodies]
+        return max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
 
     def _queued(self, name: str) -> Mapping[str, float]:
         """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
@@ -509,7 +494,7 @@ class _Bounds:
             if op.stream is not Stream.COMPUTE:
                 lane = COLLECTIVES if op.lane == "compute" else op.lane
                 found[lane] = found.get(lane, 0.0) + self.cost(op)
-            for body in op.bodies if op.action is not Action.BRANCH else ():
+            for body in op.bodies if op.action is not HostAction.BRANCH else ():
                 for lane, us in self._queued(body).items():
                     found[lane] = found.get(lane, 0.0) + us * op.trips
         self.queues[name] = found
@@ -526,9 +511,9 @@ def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping
         op = ops.get(item.name)
         if op is None:
             finish[item.name] = ready
-        elif op.action is Action.START:
+        elif op.action is HostAction.START:
             finish[item.name], arrival[item.name] = ready, ready + us[op.name]
-        elif op.action is Action.DONE:
+        elif op.action is HostAction.DONE:
             finish[item.name] = max(ready, arrival.get(op.start, 0.0))
         else:
             finish[item.name] = ready + us[op.name]

@@ -1,6 +1,6 @@
 """Run a scheduled module on a model of the device: when does each instruction run, and what would a profiler record?
 
-The host issues launches in schedule order, `Launch.host_us` apart. The compute stream runs them in order with a gap
+The host issues launches in schedule order, `LaunchGaps.host_us` apart. The compute stream runs them in order with a gap
 before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
 stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
 synchronous run on the compute stream itself, after those under way. The host waits for the device where it needs a
@@ -27,13 +27,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.estimate.estimate import estimator
-from pgle.costs.measure.contention import DEFAULT, NONE, Factors, Launch
-from pgle.costs.profile.value import Cost
-from pgle.schedule.program import COLLECTIVES, ORIGINS, Action, Loop, Op, Program, Stream, Timeline, read_program
+from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
+from pgle.schedule.program import COLLECTIVES, ORIGINS, HostAction, Loop, Op, Program, Stream, Timeline
 from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Hardware
 
 MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
@@ -45,40 +42,19 @@ _ROUNDING = 1e-9  # of sums of floats
 _NEVER = (float("-inf"), -1)
 
 
-def simulate(
-    module: Module,
-    costs: Mapping[str, Cost],
-    *,
-    hardware: Hardware | None = None,
-    launch: Launch = DEFAULT,
-    slower: Factors = NONE,
-    expand_loops: bool = False,
-) -> Timeline:
-    """One step of a scheduled module.
-
-    Args:
-        costs: measured or other costs, microseconds per execution, by the name that LHS looks up.
-        hardware: estimates what `costs` lacks, and bounds the step; without, what lacks a cost counts as nothing and is
-            listed in `Timeline.missing`.
-        expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
-    """
-    estimate = estimator(module, hardware) if hardware is not None else None
-    program = read_program(module, costs, estimate, launch.kernels, hardware)
-    return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)
-
-
 def run_program(
     program: Program,
-    launch: Launch = DEFAULT,
+    launch: LaunchGaps = DEFAULT,
     slower: Factors = NONE,
     *,
     name: str = "",
     expand_loops: bool = False,
     costs: Mapping[str, float] = NO_OTHERS,
 ) -> Timeline:
-    """One step of a program whose costs are known; see `simulate`.
+    """One step of a program.
 
     Args:
+        expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
         costs: microseconds by op that are taken instead of its own.
     """
     device = _Device(program, launch, slower, expand_loops, costs)
@@ -88,9 +64,7 @@ def run_program(
     if step_us < program.least_us * (1 - _ROUNDING):
         step_us = program.least_us
         warnings = (*warnings, too_short(timeline.step_us, program))
-    return replace(
-        timeline, step_us=step_us, missing=program.missing, warnings=warnings, lower_bound=bool(program.uncounted)
-    )
+    return replace(timeline, step_us=step_us, warnings=warnings, lower_bound=bool(program.uncounted))
 
 
 def too_short(step_us: float, program: Program) -> str:
@@ -105,7 +79,7 @@ def too_short(step_us: float, program: Program) -> str:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _Columns:
     """The columns of a `Timeline` so far, times in microseconds from some start, and its tables of names."""
 
     code: list[int] = field(default_factory=list)
@@ -170,14 +144,14 @@ class _Device:
     """The state of host and streams. Times in microseconds from the start."""
 
     def __init__(
-        self, program: Program, launch: Launch, slower: Factors, expand: bool, costs: Mapping[str, float]
+        self, program: Program, launch: LaunchGaps, slower: Factors, expand: bool, costs: Mapping[str, float]
     ) -> None:
         self.program = program
         self.costs = costs
         self.launch = launch
         self.slower = slower
         self.expand = expand
-        self.rows = _Rows()
+        self.rows = _Columns()
         self.loops: list[Loop] = []
         self.depth = 0
         self.host = 0.0
@@ -190,15 +164,15 @@ class _Device:
 
     def run(self, computation: str) -> None:
         for op in self.program.computations.get(computation, ()):
-            if op.action is Action.LAUNCH:
+            if op.action is HostAction.LAUNCH:
                 self._launch(op)
-            elif op.action is Action.START:
+            elif op.action is HostAction.START:
                 self._start(op)
-            elif op.action is Action.DONE:
+            elif op.action is HostAction.DONE:
                 self._done(op)
-            elif op.action is Action.LOOP:
+            elif op.action is HostAction.LOOP:
                 self._loop(op)
-            elif op.action is Action.CALL:
+            elif op.action is HostAction.CALL:
                 for body in op.bodies:
                     self.run(body)
             else:
@@ -338,7 +312,7 @@ class _Device:
         """Queues other than the compute stream that a computation and its callees put work on."""
         if body not in self.lanes_of:
             ops = self.program.computations.get(body, ())
-            queued = [op for op in ops if op.action is Action.START or op.stream is Stream.COMMUNICATION]
+            queued = [op for op in ops if op.action is HostAction.START or op.stream is Stream.COMMUNICATION]
             own = {COLLECTIVES if op.lane == "compute" else op.lane for op in queued}
             self.lanes_of[body] = own.union(*(self._lanes(called) for op in ops for called in op.bodies))
         return self.lanes_of[body]

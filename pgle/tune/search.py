@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 
-from pgle.costs.measure.contention import Contention, Launch
+from pgle.costs.measure.contention import Contention, LaunchGaps
 from pgle.schedule.predict import Prediction
 from pgle.schedule.program import Op, Program, Stream
 from pgle.schedule.simulate import run_program
@@ -103,7 +103,7 @@ def nothing_to_gain(pgle: Prediction) -> bool:
     step = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LITTLE or 1 - pgle.ceiling.step_us / step < NEAR_CEILING
+    return exposed < LITTLE or 1 - pgle.ceiling_us / step < NEAR_CEILING
 
 
 Setting = tuple[Flags, str]
@@ -247,7 +247,7 @@ class World:
         """How many times the likely contention holds here, 0 to 2."""
         return 1 + self.spread.contention * self.draw("contention")
 
-    def launch(self, likely: Launch) -> Launch:
+    def launch(self, likely: LaunchGaps) -> LaunchGaps:
         """The gaps between kernels here."""
         times = 1 + self.spread.launch * self.draw("launch")
         return replace(
@@ -267,7 +267,9 @@ def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[Wor
     return tuple(World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides)
 
 
-def step_in(world: World, program: Program, shapes: dict[str, str], launch: Launch, contention: Contention) -> float:
+def step_in(
+    world: World, program: Program, shapes: dict[str, str], launch: LaunchGaps, contention: Contention
+) -> float:
     """Microseconds of a step in a world.
 
     Args:

@@ -83,10 +83,6 @@ class Hardware:
             family = _WIDER.get(family, "f32")
         return self.tflops[family]
 
-    def lacks(self, dtype: str) -> bool:
-        """Whether its tensor cores lack a type, so that XLA converts operands of it."""
-        return dtype_family(dtype) in _WIDER and dtype_family(dtype) not in self.tflops
-
     def host(self, device: int) -> int:
         """The host of a device id; ids are numbered host by host."""
         return device // self.devices_per_host

@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from simulated import simulate
 
 from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
-from pgle.schedule.simulate import simulate
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware, load_target

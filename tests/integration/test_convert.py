@@ -97,7 +97,6 @@ def test_the_report_says_what_was_used_and_left_out(converted):
     assert "warm-up" in out
     assert "autotuner" in out
     assert f"wrote {path}" in out
-    assert "2 fingerprints over the processes" in out
 
 
 def test_json_has_the_window_and_the_files(convert, pax):

@@ -172,9 +172,8 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
         rehearsed(str(run.path), topology=None, choose=None), rehearsed(str(run.path), flags=flags, target="h100"),
     ):  # fmt: skip
         for new_us, ceiling_us in RESULTS:
-            ceiling = SimpleNamespace(step_us=ceiling_us)
             parts = SimpleNamespace(breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0))
-            sides = [SimpleNamespace(step_us=step, ceiling=ceiling, timeline=parts) for step in (100, new_us)]
+            sides = [SimpleNamespace(step_us=step, ceiling_us=ceiling_us, timeline=parts) for step in (100, new_us)]
             for is_stuck in (False, True):
                 found = SimpleNamespace(
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),

@@ -21,13 +21,11 @@ from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
-from pgle.costs.estimate.cluster_table import Transfer
-from pgle.costs.estimate.kernels import Matmul
 from pgle.report import profiles, stages
 from pgle.report.page import plain
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.perf_table import PerfTable
+from pgle.run.perf_table import PerfTable, Transfer
 from pgle.run.stages.auto import AutoOptions, AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
 
@@ -59,10 +57,9 @@ RECORDED = {
 """What compiles, or reads what was compiled."""
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
-    products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
     networks_gb_s=(37.25,), filled=1234, key="sm_90", jaxlib="0.12.0.1",
-    ignored=(Transfer("reduce-scatter", 512, 8, 16),), ignored_products=(),
-    written=(Path("tables/cluster.pbtxt"), Path("tables/cluster.matmul.pbtxt")),
+    ignored=(Transfer("reduce-scatter", 512, 8, 16),),
+    written=Path("tables/cluster.pbtxt"),
     warnings=(),
 )  # fmt: skip
 AUTO = AutoResult(

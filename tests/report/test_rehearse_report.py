@@ -9,7 +9,7 @@ import pytest
 
 from pgle.report import rehearse
 from pgle.report.rehearse import advice, verdict
-from pgle.schedule.compare import Move, Placement
+from pgle.schedule.predict import Move, Placement
 
 
 def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo") -> Any:
@@ -23,8 +23,8 @@ def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str =
         communication_us=40.0,
     )
     prediction: Any = SimpleNamespace(
-        step_us=100.0, exposed_us=40.0, lower_bound=False, steps_us=(100.0,) * 5, ceiling=SimpleNamespace(step_us=61.0),
-        contention=SimpleNamespace(samples=0), timeline=SimpleNamespace(breakdown=parts),
+        step_us=100.0, exposed_us=40.0, lower_bound=False, steps_us=(100.0,) * 5, ceiling_us=61.0,
+        timeline=SimpleNamespace(breakdown=parts),
     )  # fmt: skip
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)
     side = SimpleNamespace(prediction=prediction)

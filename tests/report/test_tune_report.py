@@ -18,7 +18,7 @@ BEFORE = (100.0,) * 20
 
 def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()) -> Any:
     trial = Trial(flags, "a", after[0], worlds_us=after)
-    prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=90.0))
+    prediction = SimpleNamespace(step_us=100.0, ceiling_us=90.0)
     return SimpleNamespace(
         verdict="better", proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
         pgle=SimpleNamespace(prediction=prediction),

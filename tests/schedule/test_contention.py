@@ -102,24 +102,22 @@ def test_a_measured_gain_holds_the_measured_contention() -> None:
     found = gain(before, after)
     assert found.share == pytest.approx(1 - 700 / 900, abs=0.01)
     assert found.high - found.low == pytest.approx(400 * (1 - 1 / 3) / 900, abs=0.01)
-    assert found.samples == 120
 
 
 def test_a_gain_with_assumed_contention_has_its_range() -> None:
     found = gain(*both(COSTS))
     assert (found.low, found.high) == (pytest.approx(0.157, abs=5e-4), pytest.approx(0.448, abs=5e-4))
-    assert found.samples == 0
 
 
 @pytest.mark.parametrize("order", ["start done gemm", "start gemm done"])
 def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
     found = predict(step(order), COSTS, "h100")
-    assert found.ceiling.step_us >= found.step_us - found.exposed_us - 1e-6
+    assert found.ceiling_us >= found.step_us - found.exposed_us - 1e-6
 
 
 def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> None:
     found = predict(step("start done gemm"), measured(0.0), "h100")  # 400 µs exposed; a product takes twice as long
-    assert found.step_us - found.ceiling.step_us == pytest.approx(400 / 2)
+    assert found.step_us - found.ceiling_us == pytest.approx(400 / 2)
 
 
 def test_a_step_without_collectives_has_nothing_to_save() -> None:
@@ -128,7 +126,7 @@ def test_a_step_without_collectives_has_nothing_to_save() -> None:
     items += [Instruction(f"k{n}", "fusion", out, "e", (items[-1].name,), fusion_kind="kLoop") for n in range(20)]
     module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "k19")}, True)
     found = predict(module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100")
-    assert found.ceiling.step_us == pytest.approx(found.step_us)
+    assert found.ceiling_us == pytest.approx(found.step_us)
 
 
 def test_a_gain_of_idle_time_is_known() -> None:

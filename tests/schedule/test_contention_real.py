@@ -13,13 +13,13 @@ from statistics import median
 
 import numpy as np
 import pytest
+from simulated import simulate
 
 from pgle.costs.measure.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import predict
-from pgle.schedule.simulate import simulate
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace

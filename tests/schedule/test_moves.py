@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from simulated import simulate
 
 from pgle.costs.profile.value import Cost
-from pgle.schedule.compare import DISABLE_ASYNC, compare_placements, placements
-from pgle.schedule.simulate import simulate
+from pgle.schedule.predict import DISABLE_ASYNC, compare_placements, placements
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 COSTS = {"all-gather-start": 300.0, "dot.1": 200.0, "dot.2": 200.0, "tanh": 10.0, "use": 5.0}

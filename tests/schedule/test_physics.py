@@ -12,11 +12,11 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from simulated import simulate
 
-from pgle.costs.measure.contention import Launch
+from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.simulate import simulate
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import TABLE, Hardware
 from tests.helpers.random_modules import RandomModule, Work
@@ -104,7 +104,7 @@ def test_costs_that_are_too_small_do_not_either() -> None:
 
 def test_without_contention_more_cost_is_never_a_shorter_step() -> None:
     # Every start is the latest of some ends, and order and queues do not change: a system of maxima and sums.
-    launch = Launch()
+    launch = LaunchGaps()
     for seed in SEEDS:
         random, module = Random(seed), drawn(seed).module
         costs = costs_of(module, random, 300.0)
@@ -120,7 +120,7 @@ def test_a_step_is_no_shorter_than_any_of_its_queues() -> None:
         found = predict(module, Profile(tuple(costs_of(module, Random(seed), 300.0).values())), H100)
         lengths = [found.timeline.busy(stream).length for stream in (0, 1, 2)]
         assert max(lengths) <= found.step_us * (1 + ROUNDING), seed
-        assert found.ceiling.step_us <= found.step_us * (1 + ROUNDING), seed
+        assert found.ceiling_us <= found.step_us * (1 + ROUNDING), seed
 
 
 def faster(gpu: Hardware, times: float) -> Hardware:

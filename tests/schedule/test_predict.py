@@ -26,7 +26,6 @@ def test_what_the_profile_lacks_is_estimated() -> None:
     found = predict(MODULE, Profile((Cost("a", 3.0),)), "a100")
     assert found.costs_are == "mixed"
     assert 0 < found.estimated_share < 1
-    assert found.timeline.missing == ()
 
 
 def test_without_a_profile_everything_is_estimated() -> None:

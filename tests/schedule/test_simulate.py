@@ -1,15 +1,15 @@
 """Small modules written out by hand, with whole-number costs and no launch gaps unless a test is about them."""
 
 import pytest
+from simulated import simulate
 
-from pgle.costs.measure.contention import Launch
+from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError
 from pgle.schedule.program import Stream, Timeline
-from pgle.schedule.simulate import simulate
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
-NO_GAPS = Launch(gap_us=0.0, switch_us=0.0, host_us=0.0)
+NO_GAPS = LaunchGaps(gap_us=0.0, switch_us=0.0, host_us=0.0)
 ARRAY = Shape("f32", (8,))
 
 
@@ -29,7 +29,7 @@ def loop(name: str, body: str, trips: int) -> Instruction:
     return op(name, "while", called=(body,), backend_config=f'{{"known_trip_count":{{"n":"{trips}"}}}}')
 
 
-def run(of: Module, launch: Launch = NO_GAPS, *, expand: bool = False, **costs: float) -> Timeline:
+def run(of: Module, launch: LaunchGaps = NO_GAPS, *, expand: bool = False, **costs: float) -> Timeline:
     named = {name.replace("_", "-"): Cost(name.replace("_", "-"), value) for name, value in costs.items()}
     return simulate(of, named, launch=launch, expand_loops=expand)
 
@@ -47,11 +47,11 @@ def test_kernels_follow_each_other() -> None:
 
 
 def test_a_gap_stands_before_every_kernel_but_the_first() -> None:
-    assert rows(run(module(op("a"), op("b")), Launch(1.0, 0.0, 0.0), a=2, b=3)) == [("a", 0, 2), ("b", 3, 6)]
+    assert rows(run(module(op("a"), op("b")), LaunchGaps(1.0, 0.0, 0.0), a=2, b=3)) == [("a", 0, 2), ("b", 3, 6)]
 
 
 def test_an_instruction_of_three_kernels_has_three_gaps() -> None:
-    launch = Launch(1.0, 0.0, 0.0, kernels={"b": 3})
+    launch = LaunchGaps(1.0, 0.0, 0.0, kernels={"b": 3})
     assert rows(run(module(op("a"), op("b")), launch, a=2, b=3))[1] == ("b", 5, 8)
 
 
@@ -91,7 +91,7 @@ def test_a_collective_that_xla_left_synchronous_runs_on_the_compute_stream() -> 
 def test_a_plain_collective_is_synchronous_and_found_by_its_scheduling_name() -> None:
     found = run(module(op("psum.14", "all-reduce", scheduling_name="ar-start"), op("a")), ar_start=7, a=1)
     assert rows(found) == [("psum.14", 0, 7), ("a", 7, 8)]
-    assert found.exposures[0].lhs_name == "ar-start"
+    assert found.exposures[0].filed_as == "ar-start"
 
 
 def test_copies_run_on_their_own_stream() -> None:
@@ -117,14 +117,14 @@ def test_asynchronous_compute_takes_its_turn_on_the_gpu() -> None:
 
 
 def test_a_kernel_that_ends_later_never_lets_what_waits_begin_earlier() -> None:
-    launch = Launch(1.0, 5.0, 0.0)
+    launch = LaunchGaps(1.0, 5.0, 0.0)
     ends = [run(module(*GATHER), launch, ag_start=9, a=a, b=2).step_us for a in (8.9, 9.1, 12.9, 13.1)]
     assert ends == sorted(ends)
 
 
 def test_the_host_waits_for_the_device_before_a_branch() -> None:
     of = module(op("a"), op("c", "conditional", called=("p",)), p=(op("x"),))
-    found = run(of, Launch(0.0, 0.0, 4.0), a=100, x=2)
+    found = run(of, LaunchGaps(0.0, 0.0, 4.0), a=100, x=2)
     assert rows(found)[-1] == ("x", 104, 106)
 
 
@@ -146,7 +146,7 @@ def test_a_folded_loop_needs_no_more_rows_for_more_trips() -> None:
 def test_folded_and_expanded_loops_tell_the_same() -> None:
     body = (op("s", "all-gather-start"), op("x"), op("d", "all-gather-done", "s"), loop("inner", "body2", 7))
     of = module(op("a"), loop("w", "body", 50), op("b"), body=body, body2=(op("y"), op("z")))
-    launch = Launch(0.5, 2.0, 0.25)
+    launch = LaunchGaps(0.5, 2.0, 0.25)
     folded, expanded = (run(of, launch, expand=e, a=1, b=1, s=9, x=4, y=1, z=2) for e in (False, True))
     assert len(expanded) > len(folded)
     assert expanded.step_us == pytest.approx(folded.step_us)
@@ -169,7 +169,7 @@ def test_a_loop_that_waits_for_an_earlier_collective_is_simulated_until_it_is_st
 def test_what_ends_in_the_midst_of_a_loop_is_exposed_as_if_every_iteration_were_drawn() -> None:
     body = (op("s", "all-gather-start"), op("x"), op("d", "all-gather-done", "s"))
     of = module(op("c", "copy-start"), loop("w", "body", 32), op("e", "copy-done", "c"), body=body)
-    launch = Launch(1.0, 5.0, 0.0)
+    launch = LaunchGaps(1.0, 5.0, 0.0)
     folded, expanded = (run(of, launch, expand=e, c=333, s=9, x=4).breakdown for e in (False, True))
     assert folded.exposed_copy_us == pytest.approx(expanded.exposed_copy_us)
     assert folded.idle_us == pytest.approx(expanded.idle_us)
@@ -188,19 +188,18 @@ def test_of_branches_the_longest_is_taken() -> None:
 
 
 def test_a_slow_host_bounds_short_kernels() -> None:
-    found = run(module(*(op(f"k{i}") for i in range(5))), Launch(0.0, 0.0, 4.0), **{f"k{i}": 1.0 for i in range(5)})
+    found = run(module(*(op(f"k{i}") for i in range(5))), LaunchGaps(0.0, 0.0, 4.0), **{f"k{i}": 1.0 for i in range(5)})
     assert [start for _, start, _ in rows(found)] == [0, 4, 8, 12, 16]
 
 
 def test_a_host_that_falls_behind_inside_a_loop_bounds_its_later_iterations() -> None:
     # The long kernel gives the host a lead of 96; each iteration uses up 2 of it; then 4 per iteration instead of 2.
-    found = run(module(op("a"), loop("w", "body", 100), body=(op("x"),)), Launch(0.0, 0.0, 4.0), a=100, x=2)
+    found = run(module(op("a"), loop("w", "body", 100), body=(op("x"),)), LaunchGaps(0.0, 0.0, 4.0), a=100, x=2)
     assert found.step_us == pytest.approx(100 * 4 + 2, abs=8)
 
 
-def test_what_has_no_cost_is_listed_and_counts_as_nothing() -> None:
+def test_what_has_no_cost_counts_as_nothing() -> None:
     found = run(module(op("a"), op("b")), a=2)
-    assert found.missing == ("b",)
     assert found.step_us == 2
 
 

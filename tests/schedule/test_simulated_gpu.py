@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from nsys_export import write_nsys_sqlite
+from simulated import simulate
 
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, Origin
-from pgle.schedule.simulate import Noise, record, simulate
+from pgle.schedule.simulate import Noise, record
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.read import read_xplane

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from simulated import simulate
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, measured_profile
 from pgle.costs.measure.naming import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict
-from pgle.schedule.simulate import Noise, record, simulate
+from pgle.schedule.simulate import Noise, record
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane

@@ -5,21 +5,21 @@ from statistics import fmean
 import pytest
 
 from pgle.costs.measure.contention import DEFAULT, Contention, Slowdown
-from pgle.schedule.program import Action, Op, Program, Stream
+from pgle.schedule.program import HostAction, Op, Program, Stream
 from pgle.tune.search import Spread, judge, step_in, worlds
 
 NO_CONTENTION = Contention(Slowdown(1.0, 1.0, 1.0), Slowdown(1.0, 1.0, 1.0))
 NO_SPREAD = Spread(0.0, 0.0, 0.0, 0.0, 0.0)
-GEMM = Op("g", Action.LAUNCH, cost_us=100.0, kind="matmul")
-GATHER = Op("a", Action.LAUNCH, Stream.COMMUNICATION, cost_us=100.0, kind="all-gather")
+GEMM = Op("g", HostAction.LAUNCH, cost_us=100.0, kind="matmul")
+GATHER = Op("a", HostAction.LAUNCH, Stream.COMMUNICATION, cost_us=100.0, kind="all-gather")
 
 
 def program(*ops: Op) -> Program:
-    return Program("e", {"e": ops}, (), ())
+    return Program("e", {"e": ops}, ())
 
 
 def gather(name: str, cost_us: float) -> Op:
-    return Op(name, Action.LAUNCH, Stream.COMMUNICATION, cost_us=cost_us, kind="all-gather")
+    return Op(name, HostAction.LAUNCH, Stream.COMMUNICATION, cost_us=cost_us, kind="all-gather")
 
 
 def test_a_world_is_the_same_whenever_it_is_asked() -> None:
@@ -76,6 +76,6 @@ def test_combining_gains_no_more_over_the_worlds_than_by_the_likely_costs() -> N
 
 def test_kernels_of_one_shape_differ_together() -> None:
     world = worlds(2)[0]
-    twin = Op("h", Action.LAUNCH, cost_us=100.0, kind="matmul")
+    twin = Op("h", HostAction.LAUNCH, cost_us=100.0, kind="matmul")
     assert world.cost_us(GEMM, "bf16[8]") == world.cost_us(twin, "bf16[8]")
     assert world.cost_us(GEMM, "bf16[8]") != world.cost_us(GEMM, "bf16[16]")

@@ -37,6 +37,3 @@ def test_a_file_that_describes_a_rack_is_a_rack() -> None:
 
 def test_a_type_that_a_gpu_lacks_takes_the_next_wider_one() -> None:
     assert find_hardware("a100").peak_tflops("f8e4m3fn") == 312
-    assert find_hardware("a100").lacks("f8e4m3fn")
-    assert not find_hardware("h100").lacks("f8e4m3fn")
-    assert not find_hardware("a100").lacks("bf16")

@@ -55,11 +55,6 @@ def groups_measured(gpu: str, kind: str) -> Sequence[int]:
     return sorted(_points().get((gpu, kind), ()))
 
 
-def read(curve: Curve, size_bytes: float) -> float:
-    """Microseconds of a curve at that size; above its largest in proportion to the bytes."""
-    return exp(_at(curve, log(max(size_bytes, 1.0))))
-
-
 def _at(curve: Curve, x: float) -> float:
     sizes, times = curve
     return _between(x, sizes, times) + max(x - sizes[-1], 0.0)
@@ -145,7 +140,7 @@ TREE = (Protocol(6.8, 0.6, 5.0, 0.9 / 3.8), Protocol(14.0, 1.25, 8.5, 0.9 * 0.92
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeviceGroup:
     """The devices that talk to each other."""
 
     size: int  # devices
@@ -158,7 +153,7 @@ class Group:
         return self.widest or max(ceil(self.size / self.hosts), 1)
 
 
-def bus_bandwidth_gb_s(group: Group, hardware: Hardware) -> float:
+def bus_bandwidth_gb_s(group: DeviceGroup, hardware: Hardware) -> float:
     """Bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of its devices, by the law."""
     if group.hosts <= 1:
         return hardware.nvlink_gb_s
@@ -166,7 +161,7 @@ def bus_bandwidth_gb_s(group: Group, hardware: Hardware) -> float:
     return line / max(HOSTS_A + HOSTS_B * log2(group.hosts), 1.0)
 
 
-def between_hosts_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
+def between_hosts_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> float:
     """What the network cards take at least for what must cross hosts, however the algorithm orders it."""
     if group.hosts <= 1:
         return 0.0
@@ -177,7 +172,7 @@ def between_hosts_us(kind: str, size: float, group: Group, hardware: Hardware) -
     return size * share / (hardware.nic_gb_s * group.per_host * 1e3)
 
 
-def nccl_us(kind: str, size: float, group: Group, hardware: Hardware) -> tuple[float, float]:
+def nccl_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> tuple[float, float]:
     """Microseconds by NCCL's model, and how much of them is latency.
 
     Args:
@@ -208,7 +203,7 @@ def nccl_us(kind: str, size: float, group: Group, hardware: Hardware) -> tuple[f
     return min((latency + transfer, latency) for latency, transfer in found)
 
 
-def _tree_bytes(size: float, group: Group, hardware: Hardware) -> float:
+def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
     """Bytes that a tree moves over the slowest link: up and down.
 
     Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl `tuning.cc` takes the
@@ -226,7 +221,7 @@ _RACK = TABLE["gb200"]  # whose table has groups of more than one host of others
 _SIZES = [2.0**bits for bits in range(41)]  # bytes at which a curve is worked out: up to a tebibyte
 
 
-def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> Group:
+def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> DeviceGroup:
     """The largest replica group of a collective; all devices where it names none."""
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
@@ -234,8 +229,8 @@ def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> Gr
     for group in filter(None, groups):
         hosts = Counter(map(hardware.host, group))
         most = max(hosts.values())
-        found.append(Group(len(group), len(hosts), most if most * len(hosts) > len(group) else 0))
-    return max(found, key=lambda group: (group.hosts, group.size), default=Group(devices, 1))
+        found.append(DeviceGroup(len(group), len(hosts), most if most * len(hosts) > len(group) else 0))
+    return max(found, key=lambda group: (group.hosts, group.size), default=DeviceGroup(devices, 1))
 
 
 def collective_us(module: Module, kind: str, instruction: Instruction, hardware: Hardware) -> float:
@@ -255,7 +250,7 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
     return found + _queued_us(kind, calls, size, group, hardware)
 
 
-def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardware: Hardware) -> float:
+def _queued_us(kind: str, calls: Collection[int], size: int, group: DeviceGroup, hardware: Hardware) -> float:
     """What the calls of one group add to one call with all their bytes: calls that share a channel run one by one.
 
     A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
@@ -280,7 +275,7 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardw
     return max(total - once for total, once in zip(queued, longest, strict=True))
 
 
-def _latencies_us(kind: str, ordered: Sequence[int], size: int, group: Group, hardware: Hardware) -> list[float]:
+def _latencies_us(kind: str, ordered: Sequence[int], size: int, group: DeviceGroup, hardware: Hardware) -> list[float]:
     """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for those like it."""
     scale = size / sum(ordered)
     latency: list[float] = []
@@ -291,7 +286,7 @@ def _latencies_us(kind: str, ordered: Sequence[int], size: int, group: Group, ha
     return latency
 
 
-def group_us(kind: str, group: Group, size: float, hardware: Hardware) -> float:
+def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> float:
     """Microseconds of a collective of a group, by the tables where they hold it.
 
     Args:
@@ -312,7 +307,7 @@ def _widest(kind: str, hardware: Hardware) -> float:
     return max(groups_measured(hardware.measured_as, kind), default=inf)
 
 
-def _by_table(kind: str, group: Group, size: float, hardware: Hardware) -> float:
+def _by_table(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> float:
     """By the table of the nearest GPU alone."""
     measured = groups_measured(hardware.measured_as, kind)
     if not measured:
@@ -320,11 +315,11 @@ def _by_table(kind: str, group: Group, size: float, hardware: Hardware) -> float
     if group.hosts == 1 and group.size <= measured[-1]:
         return inside_us(kind, group.size, size, hardware)
     near = min(max(group.per_host, measured[0]), measured[-1])
-    return read(_curve(kind, group, near, hardware), size)
+    return exp(_at(_curve(kind, group, near, hardware), log(max(size, 1.0))))
 
 
 @lru_cache(maxsize=4096)
-def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> Curve:
+def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curve:
     """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that hosts add.
 
     Two readings of that; the lesser counts. Either the difference of the model's times is added, so that switches
@@ -332,7 +327,7 @@ def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> Curve:
     says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
     points = _points()[hardware.measured_as, kind].values()
-    inside, sizes = Group(near, 1), sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)})
+    inside, sizes = DeviceGroup(near, 1), sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)})
     latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
 
     def time_us(size: float) -> float:
@@ -345,7 +340,7 @@ def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> Curve:
     return [log(size) for size in sizes], [log(time) for time in times]
 
 
-def _model_us(kind: str, size: float, group: Group, hardware: Hardware) -> float:
+def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> float:
     """Without a table: latency and bytes over bandwidth, by NCCL's model; a permute has one link per device."""
     if not kind.startswith("permute"):
         return nccl_us(kind, size, group, hardware)[0]
@@ -370,7 +365,7 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     return given or instruction.shape.size_bytes
 
 
-def _pairs(module: Module, instruction: Instruction, hardware: Hardware) -> tuple[str, Group]:
+def _pairs(module: Module, instruction: Instruction, hardware: Hardware) -> tuple[str, DeviceGroup]:
     """Which table of permutes, pairs that swap or a ring, and whether a pair crosses hosts.
 
     One direction is as fast as a ring.
@@ -382,4 +377,4 @@ def _pairs(module: Module, instruction: Instruction, hardware: Hardware) -> tupl
         else module.num_devices > hardware.devices_per_host
     )
     kind = "permute-swap" if pairs and all((b, a) in pairs for a, b in pairs) else "permute-ring"
-    return kind, Group(2, 1 + crosses)
+    return kind, DeviceGroup(2, 1 + crosses)

@@ -263,22 +263,15 @@ def _rows(module: Module, scatter: Instruction) -> int:
 
 
 def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
-    """What an estimate assumes of hardware that the user has not named, or that the GPU lacks: one line each."""
-    lines = []
+    """That a network is assumed, if collectives cross hosts and the user has named none: one line, else none."""
     kinds = ((collective_kind(module, item), module.wrapped(item) or item) for item in module.walk())
     crossing = (group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None)
-    if not is_named and module.num_devices > hardware.devices_per_host and any(crossing):
-        lines.append(
-            f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
-            "GPU and direction is assumed: name yours with --network"
-        )
-    types = {item.shape.dtype for item in module.walk() if item.shape.dtype.startswith(("f8", "f4"))}
-    if lacking := sorted(dtype for dtype in types if hardware.lacks(dtype)):
-        lines.append(
-            f"{hardware.name} has no tensor cores for {' and '.join(lacking)}: XLA converts such operands, and their "
-            "products take as long as wider ones"
-        )
-    return lines
+    if is_named or module.num_devices <= hardware.devices_per_host or not any(crossing):
+        return []
+    return [
+        f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
+        "GPU and direction is assumed: name yours with --network"
+    ]
 
 
 def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:

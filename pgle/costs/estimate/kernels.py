@@ -39,16 +39,6 @@ Background User's Guide": tile and wave quantization)."""
 SPLIT_K = 1024  # depth at which a matmul with few tiles is split over more multiprocessors
 
 
-def product_us(batch: int, sides: Sequence[int], family: str, item_bytes: float, hardware: Hardware) -> float:
-    """Microseconds of matrix products on one GPU.
-
-    Args:
-        sides: m, n and k of each.
-    """
-    x = [_place(batch, _BATCHES), *(_place(side, _SIDES) for side in sides)]
-    return _between(_surface(family, item_bytes, hardware), x)
-
-
 @cache
 def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
     """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
@@ -185,8 +175,9 @@ def matmul_us(item: Matmul, hardware: Hardware) -> float:
         for each in weaker(hardware)
         if each.peak_tflops(item.dtype) <= hardware.peak_tflops(item.dtype) and each.memory_gb_s <= hardware.memory_gb_s
     ]
-    sides, family = (item.m, item.n, item.k), dtype_family(item.dtype)
-    return min(product_us(item.batch, sides, family, item.item_bytes, each) for each in (*known, hardware))
+    place = [_place(item.batch, _BATCHES), *(_place(side, _SIDES) for side in (item.m, item.n, item.k))]
+    family = dtype_family(item.dtype)
+    return min(_between(_surface(family, item.item_bytes, each), place) for each in (*known, hardware))
 
 
 def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate.kernels import is_product
-from pgle.costs.profile.value import Cost, Origin, Profile, module_records
+from pgle.costs.profile.value import Cost, Origin, Profile, Time, module_records
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, median
 from pgle.xla.hlo.module import Module
@@ -38,36 +38,36 @@ MAX_GAP_EXECUTIONS = 8  # more executions than this are not looked at: gaps do n
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchGaps:
     """How long the device waits around a kernel."""
 
-    gap_us: float = 1.0  # between the end of a kernel and the start of the next on the same stream
-    switch_us: float = 5.0  # between an event on one stream and the start of a kernel on another that waited for it
-    host_us: float = 3.8  # the host's time to issue one launch; a step of short kernels is bound by it
+    gap_us: Time = 1.0  # between the end of a kernel and the start of the next on the same stream
+    switch_us: Time = 5.0  # between an event on one stream and the start of a kernel on another that waited for it
+    host_us: Time = 3.8  # the host's time to issue one launch; a step of short kernels is bound by it
     # launches of one run of an instruction where that is not one
-    kernels: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, Time] = field(default_factory=dict)
     origin: Origin = Origin.ESTIMATED  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
     gaps: int = 0  # how many gaps were measured
 
 
-DEFAULT = Launch()
+DEFAULT = LaunchGaps()
 """XLA's own figures: 1 µs per kernel, 5 µs per NCCL kernel (`kKernelLaunchOverhead`, `kNcclKernelLaunchOverhead` in
 openxla/xla `xla/service/gpu/model/gpu_performance_model_base.h`). Host: 3.8 µs per launch where launches follow each
 other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog, 2019)."""
 
 
-def launch_of(profile: Profile, module: str = "") -> Launch | None:
+def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
     """The launch gaps that the provenance of a profile records for a module (by default its first); None without."""
     for item in module_records(profile.provenance):
         if item.get("launch") and module in ("", item.get("name")):
             try:
-                return msgspec.convert(item["launch"], Launch)
+                return msgspec.convert(item["launch"], LaunchGaps)
             except msgspec.ValidationError:
                 return None
     return None
 
 
-def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming) -> Launch | None:
+def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming) -> LaunchGaps | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
 
     Returns:
@@ -80,7 +80,7 @@ def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], namin
     if len(gaps) < MIN_GAPS:
         return None
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
-    return Launch(
+    return LaunchGaps(
         # mean without interruptions: what a launch adds to the step on average
         gap_us=float(gaps[gaps <= INTERRUPTION * median(gaps)].mean()) / 1e3,
         switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
@@ -278,7 +278,7 @@ def measure_contention(
     code, time_us, share = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not (share > 0).any():
         return None
-    items = [module.instructions.get(item.owner) for item in naming.filed]
+    items = [module.instructions.get(name) for name in naming.owners]
     total = np.bincount(code, weights=time_us, minlength=len(items))
     together = np.bincount(code, weights=time_us * share, minlength=len(items)) / np.maximum(total, 1e-9)
     works: dict[Hashable, int] = {}

@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.measure.contention import UNMEASURED, Contention, Launch, measure_contention, measure_launch
+from pgle.costs.measure.contention import UNMEASURED, Contention, LaunchGaps, measure_contention, measure_launch
 from pgle.costs.measure.naming import (
     Naming,
-    Program,
+    TracedProgram,
     name_instructions,
     select_programs,
     traced_programs,
     with_embedded_hlo,
 )
-from pgle.costs.measure.ranks import AlignedProgram, Alignment, Window, align_program, rank_ids, renumbered
+from pgle.costs.measure.ranks import AlignedProgram, Alignment, CollectiveEnds, align_program, rank_ids, renumbered
 from pgle.costs.measure.samples import (
     collect_samples,
     collective_costs,
@@ -41,7 +41,7 @@ from pgle.costs.measure.samples import (
 )
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import Statistic, parse_statistic
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
 from pgle.trace.table import ActivityKind, Trace
@@ -55,17 +55,17 @@ MODULES_SHOWN = 3  # modules that are named where a warning is about several
 class ProgramCosts:
     """The costs of one program."""
 
-    program: Program  # what they are of
+    program: TracedProgram  # what they are of
     costs: tuple[Cost, ...]  # one per name, ordered by name
     window: MeasuredWindow  # the executions they stand on
     left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
     warnings: tuple[str, ...] = ()  # one line each
-    launch: Launch | None = None  # gaps between kernels; None where too few were seen
+    launch: LaunchGaps | None = None  # gaps between kernels; None where too few were seen
     contention: Contention | None = None  # of kernels, while collectives run; None if the trace does not show it
     ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
     # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
-    ends: tuple[Window, ...] = ()  # when its collectives ended on each device
+    ends: tuple[CollectiveEnds, ...] = ()  # when its collectives ended on each device
 
     @property
     def skew_us(self) -> float | None:
@@ -94,18 +94,6 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
         lines.append(
             f"{label}: no HLO, so names of collectives may differ from the ones that LHS looks up; pass --hlo DUMP_DIR"
         )
-    if len(found.program.fingerprints) > 1:
-        lines.append(
-            f"{label}: {len(found.program.fingerprints)} fingerprints over the processes (autotuning differs); "
-            "bare names serve all, fingerprint names would not"
-        )
-    if noisy := [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]:
-        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
-        count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
-        lines.append(
-            f"{label}: {count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to "
-            f"{worst.max_us:.0f} µs"
-        )
     missing = found.left_out.get("not in the HLO module", ())
     if missing:
         lines.append(f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})")
@@ -113,22 +101,15 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
 
 
 def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The lines in order of first appearance, merged if they differ only in their module.
+    """Each remark once, with the modules that it is about.
 
     Args:
-        lines: module and line, which begins with ``MODULE: ``; others stay as they are.
+        lines: module and line, which begins with ``MODULE: ``.
     """
     modules: dict[str, dict[str, None]] = {}
     for module, line in lines:
-        prefix = f"{module}: "
-        alone = not line.startswith(prefix)
-        modules.setdefault(line if alone else line[len(prefix) :], {}).update({} if alone else {module: None})
-    found = []
-    for text, names in modules.items():
-        first = ", ".join(list(names)[:MODULES_SHOWN])
-        label = first if len(names) <= MODULES_SHOWN else f"{len(names)} modules ({first}, …)"
-        found.append(f"{label}: {text}" if names else text)
-    return tuple(found)
+        modules.setdefault(line.removeprefix(f"{module}: "), {})[module] = None
+    return tuple(f"{some(names, MODULES_SHOWN)}: {line}" for line, names in modules.items())
 
 
 Flags = npt.NDArray[np.bool_]
@@ -150,7 +131,7 @@ class Measured:
     """What a trace says of the costs of its programs."""
 
     trace: Trace  # with one module index for each program
-    programs: tuple[Program, ...]  # all of them, the one with most compute first
+    programs: tuple[TracedProgram, ...]  # all of them, the one with most compute first
     costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
     options: AggregateOptions  # the statistics
 
@@ -204,7 +185,7 @@ def _source(trace: Trace) -> str:
 
 
 def aggregate(
-    trace: Trace, programs: Sequence[Program], options: AggregateOptions | None = None
+    trace: Trace, programs: Sequence[TracedProgram], options: AggregateOptions | None = None
 ) -> tuple[ProgramCosts, ...]:
     """The costs of each program."""
     namings = [name_instructions(trace, program, program.lhs_module) for program in programs]
@@ -221,7 +202,7 @@ def aggregate(
 
 def _program_costs(
     trace: Trace,
-    program: Program,
+    program: TracedProgram,
     naming: Naming,
     ranks: AlignedProgram,
     kept: Flags,
@@ -234,7 +215,7 @@ def _program_costs(
     skew_us = rank_skew_us(samples, ~of_collective, len(naming.filed))
     costs = [
         *compute_costs(samples, ~of_collective, skew_us, naming.filed, options.stat),
-        *collective_costs(samples, of_collective, naming.filed, trace.devices, options.collective_stat),
+        *collective_costs(samples, of_collective, naming, trace.devices, options.collective_stat),
         *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]
     costs.sort(key=lambda cost: cost.name)
@@ -244,7 +225,7 @@ def _program_costs(
         window=window,
         left_out=naming.left_out,
         launch=measure_launch(trace, program.index, kept, naming),
-        ranks=max((len(group) for item in naming.filed for group in item.groups), default=0),
+        ranks=max((len(group) for groups in naming.groups for group in groups), default=0),
         rank_ids=rank_ids(trace, window.devices),
         ends=ranks.windows,
         contention=_contention(trace, program, naming, kept),
@@ -252,7 +233,7 @@ def _program_costs(
     return replace(found, warnings=warnings_of(found, ranks.alignment))
 
 
-def _contention(trace: Trace, program: Program, naming: Naming, kept: Flags) -> Contention | None:
+def _contention(trace: Trace, program: TracedProgram, naming: Naming, kept: Flags) -> Contention | None:
     """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
     if program.hlo is None:
         return None

@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
+from pgle.costs.profile.value import Cost, CostKind, Origin, likely_kind, strip_remat
 from pgle.errors import UserError, choices
 from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
@@ -29,7 +29,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops, owner
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.lookup import LookupTable
+    from pgle.costs.profile.lookup import LookupRow, LookupTable
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
@@ -38,7 +38,7 @@ BLOCK = 1 << 18  # rows that are looked at together
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedProgram:
     """One executable, as every process of a job runs it."""
 
     key: ModuleKey  # name and program id
@@ -51,7 +51,7 @@ class Program:
     lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None if absent
 
 
-def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[Program, ...]]:
+def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[TracedProgram, ...]]:
     """The programs of a trace, the one with most compute first, and the trace with one module index for each.
 
     Args:
@@ -63,7 +63,7 @@ def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tup
     return unite_programs(trace, named)
 
 
-def with_embedded_hlo(trace: Trace, program: Program) -> Program:
+def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
     """The program with the HLO that the trace embeds, where it has none from a dump."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
@@ -74,7 +74,7 @@ def with_embedded_hlo(trace: Trace, program: Program) -> Program:
     return replace(program, hlo=module, fingerprints=fingerprints)
 
 
-def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...]:
+def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgram, ...]:
     """The programs of a trace, the one with most compute (the main module) first."""
     times, busy = totals(trace.module, trace.duration_ns, len(trace.modules)), compute_ns(trace)
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
@@ -84,11 +84,11 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...
         found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
         fingerprints = tuple(dict.fromkeys(module.fingerprint for module in found if module.fingerprint))
         hlo = found[0] if found else None
-        programs.append(Program(key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])))
+        programs.append(TracedProgram(key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])))
     return _by_time(programs)
 
 
-def _by_time(programs: Sequence[Program]) -> tuple[Program, ...]:
+def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
     return tuple(sorted(programs, key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name)))
 
 
@@ -105,7 +105,7 @@ def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> t
     return tuple(module for module in sorted(named, key=overlap, reverse=True) if overlap(module) >= MIN_NAME_OVERLAP)
 
 
-def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program, ...]:
+def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[TracedProgram, ...]:
     """The programs that ``--module`` names.
 
     Args:
@@ -125,7 +125,7 @@ def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program
     return chosen
 
 
-def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tuple[Program, ...]]:
+def unite_programs(trace: Trace, programs: Sequence[TracedProgram]) -> tuple[Trace, tuple[TracedProgram, ...]]:
     """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
 
     Returns:
@@ -136,7 +136,7 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
         return trace, tuple(programs)
     ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
     processes = {index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()}
-    groups: list[list[Program]] = []
+    groups: list[list[TracedProgram]] = []
     for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
         same = (group for group in groups if group[0].key.name == program.key.name)
         partner = next((group for group in same if _is_one(processes, group, program)), None)
@@ -154,7 +154,7 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
     return replace(trace, module=module, execution=execution), _by_time(united)
 
 
-def _united(group: Sequence[Program]) -> Program:
+def _united(group: Sequence[TracedProgram]) -> TracedProgram:
     return replace(
         group[0],
         instructions=tuple(sorted({code for program in group for code in program.instructions})),
@@ -177,7 +177,7 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
     return found
 
 
-def _is_one(processes: Mapping[int, set[str]], group: Sequence[Program], program: Program) -> bool:
+def _is_one(processes: Mapping[int, set[str]], group: Sequence[TracedProgram], program: TracedProgram) -> bool:
     if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
         return True
     of_group = set().union(*(processes.get(other.index, set()) for other in group))
@@ -209,26 +209,7 @@ _LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as al
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
 
 
-class Filed(NamedTuple):
-    """Facts about one name that costs are filed under."""
-
-    name: str  # when LHS ran
-    kind: CostKind  # what the scheduler does with the cost
-    opcode: str = ""  # HLO opcode, of a collective the wrapped one; empty without HLO
-    shape: str = ""  # result shape, of a collective the wrapped op's shape; empty without HLO
-    trace_name: str = ""  # the name in the trace where it differs
-    # occurrences per execution of the module, of a name with rematerialised copies the sum of all; 0 if unknown
-    iterations: int = 0
-    groups: tuple[tuple[int, ...], ...] = ()  # replica groups of a collective; empty: all devices
-    owner: str = ""  # the instruction of the final module whose time it is; empty without HLO
-
-    @property
-    def traced(self) -> str:
-        """The name in the trace."""
-        return self.trace_name or self.name
-
-
-FiledLoop = tuple[Filed, list[int]]
+FiledLoop = tuple[Cost, list[int]]
 """A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as indices into
 `Trace.instructions`."""
 
@@ -238,7 +219,12 @@ class Naming:
     """How the instruction names of a trace map to the names that one program's costs are filed under."""
 
     target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
-    filed: tuple[Filed, ...]  # the names to file costs under
+    filed: tuple[Cost, ...]  # the names to file costs under, each with what is known of it before it is measured
+    # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO; and
+    owners: tuple[str, ...]
+    # occurrences per execution of the module (of a name with rematerialised copies the sum of all; 0 if unknown); and
+    occurrences: tuple[int, ...]
+    groups: tuple[tuple[tuple[int, ...], ...], ...]  # replica groups of a collective; empty: all devices
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # traced names that are no cost, by reason
     loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
 
@@ -249,8 +235,8 @@ class Naming:
 
     @cached_property
     def iterations(self) -> npt.NDArray[np.int32]:
-        """int32[max(names, 1)]: `Filed.iterations`; where unknown, launches with nothing in between are one."""
-        return np.array([item.iterations for item in self.filed] or [0], dtype=np.int32)
+        """int32[max(names, 1)]: `occurrences`; where unknown, launches with nothing in between are one."""
+        return np.array(self.occurrences or [0], dtype=np.int32)
 
     @property
     def collective_instructions(self) -> npt.NDArray[np.bool_]:
@@ -263,17 +249,21 @@ class Naming:
         return np.where(self.target >= 0, self.iterations[self.target], 0).astype(np.int64)
 
 
-def name_instructions(trace: Trace, program: Program, lhs_module: Module | None = None) -> Naming:
+def name_instructions(trace: Trace, program: TracedProgram, lhs_module: Module | None = None) -> Naming:
     """Decide for every instruction name of a program where its time goes.
 
     Args:
         program: with or without HLO. Without, every name is filed as it is and its kind is a guess.
         lhs_module: the module as LHS saw it (schedule dump), where there is one.
     """
-    filed: dict[str, Filed] = {}
+    filed: dict[str, tuple[Cost, LookupRow | None]] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(len(trace.instructions), -1, dtype=np.int32)
-    table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
+    table = None
+    if program.hlo is not None:
+        from pgle.costs.profile.lookup import LookupTable  # slow to import: a conversion without HLO does without
+
+        table = LookupTable(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in program.instructions:
@@ -282,18 +272,27 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
         if isinstance(found, str):
             left_out.setdefault(found, []).append(name)
             continue
-        known = filed.get(found.name)
-        if known is None or (known.trace_name and not found.trace_name):
-            filed[found.name] = found
-        runs.setdefault(found.name, {})[found.owner] = found.iterations
-        codes[code] = order.setdefault(found.name, len(order))
-    times = {name: sum(counts.values()) if all(counts.values()) else 0 for name, counts in runs.items()}  # 0: unknown
-    kept = tuple(filed[name]._replace(iterations=times[name]) for name in order)
-    loops = () if program.hlo is None else _loops(trace, program, program.hlo)
-    return Naming(codes, kept, {reason: tuple(names) for reason, names in left_out.items()}, loops)
+        cost, row = found
+        known = filed.get(cost.name)
+        if known is None or (known[0].trace_name and not cost.trace_name):
+            filed[cost.name] = found
+        executions = 0 if row is None or not row.is_counted else row.executions
+        runs.setdefault(cost.name, {})["" if row is None else row.instruction.name] = executions
+        codes[code] = order.setdefault(cost.name, len(order))
+    times = [sum(counts.values()) if all(counts.values()) else 0 for counts in runs.values()]
+    kept = [filed[name] for name in order]
+    return Naming(
+        target=codes,
+        filed=tuple(cost for cost, _ in kept),
+        owners=tuple("" if row is None else row.instruction.name for _, row in kept),
+        occurrences=tuple(times),
+        groups=tuple(() if row is None else row.groups for _, row in kept),
+        left_out={reason: tuple(names) for reason, names in left_out.items()},
+        loops=() if program.hlo is None else _loops(trace, program, program.hlo),
+    )
 
 
-def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, ...]:
+def _loops(trace: Trace, program: TracedProgram, module: Module) -> tuple[FiledLoop, ...]:
     """The outermost loops, each with the instructions that run inside it."""
     found: dict[str, list[int]] = {}
     for code in program.instructions:
@@ -301,27 +300,23 @@ def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, .
         around = () if owning is None else loops(module, owning)
         if around and module.instructions[around[0][0]].computation == module.entry:
             found.setdefault(around[0][0], []).append(code)
-    shapes = {name: str(module.instructions[name].shape) for name in found}
-    return tuple((Filed(name, _LOOP, "while", shapes[name]), found[name]) for name in sorted(found))
+    return tuple(
+        (Cost(name, 0.0, kind=_LOOP, opcode="while", shape=str(module.instructions[name].shape)), found[name])
+        for name in sorted(found)
+    )
 
 
-def _file_by_guess(name: str) -> Filed | str:
+def _file_by_guess(name: str) -> tuple[Cost, None] | str:
     if name.startswith("command_buffer"):
         return "command buffer"
     kind = likely_kind(name)
     if kind is _LOOP:
         return "control flow"
     bare = strip_remat(name)
-    return Filed(bare, kind, trace_name="" if bare == name else name)
+    return Cost(bare, 0.0, kind=kind, trace_name="" if bare == name else name), None
 
 
-def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
-    from pgle.costs.profile.lookup import LookupTable  # slow to import: a conversion without HLO does without
-
-    return LookupTable(module, lhs_module)
-
-
-def _file(table: LookupTable, name: str) -> Filed | str:
+def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
     """Where the time of a traced name goes, or the reason why nowhere."""
     if name.startswith("command_buffer"):
         return "command buffer"
@@ -330,31 +325,23 @@ def _file(table: LookupTable, name: str) -> Filed | str:
         return "not in the HLO module"
     if row.instruction.opcode in _NEVER_A_COST:
         return "control flow"
-    return Filed(
-        name=row.filed_as,
-        kind=row.kind,
-        opcode=row.opcode,
-        shape=row.shape,
-        trace_name="" if row.filed_as == name else name,
-        iterations=row.executions if row.is_counted else 0,
-        groups=row.groups,
-        owner=row.instruction.name,
-    )
+    cost = row.cost(0.0, Origin.MEASURED)
+    return (cost if cost.name == name else cost._replace(trace_name=name)), row
 
 
-def group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> npt.NDArray[np.int64]:
+def group_of_device(naming: Naming, devices: Sequence[Device]) -> npt.NDArray[np.int64]:
     """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
-    table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
+    table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
     ids = [device.global_id for device in devices]
     if len({device.process for device in devices}) == 1 and all(number is None for number in ids):
         # JAX numbers the devices of a lone process as CUDA does
-        members = {number for item in filed for group in item.groups for number in group}
+        members = {number for groups in naming.groups for group in groups for number in group}
         ids = [device.ordinal for device in devices]
         if members != set(ids):
             return table
     if any(number is None for number in ids):
         return table
-    for row, item in enumerate(filed):
-        member = {number: index for index, group in enumerate(item.groups) for number in group}
+    for row, groups in enumerate(naming.groups):
+        member = {number: index for index, group in enumerate(groups) for number in group}
         table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
     return table

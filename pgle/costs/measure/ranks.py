@@ -20,8 +20,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, Naming, Program, group_of_device
-from pgle.costs.profile.value import CostKind
+from pgle.costs.measure.naming import Naming, TracedProgram, group_of_device
+from pgle.costs.profile.value import Cost, CostKind
 from pgle.trace.table import Trace, median
 from pgle.xla.collectives import ends_together
 
@@ -46,7 +46,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 
-class Evidence(IntEnum):
+class MatchedBy(IntEnum):
     """What executions are matched by, the best first."""
 
     CLOCK = 0  # one clock: devices of one process, or of one recording
@@ -57,7 +57,7 @@ class Evidence(IntEnum):
     APART = 5  # taken to begin with the same one, though by wall clocks none is common
 
 
-def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False) -> tuple[int, Evidence]:
+def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False) -> tuple[int, MatchedBy]:
     """Which execution of one device is the first of another one.
 
     Args:
@@ -69,30 +69,30 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
         What to add to the numbers of `other`, and what tells.
     """
     if not one.shape[1]:
-        return 0, Evidence.ORDER  # they do not communicate, so nothing of theirs is compared
+        return 0, MatchedBy.ORDER  # they do not communicate, so nothing of theirs is compared
     one, other = _recorded(one), _recorded(other)
     ways = _ways(one, other)
     if not ways:
-        return 0, Evidence.NONE
+        return 0, MatchedBy.NONE
     if same_clock and ahead_ns is not None:
         return _by_one_clock(ways, ahead_ns, len(one) == len(other))
     period = _period(one, other)
     chosen = _clearest(ways)
     if chosen is not None and _believable(chosen, ways, ahead_ns, period):
-        return chosen.shift, Evidence.ENDS
+        return chosen.shift, MatchedBy.ENDS
     if ahead_ns is not None and period > 0:
         nearest = min(ways, key=lambda way: abs(way.offset_ns - ahead_ns))
         off_ns = abs(nearest.offset_ns - ahead_ns)
         if max(off_ns, nearest.spread_ns) <= CLOCK_SHARE * period:
-            return nearest.shift, Evidence.WALL_CLOCKS
-        return 0, Evidence.APART if off_ns > period else Evidence.NONE
+            return nearest.shift, MatchedBy.WALL_CLOCKS
+        return 0, MatchedBy.APART if off_ns > period else MatchedBy.NONE
     least = min(way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0])
     if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, UNSUSPICIOUS_NS):
-        return 0, Evidence.ORDER
-    return 0, Evidence.NONE
+        return 0, MatchedBy.ORDER
+    return 0, MatchedBy.NONE
 
 
-def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[int, Evidence]:
+def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[int, MatchedBy]:
     """The way in which ends differ least on one clock; windows are only moved where the ends then coincide."""
 
     def off_ns(way: Way) -> float:
@@ -100,8 +100,8 @@ def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[
 
     nearest = min(ways, key=off_ns)
     if nearest.shift == 0 or off_ns(nearest) <= MAX_SPREAD_NS:
-        return nearest.shift, Evidence.CLOCK
-    return 0, Evidence.ORDER if as_many else Evidence.NONE
+        return nearest.shift, MatchedBy.CLOCK
+    return 0, MatchedBy.ORDER if as_many else MatchedBy.NONE
 
 
 def _clearest(ways: Sequence[Way]) -> Way | None:
@@ -197,14 +197,14 @@ def _period(*windows: Floats) -> float:
 Column = tuple[str, int]  # a collective and its replica group
 
 _MATCHED_BY = {
-    Evidence.CLOCK: "matched by their clock",
-    Evidence.ENDS: "matched by when their collectives end",
-    Evidence.WALL_CLOCKS: "matched by their wall clocks",
+    MatchedBy.CLOCK: "matched by their clock",
+    MatchedBy.ENDS: "matched by when their collectives end",
+    MatchedBy.WALL_CLOCKS: "matched by their wall clocks",
 }
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class CollectiveEnds:
     """When collectives ended on one device."""
 
     label: str  # what messages call it
@@ -213,7 +213,7 @@ class Window:
     clock: Hashable = None  # windows of an equal one have one clock
     utc_ns: int | None = None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
 
-    def shared(self, other: Window) -> list[Column]:
+    def shared(self, other: CollectiveEnds) -> list[Column]:
         """The columns that both have."""
         known = set(other.columns)
         return [column for column in self.columns if column in known]
@@ -233,7 +233,7 @@ class Alignment:
     """How windows lie on each other."""
 
     shift: tuple[int, ...] = ()  # what to add to the execution numbers of each
-    evidence: Evidence = Evidence.CLOCK  # the weakest that any was placed by
+    evidence: MatchedBy = MatchedBy.CLOCK  # the weakest that any was placed by
     apart: int = 0  # executions between the first and the last window's beginning
     unclear: str = ""  # the label of the one with the weakest, if that is unclear; else empty
     whole: int = 0  # executions that every window has
@@ -245,7 +245,7 @@ class Alignment:
             found.append(f"ranks recorded {fewest} to {most} executions")
         if self.apart:
             found.append(f"{'' if found else 'ranks '}begin up to {self.apart} apart")
-        if self.evidence is Evidence.APART:
+        if self.evidence is MatchedBy.APART:
             found.append(f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting")
             return ", ".join(found)
         if self.unclear:
@@ -258,16 +258,16 @@ class Alignment:
         return ", ".join(found)
 
 
-def align(windows: Sequence[Window]) -> Alignment:
+def align(windows: Sequence[CollectiveEnds]) -> Alignment:
     """How windows of one program lie on each other."""
     if len(windows) < 2:
         return Alignment(shift=(0,) * len(windows))
     shift = np.zeros(len(windows), np.int64)
-    weakest, unclear = Evidence.CLOCK, ""
+    weakest, unclear = MatchedBy.CLOCK, ""
     for number, partner in _nearest_first(windows):
         by, evidence = _match(windows[partner], windows[number])
         shift[number] = shift[partner] + by
-        if evidence >= Evidence.NONE and evidence > weakest:
+        if evidence >= MatchedBy.NONE and evidence > weakest:
             unclear = windows[number].label
         weakest = max(weakest, evidence)
     shift -= shift.min()
@@ -277,7 +277,7 @@ def align(windows: Sequence[Window]) -> Alignment:
     return Alignment(tuple(moves), weakest, max(moves), unclear, whole)
 
 
-def _nearest_first(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
+def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int]]:
     """Each window but the first with the closest earlier one; the closest pair comes first.
 
     The more collectives two have in common, the closer they are; windows of one clock come before all others.
@@ -306,7 +306,7 @@ def _nearest_first(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
         yield placed, int(partner[placed])
 
 
-def _match(one: Window, other: Window) -> tuple[int, Evidence]:
+def _match(one: CollectiveEnds, other: CollectiveEnds) -> tuple[int, MatchedBy]:
     """What to add to the execution numbers of `other`, and what tells."""
     columns = one.shared(other)
     same_clock = one.clock == other.clock
@@ -322,10 +322,10 @@ class AlignedProgram:
 
     alignment: Alignment  # of those devices
     shift: Codes  # int64[devices of the trace], what to add to a device's execution numbers
-    windows: tuple[Window, ...]  # when their collectives ended
+    windows: tuple[CollectiveEnds, ...]  # when their collectives ended
 
 
-def align_program(trace: Trace, program: Program, naming: Naming) -> AlignedProgram:
+def align_program(trace: Trace, program: TracedProgram, naming: Naming) -> AlignedProgram:
     """Where the window of each device begins, for one program."""
     shift = np.zeros(len(trace.devices), np.int64)
     compared = _compared(naming.filed)
@@ -335,7 +335,7 @@ def align_program(trace: Trace, program: Program, naming: Naming) -> AlignedProg
     return AlignedProgram(found, shift, tuple(windows.values()))
 
 
-def renumbered(trace: Trace, programs: Sequence[Program], aligned: Sequence[AlignedProgram]) -> Trace:
+def renumbered(trace: Trace, programs: Sequence[TracedProgram], aligned: Sequence[AlignedProgram]) -> Trace:
     """The trace with execution numbers of each program that mean the same execution on every device."""
     move = np.zeros((len(trace.modules), len(trace.devices)), np.int32)
     for program, found in zip(programs, aligned, strict=True):
@@ -347,7 +347,7 @@ def renumbered(trace: Trace, programs: Sequence[Program], aligned: Sequence[Alig
     return replace(trace, execution=trace.execution + by)
 
 
-def _compared(filed: Sequence[Filed]) -> list[int]:
+def _compared(filed: Sequence[Cost]) -> list[int]:
     """The collectives to look at: the ones that end together on all ranks, so if possible none from rank to rank."""
     every = [number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE]
     together = [number for number in every if ends_together(filed[number].opcode or filed[number].name)]
@@ -355,7 +355,7 @@ def _compared(filed: Sequence[Filed]) -> list[int]:
     return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
 
 
-def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int]) -> dict[int, Window]:
+def _windows(trace: Trace, program: TracedProgram, naming: Naming, names: Sequence[int]) -> dict[int, CollectiveEnds]:
     """By device, when these collectives ended (in a loop, the last time), in ns since the first end in its process."""
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
@@ -378,7 +378,7 @@ def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int
     for at in seen:
         process = trace.devices[at].process
         base[process] = min(int(first[at]), base.get(process, int(first[at])))
-    group = group_of_device(naming.filed, trace.devices)[np.array(names, np.int64)]
+    group = group_of_device(naming, trace.devices)[np.array(names, np.int64)]
     windows = {}
     for at in seen:
         process = trace.devices[at].process
@@ -389,7 +389,7 @@ def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int
         utc_ns = trace.recordings[process].utc_ns if process in trace.recordings else None
         # devices of one process have one clock, and devices of one recording
         clock, since = (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
-        windows[at] = Window(process, columns, ns, clock, since)
+        windows[at] = CollectiveEnds(process, columns, ns, clock, since)
     return windows
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, FiledLoop, Naming, group_of_device
+from pgle.costs.measure.naming import FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
 from pgle.costs.statistic import Statistic, by_group, heads, percentile_of_sorted
 from pgle.trace.table import Device, GrowingColumn, Trace, usual_values
@@ -203,7 +203,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
-def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
+def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Cost], stat: Statistic) -> list[Cost]:
     """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
     sizes = np.zeros(len(filed), np.int64)
     for rows in _sample_chunks(samples, use):
@@ -221,7 +221,7 @@ def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence
 
 
 def _after_last_arrival(
-    samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]
+    samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device]
 ) -> tuple[Groups, Groups, Floats]:
     """Name, group and microseconds: the minimum over the devices of each replica group, per execution and occurrence.
 
@@ -230,7 +230,7 @@ def _after_last_arrival(
     whose window ended early.
     """
     name, device = samples.name[use].astype(np.int64), samples.device[use]
-    group = group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    group = group_of_device(naming, devices)[name, device] if len(name) else np.empty(0, np.int64)
     execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
     order = np.lexsort((occurrence, execution, group, name))
     name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
@@ -248,10 +248,11 @@ def _after_last_arrival(
 
 
 def collective_costs(
-    samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device], stat: Statistic
+    samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device], stat: Statistic
 ) -> list[Cost]:
     """The statistic over executions of each group, without the wait for its last rank; of the groups the slowest."""
-    name, group, time_us = _after_last_arrival(samples, use, filed, devices)
+    filed = naming.filed
+    name, group, time_us = _after_last_arrival(samples, use, naming, devices)
     groups_per_name = int(group.max(initial=0)) + 1
     count = len(filed) * groups_per_name
     cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(len(filed), groups_per_name)
@@ -277,26 +278,17 @@ def _summaries(
 
 
 def _costs(
-    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Groups, slowest: Floats, filed: Sequence[Filed]
+    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Groups, slowest: Floats, filed: Sequence[Cost]
 ) -> list[Cost]:
     columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))  # an item each would be slow
     return [
-        Cost(
-            name=item.name,
-            cost_us=cost_us,
-            kind=item.kind,
-            opcode=item.opcode,
-            shape=item.shape,
-            samples=samples,
-            min_us=min_us,
-            max_us=max_us,
-            spread=by_median,
+        item._replace(
+            cost_us=cost_us, samples=samples, min_us=min_us, max_us=max_us, spread=by_median,
             slowest_us=None if math.isnan(slowest_us) else slowest_us,
-            trace_name=item.trace_name,
         )
         for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(filed, *columns, strict=True)
         if samples
-    ]
+    ]  # fmt: skip
 
 
 def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -> Floats:

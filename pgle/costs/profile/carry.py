@@ -20,7 +20,7 @@ from typing import TypeVar
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import matmuls
-from pgle.costs.profile.lookup import LookupTable, Row
+from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath
@@ -29,7 +29,7 @@ from pgle.xla.hlo.module import Instruction
 from pgle.xla.targets import Hardware
 
 ROUNDS = 3  # of hashing; more tell little apart that fewer do not
-Scale = Callable[[Row, Row], float | None]
+Scale = Callable[[LookupRow, LookupRow], float | None]
 """What a cost is multiplied by, from the row it was measured on to another one; None: not known."""
 
 
@@ -37,7 +37,7 @@ def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
     """Scales by the ratio of estimates: by the links of a GPU."""
     before, after = estimator(old.module, hardware), estimator(new.module, hardware)
 
-    def scale(was: Row, row: Row) -> float | None:
+    def scale(was: LookupRow, row: LookupRow) -> float | None:
         before_us = before(was.instruction)
         return after(row.instruction) / before_us if before_us > 0 else None
 
@@ -45,7 +45,7 @@ def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
 
 
 T = TypeVar("T")
-Key = Callable[["Graph", Row], Hashable]
+Key = Callable[["Graph", LookupRow], Hashable]
 
 
 class By(StrEnum):
@@ -167,7 +167,7 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     )
 
 
-def _match(row: Row, was: Row, cost: Cost, by: By, factor: float = 1.0) -> Match:
+def _match(row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0) -> Match:
     found = cost._replace(
         name=row.filed_as, fingerprint="", opcode=row.opcode, shape=row.shape, trace_name="",
         cost_us=cost.cost_us * factor, min_us=cost.min_us * factor, max_us=cost.max_us * factor,
@@ -191,16 +191,16 @@ class Graph:
         order = {name: number for number, name in enumerate(self.module.instructions)}
         return {name: order[row.instruction.name] for name, row in self.rows.items()}
 
-    def outline(self, row: Row) -> Hashable:
+    def outline(self, row: LookupRow) -> Hashable:
         """Opcode, shapes, group, emitter and whether it is in a loop."""
         group = group_size(self.module, row.instruction) if _is_collective(row) else 0
         return row.opcode, row.shape, self._operand_shapes(row), group, row.executions > 1, self._kernel(row)
 
-    def essence(self, row: Row) -> Hashable:
+    def essence(self, row: LookupRow) -> Hashable:
         """What stays when layouts, unit dimensions and the library change: all sizes, and how they are worked on."""
         return self.sizes(row), self._kernel(row)
 
-    def sizes(self, row: Row) -> Hashable:
+    def sizes(self, row: LookupRow) -> Hashable:
         """What stays when another kernel is made, too: a product's sizes, else those of results and operands."""
         if _is_collective(row):
             return row.opcode, _sent(self, row), group_size(self.module, row.instruction), row.executions > 1
@@ -213,7 +213,7 @@ class Graph:
         arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row))))
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
-    def _kernel(self, row: Row) -> str:
+    def _kernel(self, row: LookupRow) -> str:
         """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as transposing in tiles."""
         if next(matmuls(self.module, row.instruction), None) is not None:
             return "product"
@@ -227,7 +227,7 @@ class Graph:
             for name, row in self.rows.items()
         }
 
-    def _operand_shapes(self, row: Row) -> tuple[str, ...]:
+    def _operand_shapes(self, row: LookupRow) -> tuple[str, ...]:
         inner = self.module.wrapped(row.instruction) or row.instruction
         found = (self.module.instructions.get(name) for name in row.instruction.operands or inner.operands)
         return tuple(sorted(str(item.shape) for item in found if item is not None))
@@ -303,13 +303,13 @@ def framework_name(item: Instruction) -> str:
 class _Matcher:
     """Pairs of rows, each new one once."""
 
-    def __init__(self, old: Graph, new: Graph, before: Sequence[Row], after: Sequence[Row]) -> None:
+    def __init__(self, old: Graph, new: Graph, before: Sequence[LookupRow], after: Sequence[LookupRow]) -> None:
         self.old, self.new = old, new
         self.all_before = sorted(before, key=lambda row: old.place[row.name])
         self.before = self.all_before
         self.after = sorted(after, key=lambda row: new.place[row.name])
 
-    def exact(self) -> Iterator[tuple[By, Row, Row]]:
+    def exact(self) -> Iterator[tuple[By, LookupRow, LookupRow]]:
         """Pairs of the same thing, (what tells, old, new), surest first."""
         last = ROUNDS
         keys: list[tuple[By, Key]] = [
@@ -330,12 +330,12 @@ class _Matcher:
             self.before = [row for row in self.before if id(row) not in taken]
             yield from ((by, was, row) for was, row in paired)
 
-    def by_shape(self) -> Iterator[tuple[Sequence[Row], Row]]:
+    def by_shape(self) -> Iterator[tuple[Sequence[LookupRow], LookupRow]]:
         """All the old rows of the same outline, and a new row without a partner."""
         for key in (Graph.outline, Graph.essence):
             yield from self._paired(key, lambda mine, rows: [mine] * len(rows) if mine else (), self.all_before)
 
-    def scaled(self) -> Iterator[tuple[Row, Row]]:
+    def scaled(self) -> Iterator[tuple[LookupRow, LookupRow]]:
         """Kernels of the same sizes that another emitter makes, in order; and collectives of another size or group.
 
         Collectives are paired by kind, the framework's name and how many arrays they hold, in order. If XLA combined
@@ -353,10 +353,10 @@ class _Matcher:
     def _paired(
         self,
         key: Key,
-        partners: Callable[[Sequence[Row], Sequence[Row]], Sequence[T]],
-        before: Sequence[Row],
-        wanted: Callable[[Row], bool] | None = None,
-    ) -> Iterator[tuple[T, Row]]:
+        partners: Callable[[Sequence[LookupRow], Sequence[LookupRow]], Sequence[T]],
+        before: Sequence[LookupRow],
+        wanted: Callable[[LookupRow], bool] | None = None,
+    ) -> Iterator[tuple[T, LookupRow]]:
         """New rows that are left, with what `partners` makes of old and new ones of an equal key: one each, or none."""
         one, taken = _groups(self.old, before, key), set[int]()
         for found, rows in _groups(self.new, filter(wanted, self.after), key).items():
@@ -365,33 +365,33 @@ class _Matcher:
                 yield was, row
         self.after = [row for row in self.after if id(row) not in taken]
 
-    def _nearest(self, mine: Sequence[Row], rows: Sequence[Row]) -> Sequence[Row]:
+    def _nearest(self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
         """For each of some rows, the old one that is nearest in bytes."""
         sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
         return [min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size))) for size in sizes]
 
 
-def _in_order(mine: Sequence[Row], rows: Sequence[Row]) -> Sequence[Row]:
+def _in_order(mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
     """For each of some rows, the old one at the same place, as far as their numbers allow."""
     return [mine[min(at * len(mine) // len(rows), len(mine) - 1)] for at in range(len(rows) if mine else 0)]
 
 
-def _sent(of: Graph, row: Row) -> int:
+def _sent(of: Graph, row: LookupRow) -> int:
     """Bytes of a collective, as nccl-tests count them."""
     inner = of.module.wrapped(row.instruction) or row.instruction
     return payload_bytes(of.module, row.opcode, inner)
 
 
-def _source(of: Graph, row: Row) -> Hashable:
+def _source(of: Graph, row: LookupRow) -> Hashable:
     return collective_kind(of.module, row.instruction), framework_name(row.instruction)
 
 
-def _is_collective(row: Row) -> bool:
+def _is_collective(row: LookupRow) -> bool:
     return row.kind is CostKind.COLLECTIVE
 
 
-def _groups(of: Graph, rows: Iterable[Row], key: Key) -> dict[Hashable, list[Row]]:
-    found: dict[Hashable, list[Row]] = defaultdict(list)
+def _groups(of: Graph, rows: Iterable[LookupRow], key: Key) -> dict[Hashable, list[LookupRow]]:
+    found: dict[Hashable, list[LookupRow]] = defaultdict(list)
     for row in rows:
         found[key(of, row)].append(row)
     return found

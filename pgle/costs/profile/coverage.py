@@ -6,18 +6,17 @@ and shape, a name that now belongs to another instruction is a mismatch and no c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
 from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
-from pgle.costs.profile.lookup import FILLED, Estimate, LookupTable, Row, fill
+from pgle.costs.profile.lookup import FILLED, Estimate, LookupRow, LookupTable, fill
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
     Fault,
-    Finding,
+    Oddity,
     Origin,
     Profile,
     effective_costs,
@@ -28,7 +27,6 @@ from pgle.costs.profile.value import (
 from pgle.errors import UserError
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import owner
 from pgle.xla.hlo.schedule_dump import LhsSchedule
 from pgle.xla.log.evidence import T_SHIRT_SIZES, assumed_us, fallback_of
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
@@ -47,7 +45,7 @@ class Gap:
     weight_us: float
     cost_us: float  # what it probably costs, once; nobody measured it
     total_us: float  # the same per execution of the module
-    basis: Origin | None  # the source of `cost_us`; None if absent
+    basis: Origin  # the source of `cost_us`
     assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
     is_mismatch: bool = False  # the profile has the name, for another instruction
     hint: str = ""  # where its cost went, or what the profile has instead, a clause; empty where nothing is known
@@ -69,7 +67,7 @@ class Implausible:
     estimate_us: float  # the nearer end if the estimate is a range
 
 
-def weigh(cost_us: float, row: Row) -> float:
+def weigh(cost_us: float, row: LookupRow) -> float:
     """Microseconds per execution of the module; 0 for negative or non-finite values."""
     return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
 
@@ -79,12 +77,11 @@ def _weighed(
 ) -> tuple[Gap, ...]:
     """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes though it is wrong."""
     rows = [table.rows[name] for name in gaps]
-    fills, _ = fill(table, costs, rows, estimate)
+    fills = fill(table, costs, rows, estimate)
     has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
     found = []
     for row in rows:
-        taken, filled = gaps[row.name], fills.get(row.name)
-        cost_us, basis = (0.0, None) if filled is None else (filled.cost_us, filled.origin)
+        taken, cost_us, basis = gaps[row.name], fills[row.name].cost_us, fills[row.name].origin
         assumed = assumed_us(table.module, row.instruction) if taken is None else taken.cost_us
         weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
         is_mismatch = taken is not None and taken.is_valid
@@ -98,18 +95,9 @@ def _weighed(
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """A cost that no module takes, as the profile spells its name, and why."""
-
-    name: str
-    cost: Cost
-    reason: str
-
-
 def _unused(
     profile: Profile, tables: Sequence[LookupTable], effective: Iterable[Mapping[str, Cost]]
-) -> tuple[Unused, ...]:
+) -> tuple[Cost, ...]:
     """The costs that none of the modules takes, in file order, each name once."""
     taken = {
         (cost.fingerprint, name)
@@ -117,32 +105,13 @@ def _unused(
         for name, cost in costs.items()
         if name in table.consulted
     }
-    modules = [table.final for table in tables]
-    fingerprints = {module.fingerprint for module in modules if module.fingerprint}
-    renamed = {run_time: name for table in tables for run_time, name in table.run_time_names.items()}
     return tuple(
         {
-            cost.full_name: Unused(cost.full_name, cost, _reason(cost, fingerprints, renamed, modules))
+            cost.full_name: cost
             for cost in profile.costs
             if not {(cost.fingerprint, cost.name), (cost.fingerprint, strip_remat(cost.name))} & taken
         }.values()
     )
-
-
-def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modules: Sequence[Module]) -> str:
-    if cost.fingerprint and cost.fingerprint not in fingerprints:
-        return "for another fingerprint"
-    if re.search(r"-done(\.\d+)*$", cost.name):
-        return "a done; XLA looks up its start"
-    if cost.name in renamed:
-        return f"a name of {renamed[cost.name]} at run time"
-    for module in modules:
-        inside = owner(module, cost.name)
-        if inside is not None and inside != cost.name:
-            return f"inside {inside}"
-        if inside is not None:
-            return "not scheduled, or free"
-    return "no instruction of that name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +173,8 @@ class Coverage:
     """A profile compared with modules, the main module first."""
 
     modules: tuple[ModuleCoverage, ...]  # one each
-    unused: tuple[Unused, ...]  # costs that no module takes
-    findings: tuple[Finding, ...]  # oddities of the profile itself
+    unused: tuple[Cost, ...]  # costs that no module takes
+    findings: tuple[Oddity, ...]  # oddities of the profile itself
     warnings: tuple[str, ...]  # one line each
     inherited: tuple[str, ...] = ()  # those of the profile itself, which its conversion gave already
 
@@ -215,7 +184,7 @@ class Coverage:
         return tuple(module for module in self.modules if module.is_main)
 
     @property
-    def invalid(self) -> tuple[Finding, ...]:
+    def invalid(self) -> tuple[Oddity, ...]:
         """Costs that are negative or not finite; XLA takes them as they are."""
         return tuple(item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE))
 
@@ -243,7 +212,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
     unused = _unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
-    names = {item.name for item in unused}
+    names = {cost.name for cost in unused}
     done = []
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Entry, Origin, Profile, split_name
+from pgle.costs.profile.value import Cost, CostKind, Entry, Origin, Profile, Time, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, sha256
 from pgle.next import CONVERT, CONVERT_ALL, SHOW
@@ -97,7 +97,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
     equal bytes.
 
     Raises:
-        UserError: a cost is negative, not finite or over `MAX_COST_US`; XLA would take it as it is.
+        UserError: a cost is no time; XLA would take it as it is.
     """
     for cost in profile.costs:
         if not cost.is_valid:
@@ -164,7 +164,7 @@ def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str
     if data.startswith(_BOM):
         raise UserError(f"begins with a byte order mark: {_REFUSED}", where=where, remedy="save it without BOM")
     try:
-        entries, latencies = decode_entries(data.decode())
+        return decode_entries(data.decode()), []
     except ValueError as error:
         message = _message(data)
         if message is not None and _is_whole(message):
@@ -173,14 +173,13 @@ def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str
             raise UserError(f"{error}, so no instruction is called that", where=where, remedy=_AGAIN) from None
         reason = f"not text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else str(error)
         raise UserError(f"{reason} ({_REFUSED})", where=where, remedy=_AGAIN) from None
-    return entries, _dropped(where, latencies)
 
 
 def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
     message = _message(data)
     if message is None:
         with suppress(ValueError):
-            if decode_entries(data.decode())[0]:
+            if decode_entries(data.decode()):
                 raise _named_wrongly("text", where, ".pbtxt")
         raise UserError(f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN)
     is_whole, entries = _is_whole(message), [(cost.name, cost.cost_us) for cost in message.costs]
@@ -188,16 +187,12 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
         raise UserError(what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`")
     notes = [] if is_whole else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
-    return entries, notes + _dropped(where, len(message.latencies))
+    return entries, notes
 
 
 def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
     what = f"{form} profile in a {where.suffix} file: {_REFUSED}"
     return UserError(what, where=where, remedy=f"rename it to {where.stem}{suffix}")
-
-
-def _dropped(where: AnyPath, latencies: int) -> list[str]:
-    return [f"{where}: {latencies} latencies, which XLA drops"] if latencies else []
 
 
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
@@ -273,17 +268,17 @@ def encode_entries(entries: Iterable[Entry]) -> str:
     return "".join(f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n' for name, cost_us in entries)
 
 
-def decode_entries(text: str) -> tuple[list[Entry], int]:
-    """The entries of a profile in text form, and how many ``latencies`` it holds (XLA drops those).
+def decode_entries(text: str) -> list[Entry]:
+    """The entries of a profile in text form.
 
     Raises:
         TextSyntaxError: XLA would refuse the text.
     """
     usual = _decode_usual(text)
-    return (usual, 0) if usual is not None else _decode_any(text)
+    return usual if usual is not None else _decode_any(text)
 
 
-def _decode_any(text: str) -> tuple[list[Entry], int]:
+def _decode_any(text: str) -> list[Entry]:
     """What `decode_entries` returns, by protobuf's own parser."""
     from google.protobuf import text_format  # 5 ms, and hardly any profile needs it
 
@@ -299,7 +294,7 @@ def _decode_any(text: str) -> tuple[list[Entry], int]:
         raise TextSyntaxError(_one_line(str(error))) from None
     except (ValueError, UnicodeError, RecursionError) as error:
         raise TextSyntaxError(_one_line(f"1:1: {error}")) from None
-    return [(cost.name, cost.cost_us) for cost in message.costs], len(message.latencies)
+    return [(cost.name, cost.cost_us) for cost in message.costs]
 
 
 def _decode_usual(text: str) -> list[Entry] | None:
@@ -354,15 +349,13 @@ SCHEMA = "pgle.profile/1"
 
 # Nobody measured an instruction more often; sums over all ranks stay within 64 bits.
 Samples = Annotated[int, Meta(ge=0, lt=1 << 40)]
-Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]
-"""Of some millions of these the sum is still a number."""
 
 
 class SidecarError(ValueError):
     """The sidecar cannot be used; the message says why."""
 
 
-class Record(Struct, kw_only=True, gc=False):
+class CostRecord(Struct, kw_only=True, gc=False):
     """Facts about one entry; fields as in `Cost`."""
 
     name: str  # with any ``fingerprint::``
@@ -382,36 +375,13 @@ _KNOWN = Cost._fields[Cost._fields.index("kind") :]
 _known_of = attrgetter(*_KNOWN)
 
 
-class _Launch(Struct):
-    kernels: dict[str, Time] = {}
-    origin: str = ""
-    gap_us: Time = 0.0
-    switch_us: Time = 0.0
-    host_us: Time = 0.0
-
-
 class _Module(Struct):
     name: str = ""
     fingerprints: list[str] = []
     rank_ids: list[int] = []
-    hlo: bool = False
-    executions_dropped: dict[str, str] | None = None
-    program_id: int | None = None
     executions_used: int | None = None
     executions_seen: int | None = None
     devices: int | None = None
-    ranks: int | None = None
-    names: int | None = None
-    collectives: int | None = None
-    step_us: Time | None = None
-    launch: _Launch | None = None
-    contention: dict[str, dict[str, Time] | None] | None = None
-
-
-class _Input(Struct):
-    name: str = ""
-    format: str = ""
-    version: str = ""
 
 
 class _Provenance(Struct):
@@ -420,14 +390,13 @@ class _Provenance(Struct):
     tool: str = ""
     stat: str = ""
     collective_stat: str = ""
-    xla_flags: str = ""
-    inputs: list[_Input] = []
+    inputs: list[dict[str, Any]] = []
     modules: list[_Module] = []
     completed: list[dict[str, Any]] = []
 
 
 class _Sidecar(Struct):
-    costs: list[Record]
+    costs: list[CostRecord]
     schema: str = ""
     sha256: str = ""
     provenance: dict[str, Any] = {}

@@ -13,9 +13,9 @@ gives every measured instruction the cost that it had before, read as XLA reads 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from statistics import median
 from typing import cast
@@ -31,7 +31,7 @@ from pgle.xla.targets import Hardware
 
 
 @value_of_many
-class Row:
+class LookupRow:
     """An instruction that wants a cost."""
 
     name: str  # when LHS ran
@@ -80,11 +80,11 @@ class LookupTable:
         return self.lhs_module or self.final
 
     @cached_property
-    def rows(self) -> Mapping[str, Row]:
+    def rows(self) -> Mapping[str, LookupRow]:
         """The instructions that want a cost, by name when LHS ran."""
         if self.lhs_module is not None:
-            return {row.name: row for row in _Rows(self.lhs_module).all()}
-        found: dict[str, Row] = {}
+            return {row.name: row for row in _RowMaker(self.lhs_module).all()}
+        found: dict[str, LookupRow] = {}
         for row in self._final_rows.all(self._renamed):
             if row.name == row.instruction.name or row.name not in found:  # else a copy made by rematerialization
                 found[row.name] = replace(row, accepted=()) if _is_renamed(row) else row
@@ -108,7 +108,7 @@ class LookupTable:
         """As `costs`, of what `effective_costs` gives for this module."""
         return {name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None}
 
-    def row_of(self, run_time_name: str) -> Row | None:
+    def row_of(self, run_time_name: str) -> LookupRow | None:
         """The row that a name in the final module belongs to; None if the module has no such name.
 
         Times inside a fusion or an asynchronous computation belong to the instruction that holds it, times of a done to
@@ -140,11 +140,11 @@ class LookupTable:
         return {} if self.final is self.lhs_module else lhs_names(self.final, self.lhs_module)
 
     @cached_property
-    def _final_rows(self) -> _Rows:
-        return _Rows(self.final)
+    def _final_rows(self) -> _RowMaker:
+        return _RowMaker(self.final)
 
 
-def _is_renamed(row: Row) -> bool:
+def _is_renamed(row: LookupRow) -> bool:
     """Whether LHS knew a plain collective by a name that the module does not tell."""
     plain = row.kind is CostKind.COLLECTIVE and row.opcode == row.instruction.opcode
     return plain and not row.instruction.scheduling_name and row.opcode not in ("send", "recv")
@@ -161,7 +161,7 @@ def cost_kind(module: Module, instruction: Instruction) -> CostKind:
     return CostKind.COMPUTE
 
 
-class _Rows:
+class _RowMaker:
     """Makes the rows of one module; what many instructions share is made once."""
 
     def __init__(self, module: Module) -> None:
@@ -170,12 +170,12 @@ class _Rows:
         self.trips: dict[str, tuple[int, bool]] = {}
         self.texts: dict[int, str] = {}
 
-    def all(self, names: Mapping[str, str] | None = None) -> Iterator[Row]:
+    def all(self, names: Mapping[str, str] | None = None) -> Iterator[LookupRow]:
         """The rows of all instructions that want a cost; `names` translates the names of a final module."""
         for item in schedulable(self.module):
             yield self.row(item, item.name if names is None else names.get(item.name) or strip_remat(item.name))
 
-    def row(self, item: Instruction, name: str) -> Row:
+    def row(self, item: Instruction, name: str) -> LookupRow:
         """The row of an instruction that LHS knew by `name`."""
         inner = self.module.wrapped(item) or item
         collective = collective_kind(self.module, item)
@@ -184,7 +184,7 @@ class _Rows:
         result, wrapped = self._text(result_shape(self.module, item)), self._text(inner.shape)
         shape = result if collective else wrapped
         opcode = collective or inner.opcode
-        return Row(
+        return LookupRow(
             name=name,
             accepted=accepted,
             filed_as=name if collective else strip_remat(accepted[-1]),
@@ -211,8 +211,8 @@ class _Rows:
         return self.texts[id(shape)]
 
 
-Estimate = Callable[[Instruction], float | None]
-"""Microseconds per execution of an instruction that has no measured cost; None if nothing is known."""
+Estimate = Callable[[Instruction], float]
+"""Microseconds per execution of an instruction, by its shapes."""
 
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 """Costs of these origins were filled in before: no other cost is derived from them."""
@@ -223,91 +223,72 @@ CALIBRATED_ON = 300
 """Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """What estimates of one kind of instruction are multiplied by."""
-
-    kind: str  # ``all-gather``, ``fusion kLoop`` …; ``compute`` and ``collective`` where the kind itself has too few
-    factor: float  # median of measured / estimated; 1 where nothing was measured
-    neighbours: int  # measured instructions that it was derived from
-
-
 def fill(
-    table: LookupTable, costs: Mapping[str, Cost], gaps: Iterable[Row], estimate: Estimate
-) -> tuple[dict[str, Cost], tuple[Scale, ...]]:
-    """A cost for each gap that anything is known of, by row name, and what estimates were multiplied by."""
-    gaps = list(gaps)
+    table: LookupTable, costs: Mapping[str, Cost], gaps: Collection[LookupRow], estimate: Estimate
+) -> dict[str, Cost]:
+    """A cost for each gap, by row name."""
     measured = [
         (row, cost.cost_us)
         for name, cost in costs.items()
         if gaps and cost.origin not in FILLED and cost.is_valid and not (row := table.rows[name]).differs(cost)
     ]
     same = _medians_of_same(table, measured, gaps)
-    scales = _Scales(measured, estimate)
+    factor = _factors(measured, estimate)
     fills = {}
     for row in gaps:
-        value = same.get(signature(table, row)) if same else None
+        value = same.get(_signature(table, row)) if same else None
         if value is not None:
             fills[row.name] = row.cost(value, Origin.SAME_SHAPE)
-        elif (guess := estimate(row.instruction)) is not None:
-            fills[row.name] = row.cost(guess * scales.of(row).factor, Origin.ESTIMATED)
-    return fills, tuple(scales.used)
+        else:
+            fills[row.name] = row.cost(estimate(row.instruction) * factor(row), Origin.ESTIMATED)
+    return fills
 
 
 def _medians_of_same(
-    table: LookupTable, measured: Iterable[tuple[Row, float]], gaps: Iterable[Row]
+    table: LookupTable, measured: Iterable[tuple[LookupRow, float]], gaps: Iterable[LookupRow]
 ) -> Mapping[Hashable, float]:
     """By signature, medians of measured instructions that are the same thing as some gap."""
     alike = {_outline(row) for row in gaps}  # signatures take a look into fusions: only where one may be wanted
     found: dict[Hashable, list[float]] = defaultdict(list)
     for row, cost_us in measured:
         if _outline(row) in alike:
-            found[signature(table, row)].append(cost_us)
+            found[_signature(table, row)].append(cost_us)
     return {signature: median(values) for signature, values in found.items()}
 
 
-def signature(table: LookupTable, row: Row) -> Hashable:
-    """What two instructions share when one's measurement is good for the other, in this module or in another."""
+def _signature(table: LookupTable, row: LookupRow) -> Hashable:
+    """What two instructions share when one's measurement is good for the other."""
     group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
     return _outline(row), table.module.work(row.instruction), group
 
 
-def _outline(row: Row) -> Hashable:
+def _outline(row: LookupRow) -> Hashable:
     return row.opcode, row.shape
 
 
-class _Scales:
-    """What estimates are multiplied by, worked out for the kinds that are asked for."""
+def _factors(measured: Iterable[tuple[LookupRow, float]], estimate: Estimate) -> Callable[[LookupRow], float]:
+    """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind with enough of both.
 
-    def __init__(self, measured: Iterable[tuple[Row, float]], estimate: Estimate) -> None:
-        self.estimate = estimate
-        self.measured: dict[str, list[tuple[Row, float]]] = defaultdict(list)
-        for row, cost_us in measured:
-            for kind in kinds_of(row) if cost_us > 0 else ():
-                self.measured[kind].append((row, cost_us))
-        self.known: dict[str, Scale] = {}
-        self.used: dict[Scale, None] = {}
+    1 if no kind has enough.
+    """
+    known: dict[str, list[tuple[LookupRow, float]]] = defaultdict(list)
+    for row, cost_us in measured:
+        for kind in _kinds_of(row) if cost_us > 0 else ():
+            known[kind].append((row, cost_us))
 
-    def of(self, row: Row) -> Scale:
-        """The narrowest scale with enough neighbours; it is noted as used."""
-        kinds = kinds_of(row)
-        enough = (scale for kind in kinds if (scale := self._scale(kind)).neighbours >= MIN_NEIGHBOURS)
-        chosen = next(enough, Scale(kinds[0], 1.0, 0))
-        self.used[chosen] = None
-        return chosen
+    @cache
+    def of_kind(kind: str) -> float | None:
+        sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
+        ratios = [cost_us / guess for row, cost_us in sample if (guess := estimate(row.instruction)) > 0]
+        return median(ratios) if len(ratios) >= MIN_NEIGHBOURS else None
 
-    def _scale(self, kind: str) -> Scale:
-        if kind not in self.known:
-            measured = self.measured.get(kind, [])
-            sample = measured[:: max(len(measured) // CALIBRATED_ON, 1)]
-            ratios = [
-                cost_us / guess for row, cost_us in sample if (guess := self.estimate(row.instruction) or 0.0) > 0
-            ]
-            self.known[kind] = Scale(kind, median(ratios) if ratios else 1.0, len(ratios))
-        return self.known[kind]
+    def factor(row: LookupRow) -> float:
+        return next((found for kind in _kinds_of(row) if (found := of_kind(kind)) is not None), 1.0)
+
+    return factor
 
 
-def kinds_of(row: Row) -> tuple[str, str]:
+def _kinds_of(row: LookupRow) -> tuple[str, str]:
     """The kind of an instruction, and the wider one to fall back to."""
     if row.kind is CostKind.COLLECTIVE:
         return row.opcode, "collective"
@@ -327,7 +308,6 @@ class Completion:
     wanted: int  # instructions and loops of the module that take a cost
     measured: int  # of them, the ones that the given profile covers
     filled: tuple[Cost, ...]  # the new costs
-    scales: tuple[Scale, ...]  # what estimates were multiplied by, of each kind that needed one
 
     def count(self, origin: Origin) -> int:
         """How many of `filled` are of that origin."""
@@ -356,7 +336,7 @@ def complete_profile(
     known = table.find(effective) | {name: effective[name] for name in table.ambiguous if name in effective}
     rows = [row for row in table.rows.values() if row.instruction.opcode not in _CONTROL]
     gaps = [row for row in rows if row.name not in known]
-    fills, scales = fill(table, known, gaps, estimator(table.module, hardware))
+    fills = fill(table, known, gaps, estimator(table.module, hardware))
     entry = table.module.entry_computation.instructions
     loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
     costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()}
@@ -375,13 +355,12 @@ def complete_profile(
         "fingerprint": module.fingerprint,
         "target": hardware.name,
         "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
-        "scales": {scale.kind: round(scale.factor, 4) for scale in scales},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
     result = replace(valid, costs=valid.costs + new, provenance={**valid.provenance, "completed": [*earlier, notes]})
     wanted = len(rows) + len(loops)
     measured = wanted - len(gaps) - len(of_loops)
-    return Completion(result, module.name, hardware.name, wanted, measured, new, scales)
+    return Completion(result, module.name, hardware.name, wanted, measured, new)
 
 
 def estimate_profile(module: Module, hardware: Hardware) -> Profile:

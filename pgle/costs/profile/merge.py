@@ -61,26 +61,18 @@ class MergeOptions:
         return self.collective_stat or (parse_statistic("min") if self.of == Of.RANKS else self.stat)
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A name that is not the same instruction in all inputs."""
-
-    name: str  # as the inputs spell it
-    seen: Mapping[str, str]  # what it is, by input: ``all-gather bf16[4096]``
-
-
 MOST_PARTIAL = 0.1
 """Share of the names that not all inputs have, from which on they may be of other programs or cut off."""
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedProfile:
     """What merging gave."""
 
     profile: Profile  # one cost per name, ordered by fingerprint and name; the bare names first
     inputs: tuple[str, ...]  # their labels
     partial: tuple[str, ...]  # names that not all inputs have
-    conflicts: tuple[Conflict, ...]  # names left out
+    conflicts: tuple[str, ...]  # names left out, which are not the same instruction in all inputs
 
     @property
     def is_of_one(self) -> bool:
@@ -98,8 +90,6 @@ class Text(NamedTuple):
     origin: Origin
 
 
-BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
-
 NUMBERS = ("cost_us", "samples", "min_us", "max_us", "spread", "slowest_us")
 """Fields of `Cost` that are numbers, in the order of `MergeInput.numbers`."""
 
@@ -110,10 +100,10 @@ class MergeInput:
 
     label: str  # its name
     entries: int  # lines of the profile
+    left_out: int  # of them those that mean nothing
     provenance: Mapping[str, object]  # as in `Profile`
     warnings: tuple[str, ...]  # as in `Profile`
     described: bool  # whether a sidecar came along
-    refused: tuple[str, ...]  # a line each on costs that were left out
     names: Sequence[str]  # n names as profiles spell them
     texts: Sequence[Text]  # each once
     text: npt.NDArray[np.int32]  # int32[n], index into `texts`
@@ -123,34 +113,22 @@ class MergeInput:
 
 def merge_input(label: str, profile: Profile) -> MergeInput:
     """A profile, called `label`, for `merge`. Of duplicate names each counts as XLA would take it."""
-    entries = effective_entries(profile)
-    usable = [cost for cost in entries if cost.name and cost.is_valid]
+    usable = [cost for cost in effective_entries(profile) if cost.name and cost.is_valid]
     of = dict(zip(Cost._fields, zip(*usable, strict=True) if usable else [()] * len(Cost._fields), strict=True))
     texts = list(zip(*(of[name] for name in Text._fields), strict=True))
     known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return MergeInput(
         label,
         len(profile),
+        len(profile) - len(usable),
         profile.provenance,
         profile.warnings,
         described=all(cost.origin != Origin.UNKNOWN for cost in profile.costs),
-        refused=tuple(_refused(profile, entries)),
         names=[cost.full_name for cost in usable] if any(of["fingerprint"]) else of["name"],
         texts=list(map(Text._make, known)),
         text=np.array([known[text] for text in texts], np.int32),
         numbers=np.array([of[name] for name in NUMBERS], np.float64),
     )
-
-
-def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterator[str]:
-    """A line each about costs that do not mean anything."""
-    bad = [cost for cost in entries if not cost.is_valid]
-    if bad:
-        yield f"{len(bad)} costs left out, negative, over 30 years or not finite ({bad[0].full_name}: {bad[0].cost_us})"
-    if nameless := sum(not cost.name for cost in entries if cost.is_valid):
-        yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
-    if unused := len(profile.costs) - len(entries):
-        yield f"{unused} of {len(profile)} costs do not count, as in XLA (repeated or odd names); see `{SHOW}`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +159,7 @@ class _Table:
         return found
 
 
-def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> Merged:
+def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> MergedProfile:
     """One profile of several, of which a thousand need not be in memory together.
 
     Raises:
@@ -189,7 +167,7 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
     """
     options = options or MergeOptions()
     table, sources = _joined(inputs)
-    table, conflicts = _without_conflicts(table, sources)
+    table, conflicts = _without_conflicts(table)
     if not len(table.name):
         raise UserError("no cost is left of the inputs", remedy=f"see what they hold with `{SHOW}`")
     seen = np.bincount(table.name, minlength=len(table.names)).tolist()
@@ -198,10 +176,14 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
     partial = tuple(costs[number].full_name for number in order if seen[number] < len(sources))
     shared = sum(costs[number].likely_kind == CostKind.COLLECTIVE and seen[number] > 1 for number in order)
     warnings = [f"{source.label}: {line}" for source in sources for line in source.warnings if not source.described]
-    warnings += (f"{source.label}: {line}" for source in sources for line in source.refused)
+    warnings += (
+        f"{source.label}: {source.left_out} of {source.entries} costs do not count (repeated, without a name or no "
+        f"time); see `{SHOW}`"
+        for source in sources
+        if source.left_out
+    )
     if conflicts:
-        first = conflicts[0].name
-        warnings.append(f"{len(conflicts)} names left out: another opcode or shape in each input, first {first}")
+        warnings.append(f"{len(conflicts)} names left out: another opcode or shape in each input, first {conflicts[0]}")
     if len(partial) > MOST_PARTIAL * len(order):
         warnings.append(f"{len(partial)} of {len(order)} names are not in all inputs; are they of one program?")
     if options.of == Of.RANKS and shared:
@@ -211,7 +193,7 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
         )
     found = tuple(costs[number] for number in order)
     profile = Profile(found, _provenance(sources, options), tuple(dict.fromkeys(warnings)))
-    return Merged(profile, tuple(source.label for source in sources), partial, conflicts)
+    return MergedProfile(profile, tuple(source.label for source in sources), partial, conflicts)
 
 
 def _joined(inputs: Iterable[MergeInput]) -> tuple[_Table, tuple[MergeInput, ...]]:
@@ -229,21 +211,15 @@ def _joined(inputs: Iterable[MergeInput]) -> tuple[_Table, tuple[MergeInput, ...
     return _Table(tuple(map(split_name, names)), tuple(texts), *joined), tuple(sources)
 
 
-def _without_conflicts(table: _Table, sources: Sequence[MergeInput]) -> tuple[_Table, tuple[Conflict, ...]]:
-    """The table without names that are several instructions."""
+def _without_conflicts(table: _Table) -> tuple[_Table, tuple[str, ...]]:
+    """The table without names that are several instructions, and these."""
     several = [
         number
         for number, found in table.described().items()
         if len({text.opcode for text in found} - {""}) > 1 or len({text.shape for text in found} - {""}) > 1
     ]
-    conflicts = []
-    for number in sorted(several, key=table.names.__getitem__):
-        rows = np.flatnonzero(table.name == number)
-        texts = [table.texts[text] for text in table.text[rows].tolist()]
-        labels = [sources[source].label for source in table.source[rows].tolist()]
-        seen = {label: f"{text.opcode} {text.shape}".strip() for label, text in zip(labels, texts, strict=True)}
-        conflicts.append(Conflict(join_name(*table.names[number]), seen))
-    return table.only(~np.isin(table.name, several)), tuple(conflicts)
+    names = sorted(table.names[number] for number in several)
+    return table.only(~np.isin(table.name, several)), tuple(join_name(*name) for name in names)
 
 
 _TRUST = {Origin.MEASURED: 0, Origin.UNKNOWN: 0, Origin.SIMULATED: 1, Origin.SAME_SHAPE: 2, Origin.ESTIMATED: 3}
@@ -267,14 +243,11 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
     for of, stat in ((~collective, options.stat), (collective, options.of_collectives)):
         chosen = np.flatnonzero(of[table.name])
         rows = chosen[np.argsort(table.name[chosen], kind="stable")]
-        first = heads(table.name[rows])
-        starts = first[np.searchsorted(first, np.arange(0, len(rows), BLOCK_ROWS), side="right") - 1]
-        for block in np.split(rows, np.unique(starts)[1:]) if len(rows) else ():
-            for number, values in _statistics(table, block, stat):
-                fingerprint, name = table.names[number]
-                longest = None if np.isnan(slowest_us[number]) else float(slowest_us[number])
-                known = dict(zip(NUMBERS, (*values, longest), strict=True))
-                yield number, Cost(name, fingerprint=fingerprint, **known, **texts[number]._asdict())
+        for number, values in _statistics(table, rows, stat) if len(rows) else ():
+            fingerprint, name = table.names[number]
+            longest = None if np.isnan(slowest_us[number]) else float(slowest_us[number])
+            known = dict(zip(NUMBERS, (*values, longest), strict=True))
+            yield number, Cost(name, fingerprint=fingerprint, **known, **texts[number]._asdict())
 
 
 def _statistics(table: _Table, rows: Codes, stat: Statistic) -> Iterator[tuple[int, list[Any]]]:

@@ -1,4 +1,4 @@
-"""A cost profile as a value: what each instruction costs, how well that is known, and what XLA takes of it.
+"""A cost profile as a value: what each instruction costs, and what XLA takes of it; its sums, and how two differ.
 
 A name is ``FINGERPRINT::NAME`` or a bare name; a name with any other ``::`` matches nothing. XLA filters by
 fingerprint, merges equal names and cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in openxla/xla
@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from heapq import nsmallest
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
+
+from msgspec import Meta
 
 from pgle.errors import some
+from pgle.next import SHOW
 from pgle.xla.collectives import guess_kind
 
 Entry = tuple[str, float]  # name as written in a file, with any ``fingerprint::``, and µs
@@ -48,6 +53,7 @@ def has_remat(name: str) -> bool:
 
 
 MAX_COST_US = 1e15  # thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
+Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]  # microseconds, as far as msgspec reads them
 
 
 class Origin(StrEnum):
@@ -231,7 +237,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Oddity:
     """Something in a profile that does not do what it seems to."""
 
     fault: Fault  # which kind
@@ -241,13 +247,13 @@ class Finding:
     effective_us: float | None = None  # what XLA takes; None where it takes nothing
 
 
-def profile_findings(profile: Profile) -> tuple[Finding, ...]:
+def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
     """What a user should know about a profile before giving it to XLA, in file order within each kind."""
     by_module = _by_module(profile.costs)
     bare = by_module.pop("", [])
     position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
     bare_groups: dict[bool, dict[str, Sequence[Cost]]] = {}
-    findings: list[Finding] = []
+    findings: list[Oddity] = []
     for fingerprint, own in [("", bare), *sorted(by_module.items())]:
         averages = _averages(own) or _averages(bare)
         if averages not in bare_groups:
@@ -269,7 +275,7 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
+def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Oddity]:
     """Several costs that become one for a module; for no fingerprint: the ones that do so for every module."""
     rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
     for name, costs in groups.items():
@@ -281,13 +287,13 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         values = tuple(cost.cost_us for cost in costs)
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
-        yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+        yield Oddity(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
     if not averages:
         return
     count = sum(has_remat(cost.name) and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs)
     if count:
         what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
-        yield Finding(Fault.REMAT, "", what)
+        yield Oddity(Fault.REMAT, "", what)
 
 
 _VALUES: tuple[tuple[Callable[[float], bool], Fault, str], ...] = (
@@ -318,13 +324,242 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
 """Oddities of a value and of a name: the first that holds counts."""
 
 
-def _value(cost: Cost) -> Iterator[Finding]:
+def _value(cost: Cost) -> Iterator[Oddity]:
     found = (item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us))
     for _, fault, what in islice(found, 1):
-        yield Finding(fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us)
+        yield Oddity(fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us)
 
 
-def _name(cost: Cost) -> Iterator[Finding]:
+def _name(cost: Cost) -> Iterator[Oddity]:
     for _, fault, what in islice((item for item in _NAMES if item[0](cost)), 1):
         effective = cost.cost_us if fault is Fault.LOOP else None
-        yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
+        yield Oddity(fault, cost.full_name, what, (cost.cost_us,), effective)
+
+
+@dataclass(frozen=True, slots=True)
+class KindTotal:
+    """The costs of one kind, each instruction executed once."""
+
+    kind: CostKind  # which
+    count: int  # instructions
+    guessed: int  # of them, how many are of this kind by name only
+    total_us: float  # their sum
+    share: float  # of the sum over all kinds but loops; 0 for loops
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a profile holds, as XLA would take it."""
+
+    entries: int  # lines of the profile file
+    costs: tuple[Cost, ...]  # each usable cost once, the costliest first, as many as asked for
+    kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last
+    total_us: float  # sum over all but loops, whose bodies count already
+    names: int  # usable costs
+    origins: Mapping[Origin, int]  # instructions by origin
+    modules: tuple[str, ...]  # fingerprints that names are prefixed with
+    provenance: Mapping[str, object]  # of the sidecar
+    findings: tuple[Oddity, ...]  # what XLA takes otherwise than it reads
+    warnings: tuple[str, ...]  # one line each
+    described: bool  # False where no sidecar says kinds, samples and origins
+    # how much longer compute takes on the slowest rank, each instruction executed once; None where unknown
+    skew_us: float | None = None
+    skewed: tuple[Cost, ...] = ()  # the instructions with most of that, of all kinds
+
+
+def summarise(profile: Profile, *, top: int = 0) -> Summary:
+    """Summarise a profile.
+
+    Args:
+        top: list only so many, the costliest; 0: all.
+    """
+    usable = effective_entries(profile)
+    by_kind: dict[CostKind, list[Cost]] = {}
+    for cost in usable:
+        by_kind.setdefault(cost.likely_kind, []).append(cost)
+    totals = {kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()}
+    total = math.fsum(_known(cost) for kind, of_kind in by_kind.items() if kind != CostKind.LOOP for cost in of_kind)
+    known = [cost for cost in usable if cost.slowest_us is not None]
+    return Summary(
+        entries=len(profile.costs),
+        costs=tuple(nsmallest(top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name))),
+        kinds=tuple(
+            KindTotal(
+                kind,
+                len(of_kind),
+                sum(not cost.kind for cost in of_kind),
+                totals[kind],
+                totals[kind] / total if total > 0 and kind != CostKind.LOOP else 0.0,
+            )
+            for kind, of_kind in sorted(by_kind.items(), key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]]))
+        ),
+        total_us=total,
+        names=len(usable),
+        origins=Counter(cost.origin for cost in usable),
+        modules=tuple(sorted({cost.fingerprint for cost in usable} - {""})),
+        provenance=profile.provenance,
+        findings=profile_findings(profile),
+        warnings=profile.warnings,
+        described=any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable),
+        skew_us=math.fsum(cost.skew_us or 0.0 for cost in known) if known else None,
+        skewed=most_skewed(known),
+    )
+
+
+def _known(cost: Cost) -> float:
+    """Costs that mean nothing count 0; the findings name them."""
+    return cost.cost_us if cost.is_valid else 0.0
+
+
+class CostChange(StrEnum):
+    """What happened to a name."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    REPLACED = "replaced"  # same name, another opcode or shape: another instruction
+    CHANGED = "changed"
+    NOISE = "noise"  # another cost, within the dispersion of the samples
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One name in two profiles."""
+
+    name: str  # as the newer profile spells it, else the older
+    change: CostChange  # what happened
+    kind: CostKind  # compute, collective, copy or loop; of the newer profile where it has the name
+    kind_is_guess: bool  # True where no sidecar says the kind
+    old_us: float | None  # cost in the older profile; None where absent
+    new_us: float | None  # cost in the newer profile; None where absent
+    # how far two medians may be apart within the samples' dispersion; None where that is unknown
+    noise_us: float | None = None
+    was: str = ""  # opcode and shape in the older profile, where replaced
+    now: str = ""  # opcode and shape in the newer profile, where known
+
+    @property
+    def delta_us(self) -> float:
+        """New minus old; an absent cost counts 0."""
+        return (self.new_us or 0.0) - (self.old_us or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """New over old; None where either is absent or the old is 0."""
+        return self.new_us / self.old_us if self.old_us and self.new_us is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The sum of one kind, each instruction executed once."""
+
+    kind: CostKind
+    old_us: float
+    new_us: float
+    old_count: int
+    new_count: int
+
+
+@dataclass(frozen=True)
+class ProfileDiff:
+    """Two profiles compared."""
+
+    differences: tuple[Difference, ...]  # every name, the largest absolute change first
+    totals: tuple[Total, ...]  # by kind, where either has any; loops, whose bodies count already, last
+    warnings: tuple[str, ...]  # one line each
+
+    def count(self, change: CostChange) -> int:
+        """How many names changed in that way."""
+        return sum(item.change == change for item in self.differences)
+
+
+def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
+    """What changed from `old` to `new`, as far as XLA can see it: duplicates merged, useless entries left out."""
+    old_costs, new_costs, warnings = _aligned(effective_entries(old), effective_entries(new))
+    keys = dict.fromkeys([*new_costs, *old_costs])
+    found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
+    # NaN, which can hide anything, first
+    found.sort(key=lambda item: (-math.inf if math.isnan(item.delta_us) else -abs(item.delta_us), item.name))
+    odd = sum(not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
+    if odd:
+        warnings = [*warnings, f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`"]
+    return ProfileDiff(tuple(found), _totals(found), tuple(warnings))
+
+
+def _aligned(
+    old: Sequence[Cost], new: Sequence[Cost]
+) -> tuple[Mapping[tuple[str, str], Cost], Mapping[tuple[str, str], Cost], list[str]]:
+    """Costs by (fingerprint, name); by name alone where one has bare names and the other one module's."""
+    old_modules, new_modules = ({cost.fingerprint for cost in side} for side in (old, new))
+    if old_modules != new_modules and len(old_modules) == len(new_modules) == 1:
+        line = "the profiles are for different modules (bare or other fingerprint); compared by name alone"
+        return {("", cost.name): cost for cost in old}, {("", cost.name): cost for cost in new}, [line]
+    lines = []
+    if old_modules != new_modules:
+        lines.append("the profiles are not for the same modules; names are compared per fingerprint")
+    by_key = [{(cost.fingerprint, cost.name): cost for cost in side} for side in (old, new)]
+    return by_key[0], by_key[1], lines
+
+
+def _difference(old: Cost | None, new: Cost | None) -> Difference:
+    known = new or old
+    assert known is not None
+    noise = _noise_us(old, new)
+    return Difference(
+        name=known.full_name,
+        change=_change(old, new, noise),
+        kind=known.likely_kind,
+        kind_is_guess=not known.kind,
+        old_us=old.cost_us if old else None,
+        new_us=new.cost_us if new else None,
+        noise_us=noise,
+        was=_what(old) if old and new and _replaced(old, new) else "",
+        now=_what(new) if new else "",
+    )
+
+
+def _change(old: Cost | None, new: Cost | None, noise_us: float | None) -> CostChange:
+    if old is None:
+        return CostChange.ADDED
+    if new is None:
+        return CostChange.REMOVED
+    if _replaced(old, new):
+        return CostChange.REPLACED
+    if old.cost_us == new.cost_us or (math.isnan(old.cost_us) and math.isnan(new.cost_us)):
+        return CostChange.SAME
+    return (
+        CostChange.NOISE if noise_us is not None and abs(new.cost_us - old.cost_us) <= noise_us else CostChange.CHANGED
+    )
+
+
+def _replaced(old: Cost, new: Cost) -> bool:
+    return any(a and b and a != b for a, b in ((old.opcode, new.opcode), (old.shape, new.shape)))
+
+
+def _noise_us(old: Cost | None, new: Cost | None) -> float | None:
+    """Half the two ranges from p10 to p90 added up; None if a cost has fewer than two samples."""
+    if old is None or new is None or min(old.samples, new.samples) < 2:
+        return None
+    return (old.spread * old.cost_us + new.spread * new.cost_us) / 2
+
+
+def _what(cost: Cost) -> str:
+    return f"{cost.opcode} {cost.shape}".strip()
+
+
+def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
+    totals = []
+    for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
+        old = [item.old_us for item in found if item.kind == kind and item.old_us is not None]
+        new = [item.new_us for item in found if item.kind == kind and item.new_us is not None]
+        if old or new:
+            totals.append(Total(kind, _finite_sum(old), _finite_sum(new), len(old), len(new)))
+    return tuple(totals)
+
+
+def _finite_sum(values: Iterable[float]) -> float:
+    return math.fsum(value for value in values if _is_time(value))
+
+
+def _is_time(cost_us: float | None) -> bool:
+    """Whether a cost, where there is one, can stand in a sum."""
+    return cost_us is None or abs(cost_us) <= MAX_COST_US

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import DeviceGroup, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.estimate.estimate import estimator, transferred_bytes
 from pgle.costs.estimate.kernels import (
     ELEMENTS_PER_CLOCK,
@@ -183,15 +183,15 @@ def test_the_payload_of_a_gather_is_its_result() -> None:
 
 def test_groups_are_on_as_many_hosts_as_their_devices() -> None:
     of, inside = collective("all-reduce", 1, ((0, 1, 2, 3), (4, 5, 6, 7)))
-    assert group_of(of, inside, A100) == Group(4, 1)
+    assert group_of(of, inside, A100) == DeviceGroup(4, 1)
     _, across = collective("all-reduce", 1, ((0, 8, 16), (1, 9, 17)))
-    assert group_of(of, across, A100) == Group(3, 3)
+    assert group_of(of, across, A100) == DeviceGroup(3, 3)
 
 
 def test_across_hosts_a_ring_has_the_network_cards_of_its_devices() -> None:
-    assert bus_bandwidth_gb_s(Group(16, 2), A100) == 8 * 25
-    assert bus_bandwidth_gb_s(Group(2, 2), A100) == 25
-    assert bus_bandwidth_gb_s(Group(8, 1), A100) == 235
+    assert bus_bandwidth_gb_s(DeviceGroup(16, 2), A100) == 8 * 25
+    assert bus_bandwidth_gb_s(DeviceGroup(2, 2), A100) == 25
+    assert bus_bandwidth_gb_s(DeviceGroup(8, 1), A100) == 235
 
 
 def test_a_transfer_to_the_host_goes_over_pcie() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from pgle.costs.estimate.communication import Group, group_us
+from pgle.costs.estimate.communication import DeviceGroup, group_us
 from pgle.costs.estimate.kernels import Matmul, matmul_us
 from pgle.xla.targets import TABLE, find_hardware
 
@@ -23,9 +23,9 @@ TABLE_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 SLACK = 1 + 1e-9  # of rounding
 
 
-def contiguous(size: int, per_host: int) -> Group:
+def contiguous(size: int, per_host: int) -> DeviceGroup:
     uneven = size > per_host and size % per_host
-    return Group(size, -(-size // per_host), per_host if uneven else 0)
+    return DeviceGroup(size, -(-size // per_host), per_host if uneven else 0)
 
 
 def ordered(times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Hashable, ...], sign: int) -> list[str]:
@@ -41,7 +41,7 @@ def ordered(times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Ha
     return wrong
 
 
-def collectives(kind: str, per_host: int, groups: dict[int, Group]) -> dict[tuple[Hashable, ...], float]:
+def collectives(kind: str, per_host: int, groups: dict[int, DeviceGroup]) -> dict[tuple[Hashable, ...], float]:
     gpus = {name: replace(TABLE[name], devices_per_host=per_host) for name in NVLINK}
     return {
         (name, size, bytes_): group_us(kind, groups[size], bytes_, gpus[name])
@@ -49,16 +49,16 @@ def collectives(kind: str, per_host: int, groups: dict[int, Group]) -> dict[tupl
     }
 
 
-def series() -> Iterator[tuple[str, int, dict[int, Group]]]:
+def series() -> Iterator[tuple[str, int, dict[int, DeviceGroup]]]:
     for per_host in HOSTS:
         for kind in TABLE_KINDS:
             yield kind, per_host, {size: contiguous(size, per_host) for size in CONTIGUOUS}
-            yield kind, per_host, {size: Group(size, size) for size in STRIDED}
+            yield kind, per_host, {size: DeviceGroup(size, size) for size in STRIDED}
         for kind in ("permute-ring", "permute-swap"):
-            yield kind, per_host, {1: Group(2, 1), 2: Group(2, 2)}
+            yield kind, per_host, {1: DeviceGroup(2, 1), 2: DeviceGroup(2, 2)}
 
 
-def least_us(kind: str, group: Group, bytes_: int, name: str) -> float:
+def least_us(kind: str, group: DeviceGroup, bytes_: int, name: str) -> float:
     """By the physical links: what each device must send at least, and what must leave a host.
 
     A switch can add up, so that an all-reduce moves its bytes once.
@@ -109,7 +109,7 @@ def test_thousands_of_products_are_in_order(dtype: str) -> None:
 
 def test_a_slower_network_never_takes_less() -> None:
     def us(gb_s: float) -> float:
-        return group_us("all-reduce", Group(64, 8), 1 << 28, find_hardware("h100", network_gb_s=gb_s))
+        return group_us("all-reduce", DeviceGroup(64, 8), 1 << 28, find_hardware("h100", network_gb_s=gb_s))
 
     times = [us(gb_s) for gb_s in (1.0, 12.5, 25.0, 50.0, 100.0)]
     assert times == sorted(times, reverse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import Group, curve, group_us, inside_us, rows
+from pgle.costs.estimate.communication import DeviceGroup, curve, group_us, inside_us, rows
 from pgle.costs.estimate.kernels import GRID_B, GRID_K, Matmul, matmul_us, measured_products
 from pgle.xla.targets import TABLE, find_hardware
 
@@ -73,14 +73,14 @@ def test_a_message_of_no_size_takes_the_shortest_time() -> None:
 
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])
 def test_more_bytes_never_take_less_time(kind: str) -> None:
-    for group in (Group(4, 1), Group(8, 1), Group(32, 4)):
+    for group in (DeviceGroup(4, 1), DeviceGroup(8, 1), DeviceGroup(32, 4)):
         times = [group_us(kind, group, 1 << bits, find_hardware("h100")) for bits in range(33)]
         assert times == sorted(times)
 
 
 def test_across_hosts_takes_longer_than_inside_one() -> None:
     h100 = find_hardware("h100")
-    inside, across = (group_us("all-gather", group, 1 << 28, h100) for group in (Group(8, 1), Group(8, 8)))
+    inside, across = (group_us("all-gather", group, 1 << 28, h100) for group in (DeviceGroup(8, 1), DeviceGroup(8, 8)))
     assert across > 3 * inside
 
 
@@ -103,14 +103,14 @@ MAXTEXT = [
 
 @pytest.mark.parametrize(("kind", "size", "measured"), MAXTEXT)
 def test_the_tables_hold_on_a_job_that_they_were_not_made_on(kind: str, size: int, measured: float) -> None:
-    found = group_us(kind, Group(4, 1), size, find_hardware("h100"))
+    found = group_us(kind, DeviceGroup(4, 1), size, find_hardware("h100"))
     assert 0.5 < found / measured < 2
 
 
 def published() -> Iterator[tuple[str, float]]:
     """What others measured with nccl-tests: which, and its estimate over it."""
     for row in DictReader((TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"):
-        group = Group(int(row["devices"]), int(row["domains"]))
+        group = DeviceGroup(int(row["devices"]), int(row["domains"]))
         found = group_us("all-reduce", group, int(row["bytes"]), find_hardware(row["gpu"]))
         yield f"{row['gpu']} x {row['devices']}, NCCL {row['nccl']}", found / float(row["us"])
 

@@ -157,10 +157,3 @@ def test_a_network_that_nobody_named_is_assumed() -> None:
     assert "50 GB/s per GPU and direction is assumed: name yours with --network" in line
     assert assumed_warnings(across, H100, is_named=True) == []
     assert assumed_warnings(reduced(0, 1), H100, is_named=False) == []
-
-
-def test_a_gpu_without_fp8_is_said() -> None:
-    of = module(operand("p", "f8e4m3fn", 128, 128))
-    (line,) = assumed_warnings(of, TABLE["a100-80gb"], is_named=True)
-    assert line.startswith("a100-80gb has no tensor cores for f8e4m3fn: XLA converts such operands")
-    assert assumed_warnings(of, H100, is_named=True) == []

@@ -14,7 +14,7 @@ from pgle.costs.measure.contention import (
     contention_of,
     measure_contention,
 )
-from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.measure.naming import Naming
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.trace.table import Device, ModuleKey, Trace
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
@@ -60,8 +60,9 @@ def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
 
 def measured(of: Trace) -> Contention | None:
     kinds = {"gather": CostKind.COLLECTIVE}
-    filed = tuple(Filed(name, kinds.get(name, CostKind.COMPUTE), owner=name) for name in NAMES)
-    naming = Naming(np.arange(len(NAMES), dtype=np.int32), filed)
+    filed = tuple(Cost(name, 0.0, kind=kinds.get(name, CostKind.COMPUTE)) for name in NAMES)
+    count = len(NAMES)
+    naming = Naming(np.arange(count, dtype=np.int32), filed, tuple(NAMES), (0,) * count, ((),) * count)
     return measure_contention(of, 0, np.array([True]), MODULE, naming)
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.measure.contention import MIN_GAPS, Launch, measure_launch
-from pgle.costs.measure.naming import Filed, Naming
-from pgle.costs.profile.value import Origin, likely_kind
+from pgle.costs.measure.contention import MIN_GAPS, LaunchGaps, measure_launch
+from pgle.costs.measure.naming import Naming
+from pgle.costs.profile.value import Cost, Origin, likely_kind
 from pgle.trace.table import Device, ModuleKey, Trace
 
 N = MIN_GAPS + 10
@@ -40,14 +40,15 @@ def kernels(gap: float, count: int = N) -> tuple[list[float], list[float], list[
 
 def naming(of: Trace, iterations: int | dict[str, int]) -> Naming:
     of_name = iterations if isinstance(iterations, dict) else dict.fromkeys(of.instructions, iterations)
-    filed = [Filed(name, likely_kind(name), iterations=of_name.get(name, 1)) for name in of.instructions]
-    return Naming(np.arange(len(filed), dtype=np.int32), tuple(filed))
+    filed = tuple(Cost(name, 0.0, kind=likely_kind(name)) for name in of.instructions)
+    times, count = tuple(of_name.get(name, 1) for name in of.instructions), len(filed)
+    return Naming(np.arange(count, dtype=np.int32), filed, ("",) * count, times, ((),) * count)
 
 
 KEPT = np.array([True])
 
 
-def measured(of: Trace, kept: np.ndarray = KEPT, iterations: int = 1) -> Launch | None:
+def measured(of: Trace, kept: np.ndarray = KEPT, iterations: int = 1) -> LaunchGaps | None:
     return measure_launch(of, 0, kept, naming(of, iterations))
 
 

@@ -9,7 +9,7 @@ from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs, name_instructions
-from pgle.costs.measure.ranks import Evidence, align_program
+from pgle.costs.measure.ranks import MatchedBy, align_program
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Recording
@@ -146,7 +146,7 @@ def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
     (program,) = find_programs(trace, [in_rows_and_columns()])
     found = align_program(trace, program, name_instructions(trace, program))
-    assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
+    assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], MatchedBy.ENDS)
 
 
 def test_one_common_execution_without_clocks_is_said_to_be_unclear(make_trace):

@@ -2,14 +2,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.measure.naming import Naming
 from pgle.costs.measure.samples import _union_ns, collect_samples
-from pgle.costs.profile.value import CostKind
+from pgle.costs.profile.value import Cost, CostKind
 
 
 def naming(trace, iterations=0):
-    filed = tuple(Filed(name, CostKind.COMPUTE, iterations=iterations) for name in trace.instructions)
-    return Naming(np.arange(len(filed), dtype=np.int32), filed)
+    filed = tuple(Cost(name, 0.0, kind=CostKind.COMPUTE) for name in trace.instructions)
+    count = len(filed)
+    return Naming(np.arange(count, dtype=np.int32), filed, ("",) * count, (iterations,) * count, ((),) * count)
 
 
 def samples_us(trace, iterations=0, kept=None):

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from simulated import simulate
 
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
@@ -16,7 +17,6 @@ from pgle.costs.profile.lookup import complete_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.run.coverage import complete_file
-from pgle.schedule.simulate import simulate
 from pgle.trace.nsys.read import read_nsys
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape

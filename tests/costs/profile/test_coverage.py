@@ -168,7 +168,7 @@ def test_fingerprint_names_count_for_their_module_only(step: Module, full: Profi
     assert any("another fingerprint" in hint for hint in other.hints)
 
 
-def test_unused_costs_say_why(step: Module, full: Profile) -> None:
+def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> None:
     inner = step.computations[next(item.called[0] for item in step.walk() if item.opcode == "fusion")].root
     extra = [
         Cost("all-gather-done.7", 1.0),
@@ -177,12 +177,7 @@ def test_unused_costs_say_why(step: Module, full: Profile) -> None:
         Cost("all-gather-start.7", 1.0, fingerprint="0" * 32),
     ]
     coverage = cover(replace(full, costs=(*full.costs, *extra)), [step])
-    reasons = {item.name: item.reason for item in coverage.unused}
-    assert reasons["all-gather-done.7"] == "a done; XLA looks up its start"
-    assert reasons[inner].startswith("inside ")
-    assert reasons["no.such.name"] == "no instruction of that name"
-    assert reasons[f"{'0' * 32}::all-gather-start.7"] == "for another fingerprint"
-    assert len(coverage.unused) == len(extra)
+    assert [cost.full_name for cost in coverage.unused] == [cost.full_name for cost in extra]
 
 
 def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:

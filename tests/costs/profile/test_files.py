@@ -109,12 +109,6 @@ def test_a_missing_profile_is_said_so(tmp_path):
         read_profile(tmp_path / "x.pbtxt")
 
 
-def test_latencies_are_reported(tmp_path):
-    path = tmp_path / "x.pbtxt"
-    path.write_text('costs { name: "a" cost_us: 1 }\nlatencies { source: "a" target: "b" latency_us: 2 }\n')
-    assert "1 latencies, which XLA drops" in read_profile(path).warnings[0]
-
-
 def test_a_directory_is_read_as_xla_reads_it(tmp_path):
     one, other = "a" * 32, "b" * 32
     (tmp_path / f"{one}.pbtxt").write_text('costs { name: "x" cost_us: 1 }\n')
@@ -203,8 +197,6 @@ def test_a_sidecar_is_json_with_a_schema():
                 '"modules": [{"fingerprints": "f"}]',
                 '"modules": [{"rank_ids": [true]}]',
                 '"stat": 5',
-                '"modules": [{"launch": {"gap_us": "x"}}]',
-                '"modules": [{"contention": {"product": {"low": -1}}}]',
                 '"completed": {"a": 1}',
             )
         ),

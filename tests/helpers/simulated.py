@@ -1,0 +1,24 @@
+"""One step of a scheduled module, simulated with the costs that a test gives."""
+
+from collections.abc import Mapping
+
+from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
+from pgle.costs.profile.value import Cost
+from pgle.schedule.program import Timeline, read_program
+from pgle.schedule.simulate import run_program
+from pgle.xla.hlo.module import Module
+from pgle.xla.targets import Hardware
+
+
+def simulate(
+    module: Module,
+    costs: Mapping[str, Cost],
+    *,
+    hardware: Hardware | None = None,
+    launch: LaunchGaps = DEFAULT,
+    slower: Factors = NONE,
+    expand_loops: bool = False,
+) -> Timeline:
+    """Without hardware, an instruction without a cost takes no time."""
+    program = read_program(module, costs, hardware, launch.kernels)
+    return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)
