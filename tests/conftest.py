@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -46,11 +49,17 @@ MISSING = {
 """Why tests with a marker cannot run here; None where they can."""
 
 
+LONG = ("slow", "rehearse", "browser")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for marker, reason in MISSING.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    # Files that take longest come first: no worker is left alone with one of them at the end.
+    items.sort(key=lambda item: (item.path not in long, "integration" not in item.path.parts))
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +82,43 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(report, "show", checked)
     yield
     assert not wrong, "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
+
+
+@pytest.fixture(scope="module")
+def read_once() -> Iterator[None]:
+    """For modules that run several commands on the same recordings."""
+    from once import testdata_is_read_once
+
+    with testdata_is_read_once():
+        yield
+
+
+@pytest.fixture(scope="session")
+def record() -> ModuleType:
+    """The program testdata/hlo/record.py, which compiles without a GPU."""
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("needs the CUDA plugin wheels")
+    path = Path(__file__).parents[1] / "testdata" / "hlo" / "record.py"
+    spec = importlib.util.spec_from_file_location("record", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def live_dumps(record: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dumps as testdata/hlo/README.md describes them, of the installed jax; made once for all processes of a run."""
+    parent = tmp_path_factory.getbasetemp()
+    live = (parent.parent if "PYTEST_XDIST_WORKER" in os.environ else parent) / "hlo-live"
+    with live.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not live.exists():
+            made = Path(tempfile.mkdtemp(dir=live.parent))
+            for run in record.RUNS:
+                record.record_run(made, run)
+            made.rename(live)
+    return live
 
 
 @pytest.fixture

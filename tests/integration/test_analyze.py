@@ -11,6 +11,8 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.xla.protos import xplane_pb2
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
 RANKS = [str(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")]

@@ -7,6 +7,8 @@ import pytest
 
 from pgle.cli.main import run
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 DUMP = "pax_fsdp4/proc0/dump"
 HALF = 'costs { name: "input_reduce_fusion.1" cost_us: 9 }\ncosts { name: "all-gather-start" cost_us: 400 }\n'
 

@@ -17,6 +17,8 @@ from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.xla.hlo.dumps import read_modules
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 PAX = Path(__file__).parents[2] / "testdata/pax_fsdp4"
 
 

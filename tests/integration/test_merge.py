@@ -10,6 +10,8 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.files import write_files
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 OLD, NEW = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
 

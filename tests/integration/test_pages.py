@@ -19,6 +19,7 @@ from pgle.cli.main import run
 from pgle.run.compiler.compile import Compiler
 
 pytestmark = [
+    pytest.mark.usefixtures("read_once"),
     pytest.mark.browser,
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),

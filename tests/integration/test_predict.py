@@ -8,6 +8,8 @@ import pytest
 from pgle.cli.main import run
 from pgle.run.directory.directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
 MAXTEXT = ROOT.parent / "shared" / "data" / "maxtext_fsdp4_h100"

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.report.page.value import read_page
+from pgle.report.page.value import Table, read_page
 from pgle.report.timeline import measured_panels
 from pgle.run.analyze import StepInput, measured_step
+
+pytestmark = pytest.mark.usefixtures("read_once")
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata/pax_fsdp4"
@@ -47,6 +49,12 @@ def test_ranks_and_streams_have_names_of_the_field(written: Path) -> None:
     scene = zlib.decompress(base64.b64decode(data)).decode()
     assert all(name in scene for name in ("rank 0 · GPU 0", "compute (stream 7)", "NCCL (stream "))
     assert "proc0:" not in scene
+
+
+def test_the_steps_of_the_window_are_listed(written: Path) -> None:
+    page = read_page(written / "r.json")
+    steps = next(section for section in page.sections if section.key == "steps")
+    assert isinstance(steps.parts[0], Table) and len(steps.parts[0].rows) == 3  # executions 2 to 4
 
 
 def test_two_steps_are_two_panels_on_one_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from schemas import SCHEMAS, violations
 
 jsonschema = pytest.importorskip("jsonschema")
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 NOT_PRINTED = {"abba", "manifest", "rows", "search"}
 """Files that pgle keeps for itself; manifest.json is in docs/run-directory.md."""
 

@@ -12,6 +12,8 @@ from pgle.cli.main import run
 from pgle.report import text
 from pgle.run.compiler.compile import Compiler
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 LOG = "run.log"
 COMPILED = [recorded.PROGRAM, "--no-cache", "--target", "a100"]
 SCREENS: list[tuple[list[str], int, str]] = [

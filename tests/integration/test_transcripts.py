@@ -12,6 +12,8 @@ from documents import write_steps
 
 from pgle.cli.main import run
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMPILES = ("rehearse", "scale", "tune")

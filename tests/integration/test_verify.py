@@ -13,6 +13,8 @@ from pgle.costs.profile.lookup import estimate_profile
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import find_hardware
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 TESTDATA = Path(__file__).parents[2] / "testdata"
 DUMP = TESTDATA / "pax_fsdp4/proc0/dump"
 MAXTEXT = TESTDATA / "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"

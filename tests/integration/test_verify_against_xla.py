@@ -1,6 +1,5 @@
 """What `pgle verify` says of a profile, and what the installed XLA says when it compiles with it. No GPU."""
 
-import importlib.util
 import io
 import re
 from pathlib import Path
@@ -19,34 +18,19 @@ from pgle.xla.log.verdict import judge
 from pgle.xla.targets import find_hardware
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
-RECORD = Path(__file__).parents[2] / "testdata" / "hlo" / "record.py"
 
 
-@pytest.fixture(scope="module")
-def record() -> ModuleType:
-    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
-        pytest.skip("needs the CUDA plugin wheels")
-    spec = importlib.util.spec_from_file_location("record", RECORD)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: ModuleType, tmp_path: Path) -> None:
-    dump = ["--xla_dump_hlo_as_proto", "--xla_dump_latency_hiding_schedule=true"]
-    record.child("step", [record.LHS, record.SYNC, *dump, f"--xla_dump_to={tmp_path}/profile"])
-    record.child("step", [record.LHS, *dump, f"--xla_dump_to={tmp_path}/performance"])
-    (profiled,) = read_modules(tmp_path / "profile")
-    modules = [module for module in read_modules(tmp_path / "performance") if module.name == "jit_step"]
-    schedules = {name: read_schedule_dump(path) for name, path in find_schedule_dumps(tmp_path / "performance").items()}
+def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: ModuleType, live_dumps: Path) -> None:
+    (profiled,) = read_modules(live_dumps / "sync")
+    modules = [module for module in read_modules(live_dumps / "async") if module.name == "jit_step"]
+    schedules = {name: read_schedule_dump(path) for name, path in find_schedule_dumps(live_dumps / "async").items()}
     profile = estimate_profile(profiled, find_hardware("a100-40gb"))
 
     main = cover(profile, modules, schedules).modules[0]
     log = record.child("step", [record.LHS], [" ".join(cost.name for cost in profile.costs)])
 
     assert (main.count.value, main.collectives.value) == (1, 1)
+    assert main.gaps == ()
     missing = re.findall(r"profile_guided_latency_estimator\.cc:\d+\]   (\S+)", log)
     assert all("-done" in name or "compare" in name for name in missing), missing
 
@@ -66,8 +50,12 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
     assert main.wanted == count.total + 1  # the other loop condition: no line of the log says that it is one
 
 
-def test_the_done_of_an_asynchronous_fusion_takes_what_the_profile_says(record: ModuleType, tmp_path: Path) -> None:
+def test_the_done_of_an_asynchronous_fusion_takes_what_the_profile_says(
+    record: ModuleType, live_dumps: Path, tmp_path: Path
+) -> None:
     """1 µs without a cost; so it needs none, and must not have one."""
+    if not any(item.name.startswith("fusion-done") for item in read_modules(live_dumps / "async")[0].walk()):
+        pytest.skip("this XLA makes no asynchronous fusion of the program")
 
     def believed(name: str, cost_us: float) -> dict[str, float]:
         folder = tmp_path / f"{name}.{cost_us}"
@@ -81,8 +69,6 @@ def test_the_done_of_an_asynchronous_fusion_takes_what_the_profile_says(record: 
 
     plain = believed("no-such-name", 1)
     dones = [name for name in plain if name.startswith("fusion-done")]
-    if not dones:
-        pytest.skip("this XLA makes no asynchronous fusion of the program")
     start = dones[0].replace("done", "start")
     assert plain[dones[0]] == plain[start] == 1
     assert believed(dones[0], 100)[dones[0]] == pytest.approx(100)

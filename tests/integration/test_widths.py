@@ -29,6 +29,8 @@ from pgle.run.perf_table import PerfTable, Transfer
 from pgle.run.stages.auto import AutoOptions, AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 COMMANDS = {
     "show": ["show", BF16],
     "trace": ["show", PAX[0]],

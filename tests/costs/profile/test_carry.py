@@ -16,6 +16,8 @@ from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import find_hardware
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 STEP = "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
 RELEASES = ("jax-0.10.2", "jax-0.12.0.1")
 

@@ -1,0 +1,47 @@
+"""What many tests read of testdata is read once in a process: its modules and its measured steps, which are frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pgle.analyze.analysis import MeasuredStep
+from pgle.files import Progress
+from pgle.run import analyze
+from pgle.run.analyze import StepInput
+from pgle.xla.hlo import proto
+from pgle.xla.hlo.module import Module
+
+TESTDATA = Path(__file__).parents[2] / "testdata"
+_read = proto.module_from_bytes
+_module = cache(_read)
+_measure = analyze.measured_step
+
+
+@cache
+def _step(side: StepInput, _: tuple[Path, ...]) -> MeasuredStep:
+    return _measure(side)
+
+
+def _module_of(data: bytes, source: str) -> Module:
+    is_ours = Path(source).resolve().is_relative_to(TESTDATA)
+    return _module(data, source) if is_ours else _read(data, source)
+
+
+def _step_of(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
+    places = tuple(Path(str(path)).resolve() for path in (*side.inputs, *side.hlo))
+    is_ours = side.profile is None and all(place.is_relative_to(TESTDATA) for place in places)
+    return _step(side, places) if is_ours else _measure(side, progress)
+
+
+@contextmanager
+def testdata_is_read_once() -> Iterator[None]:
+    """Within, `pgle` in this process reads so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proto, "module_from_bytes", _module_of)
+        patch.setattr(analyze, "measured_step", _step_of)
+        yield
