@@ -84,7 +84,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]'
 	@touch $@
 
-test: lint types unit  ## Lint, types and every test that this machine can run
+test: lint  ## Lint, types and every test that this machine can run
+	@$(MAKE) --no-print-directory --jobs 2 types unit
 
 lint: $(VENV)/.installed-dev  ## ruff
 	$(BIN)/ruff format --check .
@@ -96,10 +97,10 @@ types: $(VENV)/.installed-dev  ## mypy --strict
 fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for others
 	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
 
-# A process more than cores: tests wait for the programs that they start.
+# A process more than cores: tests wait for the programs that they start. Files start in the order of tests/conftest.py.
 unit: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not minutes' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not minutes' $(PYTEST_ARGS)
 
 minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
 	$(BIN)/python -m pytest -m minutes
