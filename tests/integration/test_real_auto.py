@@ -29,7 +29,7 @@ def auto(tmp_path, monkeypatch, capfd):
     return start
 
 
-def test_a_function_is_compiled_again_after_its_runs(auto, tmp_path):
+def test_a_function_is_compiled_again_after_its_runs_and_a_second_run_takes_it_from_the_cache(auto, tmp_path):
     code, result = auto("--runs", "2")
     assert (code, result["outcome"]) == (0, "recompiled")
     assert result["recompiled"]["jit__lambda"] > 0
@@ -37,11 +37,7 @@ def test_a_function_is_compiled_again_after_its_runs(auto, tmp_path):
     assert record is not None
     assert record.exit_code == 0
     assert record.environment["JAX_PGLE_PROFILING_RUNS"] == "2"
-
-
-def test_a_second_run_takes_the_optimised_program_from_the_cache(auto):
-    auto()
-    code, result = auto("--force")
+    code, result = auto("--runs", "2", "--force")
     assert (code, result["outcome"]) == (0, "loaded")
     assert "jit__lambda" in result["loaded"]
 
