@@ -14,7 +14,7 @@ import pytest
 import pgle
 from pgle.errors import UserError, one_line
 from pgle.next import BLANKS, Next, to_type, typed
-from pgle.report.page.value import Action, Page
+from pgle.report.page.value import Advice, Page
 from pgle.run import history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
@@ -110,7 +110,7 @@ def test_words_are_quoted_in_one_place() -> None:
 @pytest.mark.parametrize("blank", BLANKS)
 def test_a_next_command_holds_no_placeholder(blank: str) -> None:
     commands = (f"pgle perf -- {blank}", f"pgle verify p --hlo {blank}", f"pgle rehearse --flag=--x={blank} m")
-    actions = (Action("title", command=command).command for command in commands)
+    actions = (Advice("title", command=command).command for command in commands)
     for command in (*Page("title", (), "verdict", next=commands).next, *actions):
         assert command.startswith(f"give {BLANKS[blank]}: pgle ")
         assert blank not in command

@@ -16,7 +16,7 @@ from pgle.analyze.window import RowGroup
 from pgle.errors import cut, many, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Action, Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.report.step import (
     LEAST,
     ROWS,
@@ -175,7 +175,7 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     )
 
 
-def verdict(found: Analysis, todo: tuple[Action, ...]) -> tuple[str, Tone]:
+def verdict(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
     """What could be saved, in a line, and how good that is."""
     step = found.step
     if step.measures_alone:
@@ -237,7 +237,7 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
     return tuple(found)
 
 
-def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
+def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     """Findings that save time, and smaller losses of at least `LEAST_SAVED`, the largest first."""
     step = found.step
     todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
@@ -245,7 +245,7 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
     between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
     if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
-        todo.append(Action(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
+        todo.append(Advice(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
     overlap = step.overlap
     if (
         overlap is not None
@@ -259,12 +259,12 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves = overlap.hideable_us / step.step_us
         todo.append(
-            Action(RULES["exposed-communication"].todo, saves, why, "", judged[0].name, span_of(judged[0].name))
+            Advice(RULES["exposed-communication"].todo, saves, why, "", judged[0].name, span_of(judged[0].name))
         )
     return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
 
 
-def _action(finding: StepFinding, span_of: SpanOf) -> Action:
+def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
     """What to do about a finding, with its number and its largest row."""
     first = finding.evidence[0] if finding.evidence else None
     most = (
@@ -274,7 +274,7 @@ def _action(finding: StepFinding, span_of: SpanOf) -> Action:
     )
     name = "" if first is None else first.name.removeprefix("before ")
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
-    return Action(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
+    return Advice(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
 
 
 def document(found: Analysis) -> dict[str, object]:

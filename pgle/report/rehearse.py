@@ -8,7 +8,7 @@ from pgle.errors import some
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Action, Page, Prose, Section, Table, Tone, table
+from pgle.report.page.value import Advice, Page, Prose, Section, Table, Tone, table
 from pgle.report.predict import (
     LHS_WORDS,
     Schedule,
@@ -153,7 +153,7 @@ def _is_stuck(result: Rehearsal) -> bool:
     return stuck_share(result.profiled.prediction, placed) > MOSTLY
 
 
-def _actions(result: Rehearsal) -> tuple[Action, ...]:
+def _actions(result: Rehearsal) -> tuple[Advice, ...]:
     """What shortens the step, what saves most first."""
     if not result.good:
         return ()
@@ -162,17 +162,17 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
     if lhs is not None and lhs.share >= LEAST_GAIN:
         command = f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"'
         why = f"off by default here; {_range(lhs)}"
-        found.append(Action(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
+        found.append(Advice(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
         moved = sum(move.moved for move in result.moves)
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
-        found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
+        found.append(Advice(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
     if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
         most = figures.share(_hideable(result))
         why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
-        found.append(Action("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1])))
+        found.append(Advice("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1])))
     return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
 
 

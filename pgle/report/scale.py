@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page import figures, html, value
+from pgle.report.page import figures, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import render
-from pgle.report.page.value import Action, Cell, Chart, Page, Prose, Section, Table, Value, table
+from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Value, table
 from pgle.report.text import live
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale import OnRow, Scaling
@@ -33,7 +32,6 @@ LITTLE = 0.02  # of the step: less is not worth a line
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
 LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
-NARROW = 10  # sizes that one chart has room for
 VARY = "--vary mesh=A,B and {mesh} in the command"
 MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
@@ -276,19 +274,19 @@ def _notes(found: Scaling) -> Iterator[str]:
         yield f"Not modelled: {NOT_MODELLED}."
 
 
-def _actions(found: Scaling) -> tuple[Action, ...]:
+def _actions(found: Scaling) -> tuple[Advice, ...]:
     """What to do where the program breaks, else at the largest size; what saves most first."""
     answer = found.answer
     if not answer.best:
         return ()
     item = answer.breaks or answer.best[-1]
-    row, at, given = item.row, _gpus(item.row), list[Action]()
+    row, at, given = item.row, _gpus(item.row), list[Advice]()
     others = [other for other in answer.rows if other.row.devices == row.devices and other.efficiency]
     fitting = (other for other in others if other.row.fits is not False)
     better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
     if better.row.variant != row.variant and saves > LITTLE:
-        given.append(Action(f"Take {_named(better.row)} at {at}", saves))
+        given.append(Advice(f"Take {_named(better.row)} at {at}", saves))
     # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a step, half of their
     # time remains for each part of it.
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
@@ -296,44 +294,42 @@ def _actions(found: Scaling) -> tuple[Action, ...]:
         given.append(_more_work(row, moved))
     room = 1 - row.ceiling_us / row.step_us
     if room > LITTLE:
-        given.append(Action(f"Look for XLA flags at {at}", room, command=_tune(found, row)))
+        given.append(Advice(f"Look for XLA flags at {at}", room, command=_tune(found, row)))
     given.sort(key=lambda action: -(action.saves or 0.0))
     culprit = answer.culprit
     if answer.breaks is not None and culprit is not None and culprit.hosts > 1 and len(others) == 1:
         why = "" if found.request.are_files else f"give {VARY}"
         if culprit.moves_weights:
-            given.append(Action("Try other meshes", None, why))
+            given.append(Advice("Try other meshes", None, why))
         else:
             why = "; ".join(filter(None, ("it moves activations in every layer", why)))
-            given.insert(0, Action(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why))
+            given.insert(0, Advice(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why))
     if answer.nearest is not None and not answer.nearest.row.tried:
         given.insert(0, _to_fit(found, answer.nearest.row))
     return tuple(given)
 
 
-def _more_work(row: ScaleRow, saves: float) -> Action:
+def _more_work(row: ScaleRow, saves: float) -> Advice:
     more, at = row.temp_bytes or 0, _gpus(row)
     why = "weights and gradients cross the links once a step, whatever its work"
     if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
-        return Action(f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit")
+        return Advice(f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit")
     why += f"; temporaries may double, {figures.size(more)} more" if more else ""
-    return Action(f"Give each of {at} more work, or accumulate gradients", saves, why)
+    return Advice(f"Give each of {at} more work, or accumulate gradients", saves, why)
 
 
-def _to_fit(found: Scaling, row: ScaleRow) -> Action:
+def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
     fit = found.request.fit or "batch"
     what = f"set {MORE_MEMORY}"
     if not _fits_with_more(found, row):
         what = f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
     lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
-    return Action(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
+    return Advice(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
 
 
 def _sections(found: Scaling) -> Iterator[Section]:
     rows = [item for item in found.answer.rows if not item.row.failure]
     head = "GPUs (count) | variant"
-    if len(found.answer.best) > 1:
-        yield Section("charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True)
     if rows:
         ratios = table(f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs", (
             (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
@@ -366,42 +362,6 @@ def _sections(found: Scaling) -> Iterator[Section]:
         Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
     )
     yield Section("limits", "What is not known", limits)
-
-
-def _charts(rows: Sequence[Judged]) -> Chart:
-    """The step by part, and efficiency with its range, over the sizes of the variant that is judged."""
-    rows = rows[-NARROW:]
-    count, most = len(rows), max(item.row.step_us for item in rows) / 1e6
-    axis = {"at": [place + 0.5 for place in range(count)]}
-    names = {place + 0.5: figures.count(item.row.devices) for place, item in enumerate(rows)}
-    steps = html.Panel(
-        "Step, predicted: compute, exposed communication, idle", (0, count), (0, most * 1.05), x_label="GPUs"
-    )
-    steps.axis_y(html.seconds(0.0, most))
-    shown = [item.row for item in rows]
-    steps.stacks({
-        "compute": [row.compute_us for row in shown], "exposed": [row.exposed_us for row in shown],
-        "copy": [row.copy_us for row in shown], "idle": [row.idle_us for row in shown],
-    }, 0.2)  # fmt: skip
-    steps.axis_x(names.__getitem__, axis["at"])
-    best = max(1.0, *(item.efficiency_range[1] for item in rows))
-    share = html.Panel("Efficiency against the first row, with its range", (0, count), (0, best * 1.05), x_label="GPUs")
-    share.axis_y(lambda value: f"{value:.0%}".replace("%", " %"))
-    share.line("mark", (0, BREAKS), (count, BREAKS))
-    points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
-    low = [(place + 0.5, item.efficiency_range[0]) for place, item in enumerate(rows)]
-    high = [(place + 0.5, item.efficiency_range[1]) for place, item in enumerate(rows)]
-    share.area("base", [*low, *reversed(high)])
-    for one, other in pairwise(points):
-        share.line("level", one, other)
-    share.dots("base", points, 3)
-    share.axis_x(names.__getitem__, axis["at"])
-    words = ", ".join(
-        f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
-        f"({figures.shares(item.efficiency_range)})"
-        for item in rows
-    )
-    return Chart(html.svg([steps, share], words), words)
 
 
 def _next(found: Scaling) -> tuple[str, ...]:

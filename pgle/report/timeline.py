@@ -398,14 +398,14 @@ def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int3
     return tuple(found), numbers
 
 
-def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.Timeline:
+def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineData:
     """A timeline of panels.
 
     Args:
         panels: schedules or devices, one above the other.
         first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no steps.
     """
-    return value.Timeline(encode(panels, first_us), text_timeline(panels, until_us=first_us))
+    return value.TimelineData(encode(panels, first_us), text_timeline(panels, until_us=first_us))
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:

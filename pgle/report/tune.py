@@ -12,7 +12,7 @@ from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.report.page.value import Advice, Cell, Column, Page, Prose, Section, Table, Tone, Value
 from pgle.report.predict import Schedule, exposed_notes, sections, span_us
 from pgle.report.rehearse import setting_notes
 from pgle.report.step import tiles
@@ -194,13 +194,13 @@ def _proof(found: Tuning) -> Iterator[str]:
     yield from (f"wrote {path}" for path in proof.written)
 
 
-def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
+def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
     """The flags, if there are some that help enough."""
     if found.proof is None or -found.proof.judged.mean < LITTLE:
         return ()
     judged = found.proof.judged
     why = f"shorter in {judged.won} of {judged.of} variations of the costs"
-    return (Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])),)
+    return (Advice("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])),)
 
 
 def why_next(found: Tuning) -> str:

@@ -287,8 +287,6 @@ def main_lines(main: ModuleVerdict) -> Iterator[str]:
         yield cut(f"line {main.line}: {main.proof}", PROOF)
     if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
         yield f"XLA missed: {some(lacking, MAX_NAMES)}"
-    if note := _uncounted(main):
-        yield note
     if main.remedy:
         yield f"{'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}"
 
@@ -299,19 +297,6 @@ def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
         names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]
         parts.append(f"{use} on {some(names, MAX_NAMES)}")
     return "; ".join(parts)
-
-
-def _uncounted(main: ModuleVerdict) -> str:
-    """Why XLA's own numbers are others; empty if they are not."""
-    if main.wanted is None or main.found is None:
-        return ""
-    counted = main.found + (main.missing or 0)
-    if (main.found, counted) == (main.covered, main.wanted):
-        return ""
-    also = [f"{main.mismatched} of those found are costs of other instructions of that name"] if main.mismatched else []
-    if counted != main.wanted:
-        also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
-    return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', '.join(also)}" if also else ""
 
 
 def name_of(item: ModuleVerdict) -> str:

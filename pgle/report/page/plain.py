@@ -12,7 +12,7 @@ from rich.text import Text
 from pgle.errors import UserError, choices, many, printable, shown
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import MOST_ACTIONS, Action, Cell, Page, Part, Prose, Section, Table, Timeline, table
+from pgle.report.page.value import MOST_ACTIONS, Advice, Cell, Page, Part, Prose, Section, Table, table
 
 STYLES: dict[str, str] = {
     "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
@@ -93,7 +93,7 @@ def _styled(cell: Cell) -> str | Text:
     return Text(plain, style=STYLES[cell.tone]) if cell.tone and sys.stdout.isatty() else plain
 
 
-def _actions(screen: text.Screen, actions: Sequence[Action], everything: bool) -> None:
+def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
     heads = ["", "what to do", "saves up to"] if any(action.saves for action in actions) else ["", "what to do"]
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
@@ -114,12 +114,10 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
         elif isinstance(part, Prose):
             style = "cyan" if part.code else STYLES.get(part.tone, "")
             screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)
-        elif isinstance(part, Timeline):
+        else:
             widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
             is_narrow = widest > screen.width
             screen.print(f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(), soft_wrap=True)
-        else:
-            screen.print(part.alt, soft_wrap=True)
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
@@ -152,11 +150,9 @@ def _escaped(content: str) -> str:
 def _block(part: Part) -> str:
     if isinstance(part, Table):
         return _rows(part)
-    if isinstance(part, Timeline):
-        return _fenced(part.text, "text")
     if isinstance(part, Prose):
         return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + _escaped(part.text)
-    return _fenced(part.alt, "text") if "\n" in part.alt else _escaped(part.alt)
+    return _fenced(part.text, "text")
 
 
 def _rows(content: Table) -> str:
@@ -168,7 +164,7 @@ def _rows(content: Table) -> str:
     return "\n".join([heads, f"|{rule}|", *rows])
 
 
-def _numbered(actions: Sequence[Action]) -> Iterator[str]:
+def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
     for place, action in enumerate(actions, start=1):
         saves = f" (saves up to {figures.share(action.saves)})" if action.saves else ""
         why = f": {_escaped(action.why)}" if action.why else ""

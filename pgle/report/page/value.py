@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -96,21 +96,14 @@ class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
     tone: Tone = ""
 
 
-class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
+class TimelineData(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
     """The timeline that moves; a page has one at most."""
 
     data: str  # what its script draws, as `pgle.report.timeline` writes it
     text: str  # the same for a terminal, Markdown and readers without JavaScript
 
 
-class Chart(msgspec.Struct, frozen=True, tag_field="kind", tag="chart"):
-    """Charts one above the other, with what they show in words."""
-
-    svg: str
-    alt: str
-
-
-Part: TypeAlias = Table | Prose | Timeline | Chart
+Part: TypeAlias = Table | Prose | TimelineData
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Advice:
     """Something to do, and what it saves."""
 
     title: str  # imperative: ``Turn on the latency-hiding scheduler``
@@ -170,7 +163,7 @@ class Page:
     tone: Tone = ""  # whether that is good
     table: Table | None = None  # the one table of the first screen
     notes: tuple[str | Cell, ...] = ()  # single lines below it
-    actions: tuple[Action, ...] = ()  # what saves most first
+    actions: tuple[Advice, ...] = ()  # what saves most first
     sections: tuple[Section, ...] = ()  # the rest
     next: tuple[str, ...] = ()  # commands, as `to_type` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
@@ -191,10 +184,10 @@ class Page:
             object.__setattr__(self, name, value)
 
     @property
-    def timeline(self) -> Timeline | None:
+    def timeline(self) -> TimelineData | None:
         """Its timeline."""
         parts = [part for section in self.sections for part in section.parts]
-        return next((part for part in parts if isinstance(part, Timeline)), None)
+        return next((part for part in parts if isinstance(part, TimelineData)), None)
 
 
 def table(
@@ -243,7 +236,7 @@ def as_json(page: Page) -> str:
 
 
 def read_page(path: AnyPath) -> Page:
-    """A page that was written as JSON. Pictures in it are not trusted: their words take their place.
+    """A page that was written as JSON.
 
     Raises:
         UserError: it is not one, or of another release.
@@ -254,8 +247,9 @@ def read_page(path: AnyPath) -> Page:
         found = msgspec.json.decode(content)
         if (schema := found["schema"]) == SCHEMA:
             page = msgspec.convert(found["page"], Page)
-            sections = (replace(item, parts=tuple(map(_trusted, item.parts))) for item in page.sections)
-            return replace(page, sections=tuple(sections))
+            if page.timeline is not None and set(page.timeline.data.encode()) - _BASE64:
+                raise ValueError("a damaged timeline")
+            return page
     except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError):
         raise UserError("is not a report of this pgle", where=path, remedy=remedy) from None
     raise UserError(f"has schema {schema}, not {SCHEMA}", where=path, remedy=remedy)
@@ -264,9 +258,3 @@ def read_page(path: AnyPath) -> Page:
 def _plain_number(value: Any) -> Any:
     """A numpy scalar as a number."""
     return value.item()
-
-
-def _trusted(part: Part) -> Part:
-    if isinstance(part, Timeline) and set(part.data.encode()) - _BASE64:
-        raise ValueError("a damaged timeline")
-    return Chart("", part.alt) if isinstance(part, Chart) else part

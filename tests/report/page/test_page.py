@@ -16,8 +16,8 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31
 
 
 TEXTS = (
-    *((text, "paper") for text in ("ink", "soft", "accent", "mark", "base", "new", "good", "bad")),
-    *((text, "raised") for text in ("ink", "soft", "accent", "mark", "base", "new", "good", "bad")),
+    *((text, "paper") for text in ("ink", "soft", "accent", "mark", "good", "bad")),
+    *((text, "raised") for text in ("ink", "soft", "accent", "mark", "good", "bad")),
     *(("in-bar", bar) for bar in ("compute", "matmul", "exposed", "copy")),
     ("ink", "hidden"),
     ("ink", "idle"),
