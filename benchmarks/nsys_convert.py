@@ -58,7 +58,7 @@ assert len(trace) == int(sys.argv[2]), len(trace)
 
 IMPORTS = """
 import pgle.cli.main
-from pgle.cli.help import one_blas_thread
+from pgle.cli.main import one_blas_thread
 with one_blas_thread():
     import pgle.report.profiles, pgle.report.text, pgle.cli.profiles
 import pgle.trace.nsys.read

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.cli.stages import confirm_command as command
+from pgle.cli.show import confirm_command as command
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
