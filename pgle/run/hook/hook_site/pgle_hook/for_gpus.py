@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 from pgle_hook import guarded, jax_private, warn
 
@@ -173,10 +174,15 @@ class Lowering:
     def __init__(self, record, folder, leaves_out, targets):
         self._record, self._folder = record, folder
         self._targets = targets
-        self._dumps = {}  # by the id of jax's module: the name of its dump
         self._least = BYTES if leaves_out else None
-        self._known = {}  # by the id of jax's module: it, which keeps its id, the dumped module, the compiled one
+        self._known = {}  # by the ids of jax's modules
         self._zeros = {}
+
+    def _of(self, module):
+        """What is known of one of jax's modules, which is kept, so that its id stays its own: the name of its dump,
+        whether it was lowered here, the module for GPUs, which is dumped, and what is compiled instead of it."""
+        new = SimpleNamespace(module=module, name="", is_ours=False, for_gpus=None, instead=None)
+        return self._known.setdefault(id(module), new)
 
     def watch(self):
         """Have every module lowered for GPUs, dumped so, and compiled as decided here."""
@@ -191,18 +197,19 @@ class Lowering:
 
         @functools.wraps(dump)
         def new_dump(module, stage_name):
-            _, dumped, _ = self._known.get(id(module), (None, None, None))
-            written = dump(dumped or module, stage_name)
+            known = self._of(module)
+            written = dump(known.for_gpus or module, stage_name)
             if written and stage_name == "compile":
-                name = os.path.basename(str(written))
-                self._dumps[id(module)] = (name, module)  # which is kept, so that its id stays its own
-                if id(module) in self._known and not dumped:
-                    self._record.note("not_lowered", name)
-                guarded(lambda: self._record.compiling(name))
+                known.name = os.path.basename(str(written))
+                if known.is_ours and not known.for_gpus:
+                    self._record.note("not_lowered", known.name)
+                guarded(lambda: self._record.compiling(known.name))
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
-        self._zeros = jax_private.compiled_instead(self._instead, self._partition, self._compiled)
+        self._zeros = jax_private.compiled_instead(
+            lambda module: self._of(module).instead, self._partition, self._compiled
+        )
 
     def is_zeros(self, call):
         """Whether an execution of this program returns zeros, whatever it is given."""
@@ -237,25 +244,19 @@ class Lowering:
                  "memory" % (name, type(why).__name__, text))  # fmt: skip
         return self._note(result, for_gpus and for_gpus.module, None)
 
-    def _note(self, result, dumped, compiled):
-        self._known[id(result.module)] = (result.module, dumped, compiled)
+    def _note(self, result, for_gpus, instead):
+        known = self._of(result.module)
+        known.is_ours, known.for_gpus, known.instead = True, for_gpus, instead
         return result
 
     def _partition(self, module, compile_, given):
-        name, for_gpus = self._name(module), self._known.get(id(module), (None, None))[1]
-        if name and for_gpus:
-            dumped = os.path.join(self._folder, name)
-            guarded(lambda: partition(dumped, for_gpus, compile_, given, self._targets))
+        known = self._of(module)
+        if known.name and known.for_gpus:
+            dumped = os.path.join(self._folder, known.name)
+            guarded(lambda: partition(dumped, known.for_gpus, compile_, given, self._targets))
 
     def _compiled(self, module, executable, given):
-        guarded(lambda: self._record.compiled(executable, self._name(module), given))
-
-    def _name(self, module):
-        return self._dumps.get(id(module), ("", None))[0]
-
-    def _instead(self, module):
-        """The module to compile instead of a module; None: itself."""
-        return self._known.get(id(module), (None, None, None))[2]
+        guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
 
 
 def _signature(module, least):
