@@ -40,6 +40,7 @@ def window(rank: str, first: int, last: int) -> Trace:
     return replace(cut, execution=cut.execution - np.int32(first))
 
 
+@cache
 def costs_of(one: tuple[int, int], other: tuple[int, int], *, keep_all: bool = False) -> ProgramCosts:
     return reduced([window("proc0", *one), window("proc3", *other)], keep_all=keep_all)
 

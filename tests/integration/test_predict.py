@@ -15,10 +15,20 @@ PAX = ROOT / "testdata" / "pax_fsdp4"
 MAXTEXT = ROOT.parent / "shared" / "data" / "maxtext_fsdp4_h100"
 
 
+ANSWERS: dict[tuple[str, ...], dict[str, object]] = {}
+"""What commands answered, by their words: several tests look at one answer."""
+
+
+def answer(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], *more: str) -> dict[str, object]:
+    if words not in ANSWERS:
+        capsys.readouterr()
+        assert run([*words, *more, "--json"]) == 0
+        ANSWERS[words] = json.loads(capsys.readouterr().out)
+    return ANSWERS[words]
+
+
 def predicted(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
-    capsys.readouterr()
-    assert run(["predict", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return answer(capsys, ("predict", *map(str, arguments)))
 
 
 def converted(folder: Path, *arguments: object) -> Path:
@@ -29,9 +39,8 @@ def converted(folder: Path, *arguments: object) -> Path:
 
 def measured_us(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> float:
     """Median span of the steady executions in a trace."""
-    capsys.readouterr()
-    assert run(["convert", *map(str, arguments), "-o", str(folder / "other.pbtxt"), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)["modules"][0]["step_us"]
+    found = answer(capsys, ("convert", *map(str, arguments)), "-o", str(folder / "other.pbtxt"))
+    return found["modules"][0]["step_us"]
 
 
 def test_the_step_of_a_real_job_is_met_by_the_costs_of_another_process(

@@ -33,7 +33,7 @@ def test_sizes_variants_a_refusal_and_the_same_again(tmp_path: Path, capsys: pyt
     assert eight["efficiency"] == 1 > sixteen["efficiency"]
     assert first["network_is"] == "assumed"
     more = scaled(capsys, "--devices", "8", "--vary", "n=1,4", *out, *PROGRAM, *batch)
-    assert more["resumed"] == 1
+    assert more["resumed"] == 2
     same, twice = more["rows"][0], more["rows"][1]
     assert same == eight | {"wall_s": same["wall_s"]}
     assert twice["tflops"] * twice["predicted_us"] == pytest.approx(4 * same["tflops"] * same["predicted_us"])
