@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, METADATA_PLANE, PROFILE_START, SCOPE_PLANE
-from pgle.xla.protos.xplane_pb2 import XEventMetadata, XPlane, XSpace, XStat, XStatMetadata
+from pgle.xla.protos.xplane_pb2 import XEvent, XEventMetadata, XPlane, XSpace, XStat, XStatMetadata
 
 _KIND_NAMES = {
     ActivityKind.KERNEL: "Kernel",
@@ -119,6 +120,19 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
     def text(name: str, value: str) -> XStat:
         return stat(name, ref_value=names.setdefault(value, len(names) + 1))
 
+    @cache
+    def unchanging(instruction: int, module: int, kind: int) -> XEvent:
+        """What all events of an instruction have in common."""
+        name, key = trace.instructions[instruction], trace.modules[module]
+        plane.event_metadata[instruction + 1].CopyFrom(XEventMetadata(id=instruction + 1, name=name))
+        stats = [text("tf_op", "XlaModule:"), text("hlo_op", name), text("hlo_module", key.name)]
+        if kind in _DETAILS:
+            stats.append(text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
+        if key.program_id is not None:
+            stats.append(stat("program_id", int64_value=key.program_id))
+        return XEvent(metadata_id=instruction + 1, stats=stats)
+
+    correlation, scope_range = (stat(name).metadata_id for name in ("correlation_id", "scope_range_id"))
     rows = np.flatnonzero(trace.device == index)
     origin = int(trace.start_ns[rows].min()) if len(rows) else 0
     for stream in np.unique(trace.stream[rows]).tolist():
@@ -128,24 +142,12 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
         columns = (trace.start_ns, trace.duration_ns, trace.instruction, trace.module, trace.kind, scopes.of_row)
         for row, *values in zip(mine.tolist(), *(column[mine].tolist() for column in columns), strict=True):
             start, duration, instruction, module, kind, scope = values
-            name, key = trace.instructions[instruction], trace.modules[module]
-            stats = [stat("correlation_id", uint64_value=row + 1), text("tf_op", "XlaModule:"), text("hlo_op", name),
-                     text("hlo_module", key.name)]  # fmt: skip
+            event = line.events.add()
+            event.CopyFrom(unchanging(instruction, module, kind))
+            event.offset_ps, event.duration_ps = (start - origin) * 1000, duration * 1000
+            event.stats.add(metadata_id=correlation, uint64_value=row + 1)
             if scope:
-                stats.append(stat("scope_range_id", int64_value=scope))
-            if kind in _DETAILS:
-                stats.append(text(_DETAILS[kind], "kind:unknown"))
-            if key.program_id is not None:
-                stats.append(stat("program_id", int64_value=key.program_id))
-            line.events.add(
-                metadata_id=instruction + 1,
-                offset_ps=(start - origin) * 1000,
-                duration_ps=duration * 1000,
-                stats=stats,
-            )
-            plane.event_metadata[instruction + 1].name = name
-    for identity, metadata in plane.event_metadata.items():
-        metadata.id = identity
+                event.stats.add(metadata_id=scope_range, int64_value=scope)
     for name, identity in names.items():
         plane.stat_metadata[identity].CopyFrom(XStatMetadata(id=identity, name=name))
     return plane

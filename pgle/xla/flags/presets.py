@@ -131,12 +131,9 @@ HOPPER_DEFAULT = ("0.8.0", "0.11.2")
 class FlagPlan:
     """How a run is to be started."""
 
-    mode: Mode  # the kind of run
-    jaxlib: str  # the release it is planned for
     flags: tuple[Flag, ...]  # our flags that are added; a user's flag with another value wins
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     environment: Mapping[str, str]  # other variables to set where the user has not set them
-    choices: tuple[Choice, ...]  # everything the mode asks for, with reasons
     warnings: tuple[FlagFinding, ...]  # what gives way, is left out or will go wrong
 
     @property
@@ -176,7 +173,7 @@ def flags_for(
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
     environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
     warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
-    return FlagPlan(mode, at, merged.added, merged.text, environment, choices, warnings)
+    return FlagPlan(merged.added, merged.text, environment, warnings)
 
 
 def _dumps(dump_to: str) -> tuple[Choice, ...]:
