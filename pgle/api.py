@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
-from html import escape
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -27,7 +26,6 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, write_files
 from pgle.report import next_steps, text
 from pgle.report.page import plain
-from pgle.report.page.html import render
 from pgle.report.page.value import Page
 
 if TYPE_CHECKING:
@@ -78,6 +76,8 @@ class Answer(Generic[Result]):
         Raises:
             UserError: the name ends otherwise, or the file exists (without `force`).
         """
+        from pgle.report.page.html import render
+
         forms = {".html": lambda: render(self.page), ".md": lambda: plain.markdown(self.page), ".json": self.to_json}
         file = as_path(path)
         if file.suffix not in forms:
@@ -90,10 +90,10 @@ class Answer(Generic[Result]):
         return printed.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own: it loads nothing, and neither its style nor its script reaches the rest."""
-        height = 620 if self.page.timeline is None else 1040
-        style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(self.page))}"></iframe>'
+        """The page in a frame of its own."""
+        from pgle.report.page.html import frame
+
+        return frame(self.page)
 
 
 def _answers(function: Callable[P, R]) -> Callable[P, R]:
