@@ -14,7 +14,7 @@ from pgle.analyze.collectives import (
     MeasuredCollective,
     Overlap,
     find_arrivals,
-    find_overlap,
+    judge_schedule,
     measured_collectives,
     transfer_exposed_us,
 )
@@ -145,6 +145,12 @@ class MeasuredStep:
     mode: str = ""
 
     @property
+    def judged(self) -> list[MeasuredCollective]:
+        """The exposed collectives of which is known what a schedule could hide, the one with most of it first."""
+        known = [item for item in self.collectives if item.hideable_us is not None]
+        return sorted(known, key=lambda item: (-(item.hideable_us or 0.0), -item.transfer_exposed_us, item.name))
+
+    @property
     def step_us(self) -> float:
         """The mean step, from its start to the start of the next."""
         return self.breakdown.step_us
@@ -230,6 +236,10 @@ def measure_step(
     moved = [Ran(instruction=of.instruction, us=0.0, exposed_us=of.exposed_us, count=of.count) for of in collectives]
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
+    overlap = None
+    if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
+        flags = trace.xla_flags.split()
+        overlap, collectives = judge_schedule(module, costs.costs, collectives, hardware, used=used, flags=flags)
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -245,9 +255,7 @@ def measure_step(
         layers=None if module is None else find_layers(module, [*compute, *moved], breakdown.step_us, hardware),
         products=find_products(compute, hardware),
         memory=memory,
-        overlap=find_overlap(module, costs.costs, collectives, hardware, used=used, flags=trace.xla_flags.split())
-        if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE
-        else None,
+        overlap=overlap,
         mode=mode,
     )
 

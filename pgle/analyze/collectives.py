@@ -8,7 +8,7 @@ program: combined, split or pipelined collectives, which `tune` tries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from pgle.costs.measure.naming import Naming, group_of_device
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.costs.statistic import heads
-from pgle.schedule.predict import Placement, Prediction, placements, predict
+from pgle.schedule.predict import Prediction, placements, predict
 from pgle.schedule.program import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, distinct, usual_values
@@ -30,16 +30,6 @@ from pgle.xla.hlo.names import lhs_names
 from pgle.xla.targets import Hardware
 
 LOOKED_AT = 64  # collectives, those with most exposed time
-
-
-@dataclass(frozen=True, slots=True)
-class ExposedCollective:
-    """What of one collective's exposed time a schedule could hide."""
-
-    name: str  # of the instruction
-    exposed_us: float  # after the last rank arrived, in a step
-    hideable_us: float  # as much of it as there is independent compute
-    why: str  # it is exposed, in words; empty where little of it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +60,13 @@ class BelievedCosts:
 class Overlap:
     """What the scheduler can still do."""
 
-    collectives: tuple[ExposedCollective, ...]  # of exposed collectives, the one with most to hide first
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
     use: BelievedCosts | None = None  # of the profile that the scheduler had; None where none is given
 
 
-def find_overlap(
+def judge_schedule(
     module: Module,
     costs: Sequence[Cost],
     collectives: Sequence[MeasuredCollective],
@@ -85,31 +74,25 @@ def find_overlap(
     *,
     used: Profile | None = None,
     flags: Sequence[str] = (),
-) -> Overlap:
-    """Judge the schedule that ran."""
-    predicted = predict(module, Profile(tuple(costs)), hardware)
-    most = sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:LOOKED_AT]
-    exposed = {item.instruction.name: item for item in most if item.instruction and item.transfer_exposed_us > 0}
-    names = lhs_names(module)
+) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
+    """The schedule that ran, and the collectives with what of them it could hide."""
+    predicted, names = predict(module, Profile(tuple(costs)), hardware), lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
-    judged = [_exposed_collective(item, placed.get(names.get(name, name))) for name, item in exposed.items()]
-    hideable = sum(item.hideable_us for item in judged)
-    return Overlap(
-        collectives=tuple(sorted(judged, key=lambda item: (-item.hideable_us, -item.exposed_us, item.name))),
-        hideable_us=hideable,
-        stuck_us=sum(item.exposed_us for item in judged) - hideable,
+    judged: dict[str, MeasuredCollective] = {}
+    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:LOOKED_AT]:
+        if item.instruction is not None and item.transfer_exposed_us > 0:
+            place = placed.get(names.get(item.instruction.name, item.instruction.name))
+            free_us = 0.0 if place is None else max(place.independent_us - place.cover_us, 0.0) * place.count
+            why = "" if place is None else place.reason or "the compute next to it is too short"
+            judged[item.name] = replace(item, hideable_us=min(item.transfer_exposed_us, free_us), why=why)
+    hideable_us = sum(item.hideable_us or 0.0 for item in judged.values())
+    overlap = Overlap(
+        hideable_us=hideable_us,
+        stuck_us=sum(item.transfer_exposed_us for item in judged.values()) - hideable_us,
         predicted=predicted,
         use=None if used is None else _believed(module, costs, used),
     )
-
-
-def _exposed_collective(item: MeasuredCollective, place: Placement | None) -> ExposedCollective:
-    lost = item.transfer_exposed_us
-    if place is None:
-        return ExposedCollective(item.name, lost, 0.0, "")
-    free = max(place.independent_us - place.cover_us, 0.0) * place.count
-    reason = place.reason or ("the compute next to it is too short" if lost > 0 else "")
-    return ExposedCollective(item.name, lost, min(lost, free), reason)
+    return overlap, tuple(judged.get(item.name, item) for item in collectives)
 
 
 def _believed(module: Module, costs: Sequence[Cost], used: Profile) -> BelievedCosts:
@@ -157,6 +140,10 @@ class MeasuredCollective:
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
     trace_name: str = ""  # as traced
+    hideable_us: float | None = (
+        None  # of its exposed transfer, as much as there is independent compute; None: not judged
+    )
+    why: str = ""  # it is exposed, in words; empty where it is not judged
 
     @property
     def op_name(self) -> str:

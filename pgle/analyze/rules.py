@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
@@ -115,13 +115,11 @@ def synchronous(step: MeasuredStep) -> StepFinding | None:
     if step.measures_alone:
         return None
     ours = [item for item in _most_exposed(step) if item.sync]
-    judged = {} if step.overlap is None else {item.name: item for item in step.overlap.collectives}
-    why = {item.name: judged[item.name].why if item.name in judged else "" for item in ours}
-    stuck = bool(judged) and not any(judged[item.name].hideable_us for item in ours if item.name in judged)
+    stuck = bool(step.judged) and not any(item.hideable_us for item in ours)
     return StepFinding(
         sum(item.transfer_exposed_us for item in ours),
         many(len(ours), "synchronous collective"),
-        _exposed_rows((item, "; ".join(filter(None, (item.kind, why[item.name])))) for item in ours),
+        _exposed_rows((item, "; ".join(filter(None, (item.kind, item.why)))) for item in ours),
         _NOTHING_BESIDE if stuck else _MAKE_ASYNC,
     )
 
@@ -150,18 +148,18 @@ def exposed(step: MeasuredStep) -> StepFinding:
         step.async_exposed_us,
         "asynchronous collectives run while nothing computes",
         _exposed_rows((item, item.kind) for item in ours),
-        _hide(step, {item.name for item in ours}),
+        _hide(step, ours),
     )
 
 
-def _hide(step: MeasuredStep, names: Collection[str]) -> str:
+def _hide(step: MeasuredStep, ours: Iterable[MeasuredCollective]) -> str:
     """A profile where a schedule could hide it, other flags where none can."""
     overlap = step.overlap
     if overlap is None:
         return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
-    judged = [item for item in overlap.collectives if item.name in names]
-    hideable = sum(item.hideable_us for item in judged) / step.step_us
-    stuck = sum(item.exposed_us for item in judged) / step.step_us - hideable
+    judged = [(item.transfer_exposed_us, item.hideable_us) for item in ours if item.hideable_us is not None]
+    hideable = sum(hideable_us for _, hideable_us in judged) / step.step_us
+    stuck = sum(exposed_us for exposed_us, _ in judged) / step.step_us - hideable
     profile = f"a profile of this program ('{RUN}')" if overlap.use is None else f"a fresh profile ('{PROFILE}')"
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"

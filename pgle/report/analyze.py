@@ -252,10 +252,8 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         and not known & {"synchronous-collective", "exposed-communication"}
         and overlap.hideable_us >= LEAST_SAVED * step.step_us
     ):
-        judged = [
-            item for item in overlap.collectives if item.hideable_us >= LEAST * step.step_us
-        ] or overlap.collectives
-        name, time = printable(judged[0].name), figures.time(judged[0].hideable_us)
+        judged = [item for item in step.judged if (item.hideable_us or 0.0) >= LEAST * step.step_us] or step.judged
+        name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves = overlap.hideable_us / step.step_us
         todo.append(
@@ -280,7 +278,6 @@ def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
 def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
     step, overlap, memory = found.step, found.step.overlap, found.step.memory
-    reasons = {} if overlap is None else {item.name: item.why for item in overlap.collectives}
     ranks = [(step.trace.devices[window.device], window) for window in step.windows]
     late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
     return {
@@ -292,7 +289,7 @@ def document(found: Analysis) -> dict[str, object]:
             "ranks": [dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late],
         },
         "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
-        "collectives": [_collective_json(item, reasons.get(item.name, "")) for item in step.collectives],
+        "collectives": [_collective_json(item) for item in step.collectives],
         "findings": [
             {
                 **text.picked(finding, "id title share number evidence remedy unclaimed"),
@@ -308,7 +305,10 @@ def document(found: Analysis) -> dict[str, object]:
             **text.picked(memory, "at=plan.peak_at live device_bytes limit_bytes"),
         },
         "overlap": overlap and {
-            **text.picked(overlap, "hideable_us stuck_us collectives predicted_step_us=predicted.step_us"),
+            **text.picked(overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"),
+            "collectives": [
+                text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why") for item in step.judged
+            ],
             "profile": overlap.use and {
                 **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
             },
@@ -321,7 +321,7 @@ def document(found: Analysis) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _collective_json(item: MeasuredCollective, why: str) -> dict[str, Any]:
+def _collective_json(item: MeasuredCollective) -> dict[str, Any]:
     found: dict[str, Any] = text.whole(item, "op_name transfer_exposed_us bus_gb_s")
-    known = found.pop("instruction") or {}
-    return {**found, "source": known.get("source", ""), "why_exposed": why}
+    known, why, _ = (found.pop(name) for name in ("instruction", "why", "hideable_us"))
+    return {**found, "source": (known or {}).get("source", ""), "why_exposed": why}

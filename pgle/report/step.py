@@ -229,12 +229,11 @@ def _instructions(step: MeasuredStep) -> Table:
 
 def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
     """The exposed collectives by kind and reason, the most exposed group first."""
-    judged = {} if step.overlap is None else {item.name: item.why for item in step.overlap.collectives}
     found: dict[tuple[str, str], list[MeasuredCollective]] = {}
     for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
         if item.exposed_us > 0:
             kind = item.kind + ", synchronous" * item.sync
-            found.setdefault((kind, judged.get(item.name, "")), []).append(item)
+            found.setdefault((kind, item.why), []).append(item)
     groups = (
         ExposedGroup(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
                       after_us=sum(item.exposed_us for item in items))
@@ -287,9 +286,9 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
             rest = figures.time(overlap.stuck_us)
             yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
     rows = [
-        (item.name, item.exposed_us, item.hideable_us or None, item.why)
-        for item in overlap.collectives[:ROWS]
-        if item.exposed_us >= LEAST * step.step_us
+        (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
+        for item in step.judged[:ROWS]
+        if item.transfer_exposed_us >= LEAST * step.step_us
     ]
     if rows:
         yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)

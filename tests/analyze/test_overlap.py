@@ -50,8 +50,8 @@ def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: o
 
 
 def test_only_independent_compute_can_hide_a_collective(measured, module) -> None:
-    found = overlap_of(measured, module)
-    judged = {item.name: (item.exposed_us, item.hideable_us) for item in found.collectives}
+    step = measured(repeated(*STEP, every=1000), module)
+    judged = {item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.judged}
     # negate.1 is independent of both: it can hide 60 of the first, or of the second
     assert judged["all-gather-start.1"] == pytest.approx((100, 60))
     assert judged["all-gather-start.2"] == pytest.approx((80, 60))
@@ -84,12 +84,12 @@ ENTRY main {
     module = module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
     of = ((Run("all-reduce-start.1", at, 100, SIDE), Run("negate.1", at + 100, 60), Run("add.1", at + 160, 10))
           for at in (0, 200, 400))  # fmt: skip
-    overlap = measured(repeated(*(run for runs in of for run in runs), every=1000), module).overlap
-    assert [(item.exposed_us, item.hideable_us) for item in overlap.collectives] == [pytest.approx((300, 180))]
+    step = measured(repeated(*(run for runs in of for run in runs), every=1000), module)
+    assert [(item.transfer_exposed_us, item.hideable_us) for item in step.judged] == [pytest.approx((300, 180))]
 
 
 def test_reasons_are_in_words(measured, module) -> None:
-    why = {item.name: item.why for item in overlap_of(measured, module).collectives}
+    why = {item.name: item.why for item in measured(repeated(*STEP, every=1000), module).judged}
     assert set(why.values()) <= {
         "too little independent compute", "independent compute is not scheduled next to it",
         "nothing is scheduled next to it",
