@@ -33,7 +33,6 @@ from pgle.trace.table import ActivityKind, Recording, Trace
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.proto import buffers_from_bytes
-from pgle.xla.log.evidence import compute_capability
 from pgle.xla.targets import BUILT_IN, Hardware, Target, by_capability, find_hardware, load_target, target_beside
 
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
@@ -179,7 +178,7 @@ def _hardware(trace: Trace, module: Module | None) -> tuple[Hardware | None, tup
     if recorded.vendor.lower() not in ("", "nvidia"):
         note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
         return None, None, note
-    capability = (module and compute_capability(module)) or recorded.capability
+    capability = (module and module.compute_capability) or recorded.capability
     note = "" if capability else "no GPU is named: an H100 is assumed; say --target"
     return by_capability(capability), capability, note
 

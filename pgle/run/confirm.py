@@ -26,7 +26,7 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_sc
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
 from pgle.xla.log.evidence import Fit, ScheduleEvidence, schedule_evidence
-from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, Remedy, judge
+from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, judge
 
 if TYPE_CHECKING:
     from pgle.costs.profile.coverage import ModuleCoverage
@@ -94,7 +94,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,
     )
-    if verdict.main.remedy.startswith(Remedy.OLD_XLA.partition("PROFILE")[0]):
+    if verdict.main.names_unlisted:
         verdict = _by_final_names(verdict, request, next(iter(ranks.values())), log)
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 

@@ -15,7 +15,6 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
-from pgle.xla.log.evidence import compute_capability
 from pgle.xla.targets import Hardware, by_capability, find_hardware, load_target, target_beside
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
@@ -101,5 +100,5 @@ def _hardware(module: Module) -> tuple[Hardware, TargetFrom]:
     described = target_beside(module.source)
     if described is not None:
         return find_hardware(described), "description"
-    capability = compute_capability(module)
+    capability = module.compute_capability
     return by_capability(capability), "nothing" if capability is None else "file name"

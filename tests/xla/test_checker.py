@@ -12,7 +12,7 @@ from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.names import unscheduled_conditions
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
-from pgle.xla.log.evidence import assumed_us, compute_capability
+from pgle.xla.log.evidence import assumed_us
 
 
 def test_assumed_costs_are_those_of_a_real_schedule_without_profile(dumps: Path) -> None:
@@ -29,7 +29,7 @@ def test_assumed_costs_are_those_of_a_real_schedule_without_profile(dumps: Path)
 
 def test_the_gpu_shows_in_the_name_of_the_dump(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
-    assert compute_capability(module) == (8, 0)
+    assert module.compute_capability == (8, 0)
 
 
 def test_a_start_is_taken_for_five_milliseconds(dumps: Path) -> None:

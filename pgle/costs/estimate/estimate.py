@@ -34,7 +34,6 @@ from pgle.errors import UserError
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import FREE_TARGETS
-from pgle.xla.log.evidence import compute_capability
 from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     ATTENTION_RANGE,
@@ -98,7 +97,7 @@ def _transfer_us(module: Module, kind: str, inner: Instruction, hardware: Hardwa
 
 def hardware_of(module: Module) -> Hardware:
     """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does not tell."""
-    return by_capability(compute_capability(module))
+    return by_capability(module.compute_capability)
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:

@@ -25,8 +25,7 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_
 from pgle.errors import some
 from pgle.xla.collectives import collective_kind, group_size, is_done, is_host_copy, is_start, result_shape, start_of
 from pgle.xla.hlo.module import Instruction, Module, Shape, trip_count, value_of_many
-from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, unscheduled_conditions
-from pgle.xla.log.evidence import accepted_names
+from pgle.xla.hlo.names import accepted_names, lhs_names, loops, owner, schedulable, unscheduled_conditions
 from pgle.xla.targets import Hardware
 
 

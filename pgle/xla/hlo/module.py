@@ -9,6 +9,7 @@ Everything that walks a module follows calls without looking back, and a file ma
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from math import prod
 from typing import Any, TypeVar, dataclass_transform
 
 from pgle.errors import UserError
+
+_SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
 _T = TypeVar("_T")
 
@@ -133,6 +136,12 @@ class Module:
     def num_devices(self) -> int:
         """Devices that run it together."""
         return self.num_partitions * self.num_replicas
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Of the GPU that it was compiled for, from its dump's file name (``.sm_9.0_gpu_after_optimizations``)."""
+        found = _SM.search(self.source.rpartition("/")[2])
+        return None if found is None else (int(found[1]), int(found[2]))
 
     @property
     def entry_computation(self) -> Computation:

@@ -22,6 +22,12 @@ NO_OPS = frozenset(
 """Opcodes that the PGLE accuracy checker never reports as missing (`gpu_latency_hiding_scheduler.cc`)."""
 
 
+def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
+    """The names under which XLA looks an instruction up, in this order: its own, and what an async-start wraps."""
+    wrapped = lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
+    return (instruction.name,) if wrapped is None else (instruction.name, wrapped.name)
+
+
 def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str]:
     """The name when LHS ran for every name under which a collective may run.
 

@@ -7,7 +7,6 @@ costs compared with jaxlib 0.10.2 and 0.12.0.1 in the tests.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,14 +23,6 @@ LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 
 T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"  # what XLA takes costs for that a profile lacks
 
-_SM = re.compile(r"\bsm_(\d+)\.(\d+)")
-
-
-def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
-    """The names under which XLA looks an instruction up, in this order: its own, and what an async-start wraps."""
-    wrapped = lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
-    return (instruction.name,) if wrapped is None else (instruction.name, wrapped.name)
-
 
 def assumed_us(module: Module, instruction: Instruction) -> float:
     """The cost that XLA's T-shirt sizes give an instruction without one."""
@@ -45,15 +36,9 @@ def assumed_us(module: Module, instruction: Instruction) -> float:
     return {"custom-call": MEDIUM_US, "convolution": HIGH_US}.get(opcode, LOW_US)
 
 
-def compute_capability(module: Module) -> tuple[int, int] | None:
-    """The GPU that a module was compiled for, from its dump's file name (``.sm_9.0_gpu_after_optimizations``)."""
-    found = _SM.search(module.source.rpartition("/")[2])
-    return None if found is None else (int(found.group(1)), int(found.group(2)))
-
-
 def fallback_of(module: Module) -> str:
     """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer), else constants."""
-    return LIGHT_SPEED if (compute_capability(module) or (0, 0)) >= (9, 0) else T_SHIRT_SIZES
+    return LIGHT_SPEED if (module.compute_capability or (0, 0)) >= (9, 0) else T_SHIRT_SIZES
 
 
 IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the computation

@@ -82,6 +82,8 @@ class ModuleVerdict(Fit):
     # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
     missing: int | None = None
     missing_names: tuple[str, ...] = ()  # of some or all of them
+    # whether XLA took the profile and does not say which names it lacks: before 0.5.1
+    names_unlisted: bool = False
     fingerprint: str = ""  # where the log gives it
     times: int = 1  # how often the log schedules it
     ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
@@ -381,6 +383,7 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
         why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     why = "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
+    base = replace(base, names_unlisted=True)
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
 
