@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,6 +100,15 @@ def inside(root: Path, text: str) -> str:
     return str(path.relative_to(root))
 
 
+def output_schema(tool: str) -> dict[str, Any] | None:
+    """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a checkout."""
+    here, name = Path(__file__).parent, f"pgle.{tool.partition('_')[0]}-1.json"
+    found = next(
+        (path for path in (here / "schemas" / name, here.parent / "docs/schemas" / name) if path.exists()), None
+    )
+    return None if found is None else json.loads(found.read_text(encoding="utf-8"))
+
+
 async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]) -> dict[str, Any]:
     """The answer of one call, made in a process of its own, which ends where this is cancelled.
 
@@ -112,6 +118,10 @@ async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[f
         given: its arguments.
         say: awaited with the seconds since the beginning and what the call is doing.
     """
+    import signal
+    import subprocess
+    from contextlib import suppress
+
     import anyio
 
     try:
@@ -190,6 +200,7 @@ def serve(root: Path) -> None:
                     name=name,
                     description=(getdoc(function) or "").partition("\n\n")[0],
                     input_schema=arguments(name),
+                    output_schema=output_schema(name),
                     annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
                 )
                 for name, function in TOOLS.items()

@@ -1,5 +1,6 @@
 """The tools of `pgle mcp`, asked by the SDK's own client over stdio."""
 
+import json
 import re
 import shutil
 import sys
@@ -91,7 +92,7 @@ def test_two_agents_at_once_find_the_flag_that_is_missing(folder: Path) -> None:
     asked(folder, talk, talk)
 
 
-def test_tools_say_what_they_take(folder: Path) -> None:
+def test_tools_say_what_they_take_and_return(folder: Path) -> None:
     async def talk(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == set(TOOLS)
@@ -99,6 +100,8 @@ def test_tools_say_what_they_take(folder: Path) -> None:
         assert set(tools["verify"].input_schema["properties"]) == {
             "profile", "hlo", "module", "min_time_coverage", "min_collectives",
         }  # fmt: skip
+        schema = json.loads((Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text())
+        assert tools["verify"].output_schema == schema
         assert not any("output" in tool.input_schema["properties"] for tool in tools.values())
 
     asked(folder, talk)

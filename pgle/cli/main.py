@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "history": "Step times over months, and how much launches differ.",
     },
     "Help": {
+        "completion": "Print the completion script of bash, zsh or fish.",
         "mcp": "Serve the answers to an agent, over the Model Context Protocol.",
         "help": "Explain a command with all its options.",
     },
@@ -67,7 +68,7 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → its line in `pgle --help`. The click command is `NAME_command` in a file of `HOMES`; it is imported
 only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "start": "init flags help mcp",
+    "start": "init flags help completion mcp",
     "show": "show diff confirm",
     "profiles": "convert perf-table verify complete carry merge",
     "stages": "run profile perf auto analyze report doctor",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from pgle import api
 from pgle.api import Answer
@@ -59,6 +60,20 @@ def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
     """
     assert ctx.parent is not None
     ctx.parent.command.main([*words, "--help"], prog_name="pgle", standalone_mode=False)
+
+
+@command(click.Argument(["shell"], type=click.Choice(["bash", "zsh", "fish"])))
+@click.pass_context
+def completion_command(ctx: click.Context, /, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    eval "$(pgle completion bash)"
+    pgle completion fish > ~/.config/fish/completions/pgle.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None and ctx.parent is not None
+    click.echo(found(ctx.parent.command, {}, "pgle", "_PGLE_COMPLETE").source())
 
 
 @command(opt.argument("folder", "[FOLDER]", FOLDER, default="."))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -13,10 +15,10 @@ from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page import figures, value
+from pgle.report.page import figures, html, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import render
-from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Value, table
+from pgle.report.page.value import Advice, Cell, Chart, Page, Prose, Section, Table, Value, table
 from pgle.report.text import live
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale import OnRow, Scaling
@@ -32,6 +34,7 @@ LITTLE = 0.02  # of the step: less is not worth a line
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
 LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
+NARROW = 10  # sizes that one chart has room for
 VARY = "--vary mesh=A,B and {mesh} in the command"
 MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
@@ -330,6 +333,8 @@ def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
 def _sections(found: Scaling) -> Iterator[Section]:
     rows = [item for item in found.answer.rows if not item.row.failure]
     head = "GPUs (count) | variant"
+    if len(found.answer.best) > 1:
+        yield Section("charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True)
     if rows:
         ratios = table(f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs", (
             (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
@@ -362,6 +367,36 @@ def _sections(found: Scaling) -> Iterator[Section]:
         Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
     )
     yield Section("limits", "What is not known", limits)
+
+
+def _charts(rows: Sequence[Judged]) -> Chart:
+    """The step by part, and efficiency with its range, over the sizes of the variant that is judged."""
+    rows = rows[-NARROW:]
+    names = [figures.count(item.row.devices) for item in rows]
+    most_us, best = max(item.row.step_us for item in rows), max(1.0, *(item.efficiency_range[1] for item in rows))
+    title = "Step, predicted: compute, exposed communication, idle"
+    steps = html.ChartPanel(title, names, most_us * 1.05, figures.time, "GPUs")
+    title = "Efficiency against the first row, with its range"
+    share = html.ChartPanel(title, names, best * 1.05, partial(figures.share, decimals=0), "GPUs")
+    share.line("mark", (0, BREAKS), (len(rows), BREAKS))
+    points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
+    low = [(place + 0.5, item.efficiency_range[0]) for place, item in enumerate(rows)]
+    high = [(place + 0.5, item.efficiency_range[1]) for place, item in enumerate(rows)]
+    share.area("range", [*low, *reversed(high)])
+    for one, other in pairwise(points):
+        share.line("level", one, other)
+    for place, item in enumerate(rows):
+        share.dot("range", points[place])
+        row = item.row
+        steps.bar(place, {
+            "compute": row.compute_us, "exposed": row.exposed_us, "copy": row.copy_us, "idle": row.idle_us,
+        })  # fmt: skip
+    words = ", ".join(
+        f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
+        f"({figures.shares(item.efficiency_range)})"
+        for item in rows
+    )
+    return Chart(html.svg([steps, share], words), words)
 
 
 def _next(found: Scaling) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pgle.cli import main
 from pgle.errors import UserError, WorkloadError
 
-WITHOUT_JSON = {"help", "mcp"}
+WITHOUT_JSON = {"help", "completion", "mcp"}
 """They only write a picture, or start another program."""
 
 

@@ -78,18 +78,18 @@ def test_completion_imports_no_command(tmp_path: Path) -> None:
 
 AS_THE_DOCS_SAY = {
     "bash": (
-        'eval "$(_PGLE_COMPLETE=bash_source pgle)"; COMP_WORDS=(pgle reh); COMP_CWORD=1\n'
+        'eval "$(pgle completion bash)"; COMP_WORDS=(pgle reh); COMP_CWORD=1\n'
         'f=$(complete -p pgle | sed "s/.*-F //; s/ .*//"); $f pgle reh pgle; printf "%s\\n" "${COMPREPLY[@]}"'
     ),
     # Its completion works in an interactive shell only: one behind a pseudo-terminal, into which the key is pressed.
     "zsh": (
         "zmodload zsh/zpty; zpty shell zsh -f -i\n"
         "zpty -w shell 'PS1=; autoload -U compinit; compinit -D -u; "
-        'eval "$(_PGLE_COMPLETE=zsh_source pgle)"; print rea""dy\'\n'
+        'eval "$(pgle completion zsh)"; print rea""dy\'\n'
         "zpty -r shell text '*ready*'; zpty -w -n shell $'pgle reh\\t'; zpty -r shell text '*rehearse*'\n"
         "zpty -d shell; print rehearse"
     ),
-    "fish": "_PGLE_COMPLETE=fish_source pgle | source; complete -C 'pgle reh' | string replace -r '\\t.*' ''",
+    "fish": "pgle completion fish | source; complete -C 'pgle reh' | string replace -r '\\t.*' ''",
 }
 
 

@@ -1,4 +1,4 @@
-"""What `pgle scale` prints: the verdict, a row for each size, what would help."""
+"""What `pgle scale` prints: the verdict, a row for each size, what would help, charts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pgle.report.page.html import render
+from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
 from pgle.run.scale import ScaleRequest, Scaling
 from pgle.scale.answer import Exposed, ScaleRow, answer
@@ -172,6 +174,14 @@ def test_a_measured_step_says_how_it_moves_the_others() -> None:
     doubt = "That is far from the prediction: was it measured with this program, batch and GPU?"
     assert doubt not in page.notes
     assert doubt in scale_page(found(*BROKEN, measured={8: 7e5})).notes
+
+
+def test_the_charts_say_in_words_what_they_show() -> None:
+    page = scale_page(found(*BROKEN))
+    chart = next(part for section in page.sections for part in section.parts if isinstance(part, Chart))
+    assert chart.alt.startswith("8 GPUs 100.0 ms, efficiency 100 %")
+    assert chart.svg.count("stack exposed") == 2
+    assert "<svg" in render(page)
 
 
 @pytest.mark.parametrize("most", [None, 1.3e5])

@@ -12,7 +12,7 @@ from rich.text import Text
 from pgle.errors import UserError, choices, many, printable, shown
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import MOST_ACTIONS, Advice, Cell, Page, Part, Prose, Section, Table, table
+from pgle.report.page.value import MOST_ACTIONS, Advice, Cell, Page, Part, Prose, Section, Table, TimelineData, table
 
 STYLES: dict[str, str] = {
     "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
@@ -114,10 +114,12 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
         elif isinstance(part, Prose):
             style = "cyan" if part.code else STYLES.get(part.tone, "")
             screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)
-        else:
+        elif isinstance(part, TimelineData):
             widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
             is_narrow = widest > screen.width
             screen.print(f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(), soft_wrap=True)
+        else:
+            screen.print(part.alt, soft_wrap=True)
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
@@ -150,9 +152,11 @@ def _escaped(content: str) -> str:
 def _block(part: Part) -> str:
     if isinstance(part, Table):
         return _rows(part)
+    if isinstance(part, TimelineData):
+        return _fenced(part.text, "text")
     if isinstance(part, Prose):
         return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + _escaped(part.text)
-    return _fenced(part.text, "text")
+    return _fenced(part.alt, "text") if "\n" in part.alt else _escaped(part.alt)
 
 
 def _rows(content: Table) -> str:

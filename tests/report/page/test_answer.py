@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.report.page import html, plain, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Advice, Cell, Column, Page, Prose, Section, Table, TimelineData
+from pgle.report.page.value import Advice, Cell, Chart, Column, Page, Prose, Section, Table, TimelineData
 
 HOSTILE = "</script><img src=x onerror=alert(1)>[x](http://y)![z](w)"
 TABLE = Table(
@@ -119,6 +119,16 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
     (tmp_path / "page.json").write_text(value.as_json(replace(PAGE, table=table)))
     found = value.read_page(tmp_path / "page.json").table
     assert found is not None and found.rows == ((1.5,),)
+
+
+def test_pictures_of_a_saved_page_are_not_trusted(tmp_path: Path) -> None:
+    parts = (Chart("<script>1</script>", "words"), TimelineData("QUJD", "text"))
+    page = replace(PAGE, sections=(Section("k", "h", parts),))
+    (tmp_path / "page.json").write_text(value.as_json(page))
+    assert value.read_page(tmp_path / "page.json").sections[0].parts == (
+        Chart("", "words"),
+        TimelineData("QUJD", "text"),
+    )
 
 
 @pytest.mark.parametrize(
