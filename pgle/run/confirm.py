@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
+from pgle.files import HEAD_BYTES, AnyPath, Progress, as_path, check_file, is_text, open_bytes, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory
 from pgle.run.hook import read_facts
-from pgle.run.inputs.logs import HEAD_BYTES, is_text
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules

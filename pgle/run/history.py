@@ -18,10 +18,9 @@ import numpy as np
 from msgspec import Meta
 
 from pgle.errors import UserError
-from pgle.files import check_file
+from pgle.files import TextLines, check_file
 from pgle.next import HISTORY_ADD, HISTORY_SHOW, Next
 from pgle.run.ask.machine import read_gpus, this_machine
-from pgle.run.inputs.logs import TextLines
 from pgle.steps.estimate import LaunchSpread
 from pgle.steps.series import LONGEST_S, SHORTEST_S, Side, check_runs, level_shift
 

@@ -68,7 +68,7 @@ def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
 
 
 def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming) -> LaunchGaps | None:
-    """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
+    """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept executions.
 
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import write_files
+from pgle.files import TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
-from pgle.run.inputs.logs import TextLines
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
 from pgle.steps.series import MOST_STEPS, Rules, Series, Side, check_count, once_per_step, slowest_rank, steady
 

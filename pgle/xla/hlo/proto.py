@@ -166,7 +166,7 @@ def module_from_bytes(data: bytes, source: str) -> Module:
 
 
 def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
-    """A module from a parsed `HloModuleProto`; missing or impossible parts (`sound`) raise `UserError`."""
+    """A module from a parsed `HloModuleProto`; missing or impossible parts (`checked`) raise `UserError`."""
     if not proto.computations:
         raise UserError("holds no HLO computation", where=source, remedy=NOT_HLO)
     names = {item.id: item.name for item in proto.computations}

@@ -210,7 +210,7 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
         program_id: where the file name tells; text does not.
 
     Raises:
-        UserError: it is no HLO text, cut short, or what cannot be (`sound`).
+        UserError: it is no HLO text, cut short, or what cannot be (`checked`).
     """
     check_begin(data, source)
     parser = _Parser(source)
