@@ -91,7 +91,7 @@ def long_trace() -> Page:
     random = np.random.default_rng(0)
     per_lane = ACTIVITIES // DEVICES // 4
     names = tuple(
-        Named(f"fusion.{i}", Style(i % 4), "fusion", "", f"jit(step)/layer_{i}/dot_general", "bf16[4096,4096]")
+        Named(Style(i % 4), False, f"fusion.{i}", "fusion", "", f"jit(step)/layer_{i}/dot_general", "", "", "", "")
         for i in range(2_500)
     )
     panels = []

@@ -39,7 +39,7 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
     """The kind of value of each name that is a flag, told by which values XLA takes."""
     wanted = sorted(names)
     trials = {None: "bare", "pgle x": "text", "0.5": "real", "7": "seven", "2": "two"}
-    said = probe([Flag(name, value) for name in wanted for value in trials], cache=False).verdicts
+    said = probe([Flag(name, value) for name in wanted for value in trials]).verdicts
     found: dict[str, str] = {}
     for name in wanted:
         takes = {word: said[Flag(name, value).text].status for value, word in trials.items()}

@@ -65,7 +65,7 @@ def test_a_step_that_is_for_other_devices_than_asked_is_refused(
 @pytest.mark.rehearse
 def test_a_step_is_tuned_again_with_the_same_answer(tmp_path: Path) -> None:
     step, args = framework_steps.plain(MESH)
-    first, second = (pgle.tune(step, *args, output=tmp_path / "tuned", budget=3, worlds=4) for _ in range(2))
+    first, second = (pgle.tune(step, *args, output=tmp_path / "tuned", budget=3) for _ in range(2))
     assert (tmp_path / "tuned" / "flags.txt").is_file() == (first.result.proof is not None)
     assert second["step_us"] == first["step_us"]
     assert violations(dict(second.document)) == []

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from pgle import files
 from pgle.errors import UserError
-from pgle.run.inputs import logs
 from pgle.run.inputs.next_command import contents_of, dump_near
 from pgle.run.inputs.traces import read_traces
 
@@ -99,12 +99,12 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
 
 
 def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "MANY_LINES", 1000)
+    monkeypatch.setattr(files, "MANY_LINES", 1000)
     bomb = tmp_path / "steps.log.xz"
     bomb.write_bytes(lzma.compress(b"\n" * (1 << 20)))
     read = []
     with pytest.raises(UserError, match="next to empty"):
-        read.extend(logs.TextLines(bomb))
+        read.extend(files.TextLines(bomb))
     assert 0 < len(read) < 2000
 
 
