@@ -96,7 +96,7 @@ class ChartPanel:
         step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
         for number in range(math.floor(self.highest / step + 1e-9) + 1):
             self.line("grid", (0, number * step), (len(self.columns), number * step))
-            self._text("tick", (0, number * step), self.write(number * step), "end", dx=-6, dy=4)
+            self._text("tick", (0, number * step), self.write(number * step) if number else "0", "end", dx=-6, dy=4)
         for at, name in enumerate(self.columns):
             self._text("tick", (at + 0.5, 0), name, dy=16)
         self._text("label", (len(self.columns) / 2, 0), self.x_label, dy=34)
