@@ -16,13 +16,13 @@ if TYPE_CHECKING:
         confirm,
         convert,
         predict,
-        profiled_steps,
         rehearse,
         scale,
         tune,
         verify,
     )
     from pgle.errors import UserError
+    from pgle.profiled import profiled_steps
 
 __version__ = "0.1.0"
 __all__ = [
@@ -62,9 +62,13 @@ def step(number: int, name: str = "step") -> Iterator[None]:
 
 
 def __getattr__(name: str) -> Any:
-    """What `pgle.api` has, imported when it is first asked for."""
+    """What `pgle.api` and `pgle.profiled` have, imported when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'pgle' has no attribute {name!r}")
+    if name == "profiled_steps":
+        from pgle.profiled import profiled_steps
+
+        return profiled_steps
     from pgle import api
 
     return getattr(api, name)

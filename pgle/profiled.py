@@ -1,0 +1,130 @@
+"""A part of a training loop profiled in the user's own process: `pgle.profiled_steps`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pgle
+from pgle.api import Answer, StrPath, convert
+from pgle.errors import UserError
+from pgle.files import write_files
+
+if TYPE_CHECKING:
+    from pgle.run.convert import Conversion
+
+
+@dataclass(eq=False)
+class ProfiledSteps:
+    """What `profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step` marks."""
+
+    folder: Path  # where everything is written, the trace into a folder in it
+    first: int  # steps before the window, which compile and warm up
+    count: int  # steps in it
+    answer: Answer[Conversion] | None = None
+    """The costs, after the end; None if there is no trace, or if several processes have one each."""
+    seen: int = 0  # steps that began
+    is_open: bool = False
+
+    @property
+    def trace(self) -> Path:
+        """The folder of the trace."""
+        return self.folder / "trace"
+
+    def begin_step(self, number: int, source: str) -> None:
+        """A step begins; as the hook of `pgle profile` takes it."""
+        self.seen += 1
+        if self.seen == self.first + 1:
+            self._open()
+        elif self.seen > self.first + self.count:
+            self.close()
+
+    def leave_step(self) -> None:
+        """The body of a step was left; as the hook takes it."""
+
+    def _open(self) -> None:
+        import jax
+
+        _settle(jax)
+        options: dict[str, Any] = {}
+        if make := getattr(jax.profiler, "ProfileOptions", None):  # older releases have none
+            options["profiler_options"] = make()
+            options["profiler_options"].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
+        try:
+            jax.profiler.start_trace(str(self.trace), **options)
+            self.is_open = True
+        except Exception as error:  # another session is open
+            warnings.warn(f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4)
+
+    def close(self) -> None:
+        """Close the window, once the devices have done what they were asked for."""
+        if self.is_open:
+            import jax
+
+            self.is_open = False
+            _settle(jax)
+            jax.profiler.stop_trace()
+
+
+def _settle(jax: Any) -> None:
+    """Wait for the devices: jax hands work over long before it is done."""
+    for array in jax.live_arrays():
+        with suppress(Exception):  # deleted or donated meanwhile
+            array.block_until_ready()
+
+
+def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
+    """The HLO of the converted modules, which the trace holds, by the name that XLA gives the dump of each."""
+    trace = found.measured.trace
+    known = next((item.capability for item in trace.recordings.values() if item.capability), None)
+    gpu = "" if known is None else f"sm_{known[0]}.{known[1]}_gpu_"
+    keys = {item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name) for item in found.measured.costs}
+    return {
+        f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[key]
+        for key, name in keys.items()
+        if trace.hlo.get(key)
+    }
+
+
+@contextmanager
+def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps]:
+    """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
+
+    Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted if the program has
+    several processes: `pgle.convert` takes the traces of all. Under `pgle profile` and its kin, which trace themselves,
+    this does nothing.
+
+    Args:
+        folder: new or empty.
+        first: steps before the window, which compile and warm up.
+        count: steps in the window.
+    """
+    found = ProfiledSteps(Path(folder), first, count)
+    if pgle._watched() is not None:
+        yield found
+        return
+    if first < 0 or count < 1:
+        raise UserError(f"no window: {count} steps after {first}", remedy="say first=5, count=5")
+    if found.folder.exists() and (not found.folder.is_dir() or any(found.folder.iterdir())):
+        raise UserError("is not an empty folder", where=found.folder, remedy="name a new one")
+    pgle._window = found
+    try:
+        yield found
+    finally:
+        pgle._window = None
+        found.close()
+    try:
+        if found.seen <= first:
+            raise UserError(f"the window opens after {first} steps, and pgle.step marked {found.seen}")
+        if found.trace.is_dir() and sys.modules["jax"].process_count() == 1:
+            found.answer = convert(found.trace, found.folder / "profile.pbtxt")
+            hlo = _embedded_hlo(found.answer.result)
+            write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
+    except UserError as error:  # training goes on without
+        warnings.warn(f"pgle: no costs: {error}", stacklevel=3)
