@@ -448,7 +448,7 @@ def flags_explain(name: str) -> Answer[Any]:
     Args:
         name: of the flag or variable.
     """
-    from pgle.report import start as report
+    from pgle.report import flags as report
     from pgle.xla.flags.catalogue import find
 
     found = find(name)

@@ -68,7 +68,8 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → its line in `pgle --help`. The click command is `NAME_command` in a file of `HOMES`; it is imported
 only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "start": "init flags help completion mcp",
+    "start": "init help completion mcp",
+    "flags": "flags",
     "show": "show diff confirm",
     "profiles": "convert perf-table verify complete carry merge",
     "stages": "run profile perf auto analyze report doctor",
