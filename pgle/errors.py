@@ -54,7 +54,7 @@ def choices(word: str, names: Iterable[str]) -> str:
 
 
 _names: dict[str, str] = {}
-"""How pgle was started, if otherwise, and what that stands for: ``pgle`` before one of its commands."""
+"""How pgle was started, if not as ``pgle``, by each of its commands."""
 
 
 def call_it(program: str, commands: Iterable[str]) -> None:

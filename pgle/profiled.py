@@ -126,5 +126,5 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
             found.answer = convert(found.trace, found.folder / "profile.pbtxt")
             hlo = _embedded_hlo(found.answer.result)
             write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
-    except UserError as error:  # training goes on without
+    except UserError as error:  # training continues without
         warnings.warn(f"pgle: no costs: {error}", stacklevel=3)

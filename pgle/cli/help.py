@@ -34,7 +34,7 @@ SECTIONS: dict[str, str] = {
     "Search": "budget",
     "Output": "all section label html github shell force json quiet -h help",
 }
-"""Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
+"""The group of `--help` that has an option, by its name, the same in every command; the others come first, unnamed.
 
 The groups have the order of the page; in a group options stand as the command declares them.
 """
@@ -180,7 +180,7 @@ class Commands(click.Group):
 
 
 def write_examples(examples: list[str], formatter: click.HelpFormatter) -> None:
-    """Write command lines that can be copied whatever the width: a long one goes on after a backslash."""
+    """Write command lines that can be copied whatever the width: a long one continues after a backslash."""
     if not examples:
         return
     with formatter.section("Examples"):

@@ -81,8 +81,8 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
 def confirm_command(log: str, **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
-    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
-    perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
+    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run directory it is the
+    log of the perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
     and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python
     starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 

@@ -54,8 +54,8 @@ def run_command(
 ) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
-    After a failure or a change the same command goes on where it must: a stage is skipped while its command, flags and
-    input files are the same and its outputs are still there. Exit code 1 where no trace came of the profile run, or the
+    After a failure or a change repeat the command: a stage is skipped while its command, flags and input files are the
+    same and its outputs are still there. Exit code 1 where no trace came of the profile run, or the
     profile covers too little, was not used, or made the step slower. With a --flags-file of 'pgle tune' the baseline
     runs without the flags that it found: the answer is what they and the profile bring.
 

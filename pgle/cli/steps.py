@@ -59,7 +59,7 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.pattern("Own console lines: groups s, ms or us; and step, loss if there."),
     opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
-    opt.option("--run-dir", "With --abba: where the runs are kept; the same command goes on there.", "DIR", FOLDER,
+    opt.option("--run-dir", "With --abba: where the runs are kept; the same command resumes.", "DIR", FOLDER,
                default="runs/abba"),
     opt.option("--html", "Write a report of one file.", "FILE", Place(".html", ".htm")),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),

@@ -208,7 +208,7 @@ def _is_indivisible(found: Scaling) -> bool:
 
 
 def _brief(failure: str) -> str:
-    """A reason without what stands in brackets, cut short, and the line of the program that raised it."""
+    """A reason without its brackets, cut short, and the line of the program that raised it."""
     inner, text = re.compile(r"\s?\([^()]*\)"), printable(failure)
     place = re.search(r" \([^()]+, line \d+\)$", text)
     while (shorter := inner.sub("", text)) != text:

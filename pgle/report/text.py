@@ -332,7 +332,7 @@ def show(schema: str, value: Mapping[str, Any]) -> None:
 
 FIRST_S, TURN_S, LOG_S = 0.3, 0.1, 10.0
 is_shown = False
-"""Whether it is said at all: commands do, and the library does not."""
+"""Whether progress is shown: commands show it, the library does not."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SCHEDULES = {
     "default": "XLA's default schedule", "baseline": "the schedule without a profile",
@@ -386,7 +386,7 @@ def progress(what: str) -> Iterator[Progress]:
     with live(what) as line:
 
         def advance(done: int, total: int) -> None:
-            # What was read is not yet understood: a full bar that goes on waiting would lie.
+            # What was read is not yet understood: a full bar that waits would lie.
             line.done, line.total = (done, total) if done < total else (0, 0)
             line.what = what if done < total else f"{what}: all read, working on it"
 

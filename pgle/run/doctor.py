@@ -79,7 +79,7 @@ _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
     "XLA log": (lambda machine: machine.environ.get("TF_CPP_MIN_LOG_LEVEL", "0"), "pgle sets TF_CPP_MIN_LOG_LEVEL=0"),
     "compilation cache": (_cache, "off"),
 }
-"""Checks that look for symptoms in a text: where it comes from, and what is said if it has none."""
+"""Checks that look for symptoms in a text: where it comes from, and what the check answers if it has none."""
 
 _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
     ("CUPTI", "RmProfilingAdminOnly: 1", "warn", "for administrators only (RmProfilingAdminOnly: 1)",

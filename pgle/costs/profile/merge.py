@@ -258,7 +258,7 @@ def _statistics(table: _Table, rows: Codes, stat: Statistic) -> Iterator[tuple[i
     group = np.repeat(np.arange(len(first)), count)
     weights = np.where(np.minimum.reduceat(samples, first)[group] > 0, samples, 1).astype(np.int64)
     value = stat.over_groups(cost_us, group, len(first), weights)
-    stated = (samples > 0) | (count == 1)[group]  # without samples the cost stands for its range
+    stated = (samples > 0) | (count == 1)[group]  # without samples the cost is its range
     between = np.maximum.reduceat(cost_us, first) - np.minimum.reduceat(cost_us, first)
     relative = np.divide(between, value, out=np.zeros(len(first)), where=value > 0)
     columns = (

@@ -70,7 +70,7 @@ class Compilation:
         self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for its end; what the client is told."""
+        """Wait for its end; the answer for the client."""
         _, status = os.waitpid(self.pid, 0)
         self.pipe.close()
         shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
@@ -114,7 +114,7 @@ class Compilation:
             self.pipe.send({"user_error": vars(error)})
         except Exception as error:
             self.pipe.send({"xla_error": str(error)[:MOST_SAID] or type(error).__name__})
-        finally:  # whatever it was, nothing goes on as the worker that this process was forked from
+        finally:  # whatever it was, nothing continues as the worker that this process was forked from
             sys.stderr.flush()
             os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
 
