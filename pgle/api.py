@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, write_files
-from pgle.report import next_steps, text
+from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
 
@@ -133,6 +133,7 @@ def convert(
     from pgle.costs.measure.measured import AggregateOptions
     from pgle.costs.statistic import parse_statistic
     from pgle.report import profiles as report
+    from pgle.report.next_steps import after_conversion
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _paths(inputs, 1)
@@ -148,7 +149,7 @@ def convert(
     )
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
-    following = next_steps.after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
+    following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
     return answer("convert", found, report.convert_page(found, following), report.convert_document(found))
 
 
@@ -167,13 +168,14 @@ def verify(
         min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
     """
     from pgle.report import verify as report
+    from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
     file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
     found = verify(file, dumps, module=module)
     ok = found.is_ok(bounds)
-    following = next_steps.after_verification(file, dumps) if ok and dumps else ()
+    following = after_verification(file, dumps) if ok and dumps else ()
     page = report.verify_page(str(file), found, bounds, following)
     return answer("verify", found, page, report.document(str(file), found, bounds), ok)
 
@@ -196,6 +198,7 @@ def confirm(
     """
     from pgle.costs.profile.files import read_profile
     from pgle.report import verify as report
+    from pgle.report.next_steps import after_confirmation
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
@@ -206,7 +209,7 @@ def confirm(
     request = ConfirmRequest(path, module, _path(schedule), profile=given, release=jax, bounds=bounds)
     with text.progress("reading log") as advance:
         found = confirm(request, progress=advance)
-    page = report.confirm_page(str(path), found, next_steps.after_confirmation(path, found))
+    page = report.confirm_page(str(path), found, after_confirmation(path, found))
     return answer("confirm", found, page, report.confirm_document(found), found.main.verdict is ProfileUse.USED)
 
 
@@ -230,6 +233,7 @@ def compare(
         warmup: steps to leave out at the start; None: found.
     """
     from pgle.report import compare as report
+    from pgle.report.next_steps import after_comparison
     from pgle.run.compare import CompareRequest, run_compare
     from pgle.steps.compare import Limits, compare, gate
     from pgle.steps.estimate import Assumptions
@@ -243,7 +247,7 @@ def compare(
         words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
         request = CompareRequest(words, one_side, other, rules, assumptions, limits, labels=labels)
         found, checks = run_compare(request)
-        following = tuple(line for line in next_steps.after_comparison(found, checks) if line.startswith("pgle "))
+        following = tuple(line for line in after_comparison(found, checks) if line.startswith("pgle "))
     else:
         one, two = (_side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True))
         found = compare(one, two, assumptions)

@@ -138,7 +138,7 @@ def _measured(text: str) -> dict[int, float]:
     opt.CHOOSE,
     opt.QUIET,
     opt.cache("Keep and reuse compilations."),
-    opt.option("-o --output", "Folder for rows and page; the same command resumes.  [default: temporary]", "DIR", FOLDER),
+    opt.option("-o --output", "Folder for rows and page; repeat to resume.  [default: temporary]", "DIR", FOLDER),
     *opt.PAGE,
 )  # fmt: skip
 def scale_command(words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any) -> Answer[Any]:

@@ -1,4 +1,7 @@
-"""Commands that make cost profiles and tables from traces, and that check, fill, carry, merge and compare profiles."""
+"""Commands that make cost profiles and tables from traces, and that check, fill, carry and merge profiles.
+
+Each imports what it runs when it runs, of which its help needs nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,8 @@ from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import PATH, Place
-from pgle.costs.profile.merge import MergeOptions, Of
-from pgle.costs.statistic import parse_statistic
 from pgle.files import AnyPath
-from pgle.report import next_steps, text
-from pgle.report import profiles as report
-from pgle.run.convert import ConvertRequest, default_hlo, merge_files
+from pgle.report import text
 
 
 @command(
@@ -65,6 +64,8 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     pgle perf-table runs/a -o cluster.pbtxt
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
+    from pgle.report import profiles as report
+    from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target
 
@@ -112,10 +113,12 @@ def complete_command(**options: Any) -> Answer[Any]:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
+    from pgle.report import profiles as report
+    from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import complete_file
 
     completions, written = complete_file(**options)
-    page = report.complete_page(completions, written, next_steps.after_conversion(written.path, options["hlo"]))
+    page = report.complete_page(completions, written, after_conversion(written.path, options["hlo"]))
     return api.answer("complete", completions, page, report.complete_document(completions, written))
 
 
@@ -139,10 +142,12 @@ def carry_command(**options: Any) -> Answer[Any]:
     \b
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
+    from pgle.report import profiles as report
+    from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import carry_file
 
     carried, written = carry_file(**options)
-    page = report.carry_page(carried, written, next_steps.after_conversion(written.path, [options["new"]]))
+    page = report.carry_page(carried, written, after_conversion(written.path, [options["new"]]))
     return api.answer("carry", carried, page, report.carry_document(carried, written))
 
 
@@ -167,8 +172,14 @@ def merge_command(
     pgle merge rank*.pbtxt -o profile.pbtxt
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
+    from pgle.costs.profile.merge import MergeOptions, Of
+    from pgle.costs.statistic import parse_statistic
+    from pgle.report import profiles as report
+    from pgle.report.next_steps import after_summary
+    from pgle.run.convert import merge_files
+
     collective = parse_statistic(collective_stat) if collective_stat else None
     options = MergeOptions(of=Of(of), stat=parse_statistic(stat), collective_stat=collective)
     merged, written = merge_files(profiles, output, options, force=force)
-    page = report.merge_page(merged, written, next_steps.after_summary(written.path))
+    page = report.merge_page(merged, written, after_summary(written.path))
     return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)

@@ -82,9 +82,9 @@ def confirm_command(log: str, **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run directory it is the
-    log of the perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and others,
-    and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python
-    starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
+    log of the perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl
+    and others, and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0
+    before Python starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 
     Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
     module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a

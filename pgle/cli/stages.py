@@ -1,6 +1,6 @@
 """Commands that run your program or look at a run: stages, JAX's AutoPGLE, this machine, a measured step, its page.
 
-All of them need the rooms of traces and of schedules, which are imported here, when one is used.
+Each imports what it runs when it runs: traces and schedules need NumPy, of which its help needs none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -18,17 +18,11 @@ from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import FOLDER, PATH, SHARE
 from pgle.files import AnyPath
-from pgle.report import analyze, report, stages, start, text
+from pgle.report import text
 from pgle.report.page import plain, value
-from pgle.run import doctor
-from pgle.run.analyze import StepInput
-from pgle.run.ask import machine
-from pgle.run.directory.directory import RunDirectory
-from pgle.run.stages.auto import AutoOptions, run_auto
-from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline, run_stage
-from pgle.run.stages.simulated import SimulatedBackEnd
-from pgle.run.stages.stage import StageRequest
-from pgle.xla.log.verdict import Bounds
+
+if TYPE_CHECKING:
+    from pgle.run.stages.stage import StageRequest
 
 
 def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any) -> StageRequest:
@@ -36,6 +30,10 @@ def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, *
 
     With ``--json`` stdout is for results, and the program's own goes to stderr.
     """
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.run.stages.stage import StageRequest
+    from pgle.xla.log.verdict import Bounds
+
     words, run, flags = options.pop("words"), RunDirectory(options.pop("run_dir")), options.pop("flags")
     if "min_collectives" in options:
         fields["bounds"] = Bounds(options.pop("min_time_coverage"), options.pop("min_collectives"))
@@ -64,6 +62,10 @@ def run_command(
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
+    from pgle.report import stages
+    from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
+    from pgle.run.stages.simulated import SimulatedBackEnd
+
     stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
     request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
@@ -109,6 +111,9 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
 
 def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
     """Run a stage; its page goes to stderr if stdout is the program's own, and of several ranks the first prints it."""
+    from pgle.report import stages
+    from pgle.run.stages.pipeline import choose_back_end, run_stage
+
     result = run_stage(request, choose_back_end(**options), force=force)
     if ctx.meta["pgle.as_json"]:
         text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
@@ -178,6 +183,9 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle auto -- python train.py
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
+    from pgle.report import stages
+    from pgle.run.stages.auto import AutoOptions, run_auto
+
     request = _asked(ctx, "auto", options, "baseline")
     result = run_auto(request, AutoOptions(**options))
     if not ctx.meta["pgle.as_json"]:
@@ -202,7 +210,7 @@ _AGAINST = (
 @command(
     opt.INPUTS, *_MEASURED,
     opt.option("--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH),
-    *_AGAINST, *opt.PAGE, 
+    *_AGAINST, *opt.PAGE,
 )  # fmt: skip
 def analyze_command(**options: Any) -> Answer[Any]:
     """Where the time of a step goes, and what could be saved.
@@ -217,6 +225,8 @@ def analyze_command(**options: Any) -> Answer[Any]:
     pgle analyze rank*.sqlite --hlo dump/ --json
     pgle analyze runs/b/perf --against runs/a/perf
     """
+    from pgle.report import analyze
+
     found = api.analysed(**options)
     return api.answer("analyze", found, analyze.analyze_page(found), analyze.document(found))
 
@@ -224,7 +234,7 @@ def analyze_command(**options: Any) -> Answer[Any]:
 @command(
     opt.argument("inputs", "RUN...", nargs=-1, required=True),
     opt.option("-o --output outputs", "FILE.html, .md or .json; repeatable.", "FILE", PATH, multiple=True),
-    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON, 
+    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON,
 )  # fmt: skip
 @click.pass_context
 def report_command(
@@ -242,6 +252,9 @@ def report_command(
     pgle report rank*.sqlite --hlo dump/ -o report.html -o report.md
     pgle report runs/b/perf --against runs/a/perf -o diff.html
     """
+    from pgle.report import report
+    from pgle.run.analyze import StepInput
+
     as_json = ctx.meta["pgle.as_json"]
     outputs = outputs or (() if as_json else (report.default_output(inputs),))
     report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
@@ -272,9 +285,13 @@ def doctor_command(prove: bool, run_dir: Path | None, capture: Any, target: str,
     pgle doctor --prove
     pgle doctor --python /path/to/env/bin/python
     """
+    from pgle.report import start
+    from pgle.run import doctor
+    from pgle.run.ask.machine import this_machine
+
     if prove:
         proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
         return api.answer("proof", proof, start.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
-    diagnosis = doctor.diagnose(machine.this_machine(python), str(run_dir or "."))
+    diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."))
     page = start.doctor_page(diagnosis)
     return api.answer("doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok)

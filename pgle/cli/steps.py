@@ -1,11 +1,14 @@
-"""Commands on step times: two sides compared, and times kept over months."""
+"""Commands on step times: two sides compared, and times kept over months.
+
+Each imports what it runs when it runs: NumPy, of which its help needs none.
+"""
 
 from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,18 +19,10 @@ from pgle.cli.help import Commands, command
 from pgle.cli.options import FOLDER, LOCAL, SHARE, Between, Place
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.report import compare as report
-from pgle.report import next_steps
-from pgle.report.page.html import render
 from pgle.report.text import say
-from pgle.run import history
-from pgle.run.ask.machine import git_commit
-from pgle.run.compare import CompareRequest, run_compare
-from pgle.run.inputs.next_command import abba_words
-from pgle.run.inputs.step_times import read_side
-from pgle.steps.compare import Limits, explanation
-from pgle.steps.estimate import Assumptions, LaunchSpread
-from pgle.steps.series import Rules
+
+if TYPE_CHECKING:
+    from pgle.run.compare import CompareRequest
 
 
 def _step_range(text: str) -> tuple[int | None, int | None]:
@@ -83,9 +78,15 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle compare --abba 3 --profile profile.pbtxt -- python train.py
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
+    from pgle.report import compare as report
+    from pgle.report.next_steps import after_comparison
+    from pgle.report.page.html import render
+    from pgle.run.compare import run_compare
+    from pgle.steps.compare import explanation
+
     result, checks = run_compare(_request(options), say)
     broken = any(check.failed for check in checks)
-    following = next_steps.after_comparison(result, checks, more=_more_runs(options))
+    following = after_comparison(result, checks, more=_more_runs(options))
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
@@ -100,11 +101,18 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
     """The words that run twice as many rounds, if rounds were run."""
+    from pgle.run.inputs.next_command import abba_words
+
     rounds = options["rounds"]
     return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
 
 
 def _request(options: dict[str, Any]) -> CompareRequest:
+    from pgle.run.compare import CompareRequest
+    from pgle.steps.compare import Limits
+    from pgle.steps.estimate import Assumptions, LaunchSpread
+    from pgle.steps.series import Rules
+
     def given(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
 
@@ -157,6 +165,13 @@ def add(
     \b
     pgle history add runs/a/perf --name llama-7b
     """
+    from pgle.report import compare as report
+    from pgle.report.next_steps import after_entry
+    from pgle.run import history
+    from pgle.run.ask.machine import git_commit
+    from pgle.run.inputs.step_times import read_side
+    from pgle.steps.series import Rules
+
     try:
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)
     except ValueError:
@@ -171,7 +186,7 @@ def add(
         note=note,
     )
     history.add(path, entry)
-    page = report.added_page(path, entry, next_steps.after_entry(path, name))
+    page = report.added_page(path, entry, after_entry(path, name))
     return api.answer("history", entry, page, {"file": path, "added": entry})
 
 
@@ -185,7 +200,11 @@ def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     \b
     pgle history show --name llama-7b
     """
+    from pgle.report import compare as report
+    from pgle.report.next_steps import after_trends
+    from pgle.run import history
+
     entries, warnings = history.read(path)
     trends = history.make_trends(entries, name=name, hardware=hardware)
-    page = report.history_page(path, trends, warnings, next_steps.after_trends(path))
+    page = report.history_page(path, trends, warnings, after_trends(path))
     return api.answer("history", trends, page, report.history_document(trends, warnings))

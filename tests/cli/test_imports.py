@@ -17,6 +17,10 @@ OF_HLO = {"pgle.xla.hlo.proto", "pgle.costs.profile.lookup", "pgle.schedule.pred
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [
+        *(
+            ([name, "-h"], {"numpy", "google.protobuf"})
+            for name in ("run", "doctor", "compare", "convert", "merge", "tune")
+        ),
         (["show", PROFILE], {"numpy", "google.protobuf"}),
         (["diff", PROFILE, PROFILE], {"numpy", "google.protobuf"}),
         (["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"], {"numpy", "google.protobuf"}),
@@ -32,7 +36,7 @@ OF_HLO = {"pgle.xla.hlo.proto", "pgle.costs.profile.lookup", "pgle.schedule.pred
         ),
         (["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"], {"google.protobuf", "scipy.stats"}),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
 def test_commands_import_only_what_they_need(
     testdata: Path, tmp_path: Path, arguments: list[str], unneeded: set[str]
