@@ -57,7 +57,7 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
 
 
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
-    shown = [_file(source) for source in sources[:2]]
+    shown = _distinct(sources[0], sources[1])
     given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
     return (
         f"{given} name their process {name}, taken for windows of it; "
@@ -170,14 +170,19 @@ def _renamed(trace: Trace, names: dict[str, str]) -> Trace:
 
 def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
     """The name where no process has it, else with the input's, else with a number."""
-    longer = f"{name} ({_file(window.source)})" if window.source else name
+    if not taken:
+        return name
     used = {process.name for process in taken}
-    return next(free for free in (name, longer, f"{name} ({len(taken) + 1})") if free not in used)
+    longer = f"{name} ({_distinct(taken[0].windows[0].source, window.source)[1]})"
+    return longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
 
 
-def _file(source: str) -> str:
-    """A path by its folder and name: files of several ranks often have one name."""
-    return "/".join(PurePath(source).parts[-2:]) or "one input"
+def _distinct(one: str, other: str) -> tuple[str, str]:
+    """Two paths by their last parts, as many as tell them apart: files of several ranks often have one name."""
+    parts = PurePath(one).parts, PurePath(other).parts
+    ends = (["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1))
+    shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
+    return shown[0] or "one input", shown[1] or "another"
 
 
 SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace

@@ -6,7 +6,7 @@ and shape, a name that now belongs to another instruction is a mismatch and no c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -212,11 +212,10 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
     unused = _unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
-    names = {cost.name for cost in unused}
     done = []
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)
-        done.append(_with_hints(marked, table, names) if marked.is_main or marked.count.covered else marked)
+        done.append(_with_hints(marked, table, unused) if marked.is_main or marked.count.covered else marked)
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
     return Coverage(tuple(done), unused, profile_findings(profile), tuple(_warnings(done[0], dumps)), profile.warnings)
 
@@ -289,18 +288,20 @@ def _implausible(
     return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Collection[str]) -> ModuleCoverage:
-    found = {name: run_time for run_time, name in table.run_time_names.items() if run_time in unused}
+def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]) -> ModuleCoverage:
+    free = {cost.name for cost in unused if cost.fingerprint in ("", item.fingerprint)}
+    found = {name: run_time for run_time, name in table.run_time_names.items() if run_time in free}
     gaps = (
         replace(gap, hint=f"in the profile as {found[gap.name]}") if not gap.hint and gap.name in found else gap
         for gap in item.gaps
     )
     full = replace(item, gaps=tuple(gaps))
-    return replace(full, hints=tuple(_hints(full, len(table.ambiguous))))
+    renamed = any(gap.kind is CostKind.COLLECTIVE and gap.name in found for gap in full.gaps)
+    return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
 
 
-def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
-    """Remedies for what a module lacks, the likeliest cause first."""
+def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]:
+    """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by other names."""
     if item.is_of_others:
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
     is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
@@ -311,7 +312,7 @@ def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
             f"'{PROFILE}'"
         )
     lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]
-    if any(gap.hint and not gap.is_mismatch for gap in lost):
+    if lost and renamed:
         yield (
             f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
             "was on in the profile run, or DUMP has a schedule dump of the performance run"

@@ -560,6 +560,6 @@ def _finite_sum(values: Iterable[float]) -> float:
     return math.fsum(value for value in values if _is_time(value))
 
 
-def _is_time(cost_us: float | None) -> bool:
-    """Whether a cost, where there is one, can stand in a sum."""
-    return cost_us is None or abs(cost_us) <= MAX_COST_US
+def _is_time(cost_us: float) -> bool:
+    """Whether a cost can be part of a sum."""
+    return abs(cost_us) <= MAX_COST_US
