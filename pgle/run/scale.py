@@ -133,8 +133,7 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
 
 
 def _with_run(request: ScaleRequest) -> ScaleRequest:
-    """The request with absolute paths, since it is sent to other processes, with the profile of a run
-    directory as a file, and the dump next to it that it was measured on."""
+    """The request with the profile of a run directory as a file, and the dump that it was measured on."""
     profile = request.profile
     if profile is not None and profile.is_dir():
         profile = RunDirectory(profile).found_profile
@@ -396,14 +395,15 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
     asked = told_of_hosts(asked)
     with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
         made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
-    warnings, grown = (*asked.warnings, *notes), asked.module if notes else None
+    grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
+    warnings = (*asked.warnings, *notes)
     return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, warnings, grown)
 
 
 def _captured(
     request: ScaleRequest, trial: SizeTrial, where: Path, target: Target, log: int
 ) -> tuple[Sequence[Path], tuple[str, ...]]:
-    """The program's modules at this size; if no capture is so large its step, grown, with a note on that."""
+    """The program's modules at this size. If it is larger than a capture, its step is grown, with a note on that."""
 
     def at(size: int, folder: Path) -> Sequence[Path]:
         smaller = replace(trial, devices=size)
@@ -416,9 +416,11 @@ def _captured(
     if trial.devices <= MOST_DEVICES:
         return at(trial.devices, where), ()
     sizes = bases(trial.devices, MOST_DEVICES, trial.per_host)
-    steps = {size: choose_module(at(size, where / str(size)), request.choose) for size in sizes}
-    if any(partitioned(step) != step for step in steps.values()):
-        raise UnfitError(f"only the program can partition its step, on at most {MOST_DEVICES} GPUs")
+    steps = {}
+    for size in sizes:  # the smallest first, which alone is captured if the step cannot be grown
+        steps[size] = step = choose_module(at(size, where / str(size)), request.choose)
+        if partitioned(step) != step:
+            raise UnfitError(f"only the program can partition its step, on at most {MOST_DEVICES} GPUs")
     last = steps[sizes[-1]]
     module = grown({size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices)
     write_files({where / last.name: module, where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM)})

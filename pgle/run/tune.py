@@ -2,8 +2,8 @@
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`pgle/tune/search.py`) asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting
-and simulates it in all worlds. `holds_up` (`search.py`) accepts it. `_Search.prove` compiles
-the best once more, whole. `pgle/report/tune.py` words the result.
+and simulates it in all worlds. `holds_up` (`search.py`) accepts it. `_Search.prove` compiles the best once more, whole.
+`pgle/report/tune.py` words the result.
 
 A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
 """
@@ -256,6 +256,7 @@ class Bench:
         self._programs: dict[tuple[str, str], Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
         self._complete: set[Path] = set()
+        self._is_whole = False  # whether `baseline` and `pgle` are compiled by all passes
         result = session.schedule("no-profile", session.base.flags)
         self.jaxlib, self.carried = result.jaxlib, ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
@@ -338,6 +339,14 @@ class Bench:
             wanted = replace(wanted, profile=self.folder_of(flags) / "profile.pbtxt")
         result = self.session.compiler.compile(wanted)
         return self.judged((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
+
+    def compile_whole(self, folder: Path) -> None:
+        """Compile what settings are judged against by all passes, once: those from scheduling on gave another step."""
+        if not self._is_whole:
+            self._is_whole = True
+            self.session.distrust()
+            self.baseline, _ = self.whole(self.baseline, folder / "baseline", profile=False)
+            self.pgle, _ = self.whole(self.pgle, folder / "pgle")
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
         """A setting against the profile alone with a little less memory; None if both need much less than there is.
@@ -459,7 +468,7 @@ class _Search:
         return made
 
     def _tried(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Trials that are not yet, or will never be, shown among those of the search."""
+        """Trials of these settings, several at once, which are not added to those of the search."""
         with ThreadPoolExecutor(AT_ONCE) as threads:
             made = threads.map(self.bench.trial, settings)
         known = [self.bench.pgle.trial, *self.trials]
@@ -467,14 +476,15 @@ class _Search:
             # What another was at the same time, or elsewhere, is the same.
             alike = (other for other in known if other.program == trial.program and not other.same_as)
             twin = next((other for other in alike if other.worlds_us == trial.worlds_us), None)
-            is_alike = twin and trial.program and not trial.same_as
-            known.append(replace(trial, same_as=twin.label) if twin and is_alike else trial)
+            if twin and trial.program and not trial.same_as:
+                trial = replace(trial, same_as=twin.label)
+            known.append(trial)
             self.on_trial(known[-1], self.bench.pgle.trial)
         return known[1 + len(self.trials) :]
 
     def without(self, accepted: Trial) -> dict[str, Trial]:
         """The accepted setting without each of its flags, by flag."""
-        return dict(zip(accepted.flags, self._tried(without_one(accepted)), strict=False))
+        return dict(zip(accepted.flags, self._tried(without_one(accepted)), strict=True))
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
@@ -500,9 +510,8 @@ class _Search:
         tried = bench.schedule((trial.flags, trial.label))
         found, result = bench.whole(tried, out / "proof")
         changes = _change(found.trial.step_us, trial.step_us), _change(found.trial.temp_bytes, trial.temp_bytes)
-        if not _agree(*changes):  # then it is judged against whole compilations
-            bench.baseline, _ = bench.whole(bench.baseline, out / "trials" / "baseline", profile=False)
-            bench.pgle, _ = bench.whole(bench.pgle, out / "trials" / "pgle")
+        if not _agree(*changes):
+            bench.compile_whole(out / "trials")
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
         covered = cover(tried.profile, [result.scheduled], {result.scheduled.name: result.lhs} if result.lhs else {})

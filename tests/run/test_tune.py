@@ -38,12 +38,21 @@ class Bench:
         self.session = self
         self.base = RehearsalRequest(Path(), "", Path())
         self.baseline = self.pgle = scheduled(100.0, 1000)
+        self.done: list[str] = []
+        self._is_whole = False
+
+    compile_whole: Any = RealBench.compile_whole
+
+    def distrust(self) -> None:
+        self.done.append("distrust")
 
     def schedule(self, *_: Any) -> Any:
         return scheduled(*self.alone)
 
     def whole(self, tried: Any, _: Path, *, profile: bool = True) -> tuple[Any, Any]:
-        made = scheduled(98.0, 1000) if tried in (self.baseline, self.pgle) else scheduled(*self.by_all)
+        is_side = tried in (self.baseline, self.pgle)
+        self.done += ["whole"] * is_side
+        made = scheduled(98.0, 1000) if is_side else scheduled(*self.by_all)
         return made, SimpleNamespace(scheduled=SimpleNamespace(name="m"), lhs=None, log=Path())
 
     def options(self, _: Any) -> tuple[str, ...]:
@@ -97,6 +106,8 @@ def test_where_a_whole_compilation_differs_the_proof_is_of_whole_compilations(
     assert not proof.agrees
     assert proof.scheduled.trial.step_us == 95.0
     assert proof.judged.mean == pytest.approx(95 / 98 - 1)
+    prove(bench, tmp_path, monkeypatch)
+    assert bench.done == ["distrust", "whole", "whole"]  # once, however many settings differ
 
 
 def test_where_both_agree_the_sides_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,11 @@ class Session:
             self._predicted[made.after_optimizations] = predict(made.scheduled, None, self.hardware)
         return self._predicted[made.after_optimizations]
 
+    def distrust(self) -> None:
+        """Later sessions check this jaxlib's scheduling passes again: a whole compilation gave another schedule."""
+        if self.trusted is not None:
+            self.trusted.unlink(missing_ok=True)
+
     def program(self, compiled: RehearsalResult) -> str:
         """What tells programs before scheduling apart, of what `begun` gives; empty where that is not known."""
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
@@ -198,9 +203,10 @@ def same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
     """Whether XLA's scheduler made the same of both: it believed as much of every computation's length and exposed
     time, and the memory is the same. Ties between what costs nothing break otherwise."""
     memory = [made.memory_bytes or 0 for made in (one, other)]
-    if not one.believed or one.believed.keys() != other.believed.keys():
+    ours, theirs = one.believed, other.believed
+    if not ours or ours.keys() != theirs.keys():
         return False
-    pairs = [(item, other.believed[name]) for name, item in one.believed.items()]
+    pairs = [(item, theirs[name]) for name, item in ours.items()]
     return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
         max(abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles))
         <= TIME_TIES * max(a.total_cycles, 1.0)

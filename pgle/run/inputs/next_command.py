@@ -197,14 +197,18 @@ class FileKind:
     files: str  # pattern of the names
     heads: tuple[bytes, ...] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
     whole: bool = False  # the folder is one thing, whatever else is in it
+    sidecar: bool = False  # the head may be that of the file's sidecar instead
+    at_top: bool = False  # in folders below they are parts of something else
     command: str = ""  # what to type, without the path; empty: `_command` knows
 
 
 _KINDS = (
     FileKind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
     FileKind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
-    # A binary profile is known by its sidecar.
-    FileKind("cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), command="pgle show"),
+    FileKind(  # a binary profile is known by its sidecar
+        "cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), sidecar=True,
+        command="pgle show",
+    ),
     FileKind("nsys report", r".*\.nsys-rep"),
     FileKind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
     FileKind("JAX profiler trace", r".*\.xplane\.pb"),
@@ -212,8 +216,10 @@ _KINDS = (
     FileKind(DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"),
     FileKind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
     FileKind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
-    FileKind(PROGRAM, r".*\.py", (b"import jax", b"from jax"), command="pgle rehearse --devices 8 -- python"),
-)
+    FileKind(
+        PROGRAM, r".*\.py", (b"import jax", b"from jax"), at_top=True, command="pgle rehearse --devices 8 -- python"
+    ),
+)  # fmt: skip
 """Kinds that say most come first; of a file the first that fits."""
 
 
@@ -311,19 +317,19 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
         deeper = depth < DEPTH and "pyvenv.cfg" not in files
         folders[:] = [name for name in folders if deeper and name[0] != "."]
         folders.sort(key=lambda name: ((place / name).is_symlink(), name))
+        here_kinds = [kind for kind in _KINDS if not kind.whole and not (kind.at_top and depth)]
         for path in (place / name for name in sorted(files)):
-            kind = next((kind.name for kind in _KINDS if not kind.whole and _is_of(kind, path)), "")
-            is_inner = (kind == PROGRAM and depth) or (
-                path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
-            )
-            yield _thing(path, kind), "" if is_inner else kind
+            kind = next((kind.name for kind in here_kinds if _is_of(kind, path)), "")
+            is_export = path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
+            yield _thing(path, kind), "" if is_export else kind
 
 
 def _is_of(kind: FileKind, path: Path) -> bool:
     if not re.fullmatch(kind.files, path.name):
         return False
-    sidecar = path.with_name(f"{path.name}.json")
-    return not kind.heads or _has(path, *kind.heads) or _has(sidecar, *kind.heads)
+    if not kind.heads or _has(path, *kind.heads):
+        return True
+    return kind.sidecar and _has(path.with_name(f"{path.name}.json"), *kind.heads)
 
 
 def _thing(path: Path, kind: str) -> Path:
