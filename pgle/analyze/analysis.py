@@ -182,7 +182,7 @@ class MeasuredStep:
         return f"{us / self.step_us * 100:.1f} %"
 
     def runs_of_others(self) -> dict[int, int]:
-        """ModuleExecutions of every module but the main one within the windows, by its index in the trace."""
+        """Executions of every module but the main one within the windows, by its index in the trace."""
         runs: Counter[int] = Counter()
         for window in self.windows:
             module = self.trace.module[window.rows]

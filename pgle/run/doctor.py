@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
@@ -71,12 +72,15 @@ def _cache(machine: Machine) -> str:
 _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
     "CUPTI": (
         lambda machine: "" if machine.is_root else machine.read("/proc/driver/nvidia/params") or "",
-        "open to this user",
+        "no restriction found",
     ),
     "DCGM": (lambda machine: ", ".join(sorted(machine.processes() & DCGM_PROCESSES)), "not running"),
     "profilers": (_profilers, "none attached"),
     "nsys": (_nsys, "{}"),
-    "XLA log": (lambda machine: machine.environ.get("TF_CPP_MIN_LOG_LEVEL", "0"), "pgle sets TF_CPP_MIN_LOG_LEVEL=0"),
+    "XLA log": (
+        lambda machine: machine.environ.get("TF_CPP_MIN_LOG_LEVEL", "0"),
+        "0 in runs of pgle",
+    ),
     "compilation cache": (_cache, "off"),
 }
 """Checks that look for symptoms in a text: where it comes from, and what the check answers if it has none."""
@@ -306,7 +310,7 @@ def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
     probes: dict[str, Callable[[], MachineCheck]] = {
         "GPUs": lambda: check_gpus(machine, gpus),
         "driver": lambda: check_driver(machine, gpus),
-        **{name: lambda name=name: check_text(name, machine) for name in _TEXTS},  # type: ignore[misc]
+        **{name: partial(check_text, name, machine) for name in _TEXTS},
         "jax": lambda: check_jax(machine),
         PLUGIN: lambda: check_plugin(machine),
         "XLA_FLAGS": lambda: check_flags(machine),

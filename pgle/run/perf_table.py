@@ -159,15 +159,21 @@ class _Trial:
         return result.lhs
 
 
-def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, float]:
-    """Microseconds of the collectives of a module that XLA's table can hold; of equal ones the median."""
-    found: dict[Transfer, list[float]] = defaultdict(list)
+def _collectives(module: Module, costs: Iterable[Cost]) -> Iterator[tuple[Cost, Instruction, str, Instruction]]:
+    """Costs of collectives, each with its instruction, its kind, and the operation that the instruction wraps."""
     for cost in costs:
         instruction = module.instructions.get(cost.traced)
         kind = collective_kind(module, instruction) if instruction is not None else None
-        if instruction is None or kind is None or KINDS[kind].measured != kind or cost.cost_us <= 0:
+        if instruction is not None and kind is not None:
+            yield cost, instruction, kind, module.wrapped(instruction) or instruction
+
+
+def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, float]:
+    """Microseconds of the collectives of a module that XLA's table can hold; of equal ones the median."""
+    found: dict[Transfer, list[float]] = defaultdict(list)
+    for cost, instruction, kind, wrapped in _collectives(module, costs):
+        if KINDS[kind].measured != kind or cost.cost_us <= 0:
             continue
-        wrapped = module.wrapped(instruction) or instruction
         size, group = payload_bytes(module, kind, wrapped), group_size(module, instruction)
         if size >= 4 * group > 4:
             groups = max(module.num_devices // group, 1)
@@ -181,12 +187,9 @@ def measured_networks(module: Module, costs: Iterable[Cost], hardware: Hardware)
     In GB/s per GPU and direction. Those that latency decides, and those outside 1 GB/s to NVLink's bandwidth, are left.
     """
     found = []
-    for cost in costs:
-        instruction = module.instructions.get(cost.traced)
-        kind = collective_kind(module, instruction) if instruction is not None else None
-        if instruction is None or kind is None or group_of(module, instruction, hardware).hosts == 1:
+    for cost, instruction, kind, wrapped in _collectives(module, costs):
+        if group_of(module, instruction, hardware).hosts == 1:
             continue
-        wrapped = module.wrapped(instruction) or instruction
 
         def estimated_us(gb_s: float, kind: str = kind, item: Instruction = wrapped) -> float:
             return collective_us(module, kind, item, replace(hardware, nic_gb_s=gb_s))

@@ -221,8 +221,10 @@ def is_program(words: Sequence[str]) -> bool:
 def prepared(
     command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
 ) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
-    """A command line with what it means in full, and everything that is decided before the first compilation;
-    `resumes` says whether a folder holds what can be continued, and is kept after a failure."""
+    """A command line with what it means in full, and everything that is decided before the first compilation.
+
+    `resumes` says whether a folder holds what can be continued, and is kept after a failure.
+    """
     command = of_run(command)
     target = load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:

@@ -48,7 +48,7 @@ class ModuleSummary:
 
     @property
     def steady(self) -> int:
-        """ModuleExecutions whose costs count."""
+        """Executions whose costs count."""
         return sum(not execution.left_out for execution in self.executions)
 
 
@@ -84,7 +84,7 @@ class TraceSummary:
 
 
 def summarise_trace(trace: Trace) -> TraceSummary:
-    """What a trace holds. ModuleExecutions are marked as `costs.measure` marks them without HLO."""
+    """What a trace holds. Executions are marked as `costs.measure` marks them without HLO."""
     kinds = np.bincount(trace.kind, minlength=len(ActivityKind)).tolist()
     devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
     instructions = _instructions(trace)

@@ -44,7 +44,7 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class ModuleExecutions:
-    """ModuleExecutions of modules on devices, n rows ordered by (module, device, execution)."""
+    """Executions of modules on devices, n rows ordered by (module, device, execution)."""
 
     # module, device, execution: int64[n] keys into the trace
     module: npt.NDArray[np.int64]

@@ -270,9 +270,8 @@ class Activities:
     kind: GrowingColumn[np.uint8] = field(default_factory=lambda: GrowingColumn(np.uint8))  # `ActivityKind`
     device: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # index into `devices`
     stream: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # as recorded
-    thunk: GrowingColumn[np.int32] = field(
-        default_factory=lambda: GrowingColumn(np.int32)
-    )  # the thunk that launched it
+    # the thunk that launched it
+    thunk: GrowingColumn[np.int32] = field(default_factory=lambda: GrowingColumn(np.int32))
     # with graphs only: what the activities of one instruction share, besides the thunk
     shared: GrowingColumn[np.int32] = field(default_factory=lambda: GrowingColumn(np.int32))
     # with graphs only: index into the instructions; else it is the thunk's

@@ -121,9 +121,8 @@ class RankLog:
     sub_modules: set[str] = field(default_factory=set)
     reads: Counter[str] = field(default_factory=Counter)  # for how many modules each profile was parsed
     cache_hits: dict[str, Event] = field(default_factory=dict)  # modules that JAX loaded from its cache, with the line
-    lines: dict[LineKind, Event] = field(
-        default_factory=dict
-    )  # the first line of each kind that is not about one module
+    # the first line of each kind that is not about one module
+    lines: dict[LineKind, Event] = field(default_factory=dict)
     is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
 
 
@@ -162,12 +161,10 @@ def _lists_missing(event: Event) -> bool:
     )
 
 
-_OF_A_RANK = frozenset(
-    map(
-        LineKind,
-        ("info", "compiling", "compiled", "on-cpu", "empty-trace", "flag-refused", "discarded", "lhs-off-notice"),
-    )
-)
+_OF_A_RANK = frozenset({
+    LineKind.INFO, LineKind.COMPILING, LineKind.COMPILED, LineKind.ON_CPU, LineKind.EMPTY_TRACE,
+    LineKind.FLAG_REFUSED, LineKind.DISCARDED, LineKind.LHS_OFF_NOTICE,
+})  # fmt: skip
 """Kinds of lines that are about no module, or do not say which."""
 
 

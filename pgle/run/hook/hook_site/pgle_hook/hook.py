@@ -72,7 +72,6 @@ class Hook:
             compiled = self.compiles != self._compiles_at_step
             self._compiles_at_step = self.compiles
             self._steer(self.window.on_step(number, compiled))
-            self._count_if_wanted()
             # What starting or stopping a profiler takes belongs to no step.
             self._current = (number, time.perf_counter())
 
@@ -108,8 +107,8 @@ class Hook:
                 self.window.give_up("the profiler did not start", undo=True)
         elif wish == "close":
             self._close()
-        if wish:
-            self._count_if_wanted()
+        # Executions are counted as long as they decide anything.
+        self.executions.counting = self.executions.counting and self.window.wants_executions
 
     def _close(self):
         self.facts.set("window_closed", time.time())
@@ -117,10 +116,6 @@ class Hook:
         self.window.closed(time.monotonic())
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
-
-    def _count_if_wanted(self):
-        """Count executions as long as they decide anything."""
-        self.executions.counting = self.executions.counting and self.window.wants_executions
 
     def _run(self):
         """Daemon thread: windows by time, steps, facts."""

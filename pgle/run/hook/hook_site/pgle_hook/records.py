@@ -196,9 +196,8 @@ class Facts:
 
 
 def _versions():
-    from importlib import (
-        metadata,
-    )  # costs every Python process that starts with the hook, and only those with jax need it
+    # It costs every Python process that starts with the hook, and only those with jax need it.
+    from importlib import metadata
 
     found = {}
     for name in PACKAGES:
