@@ -37,9 +37,9 @@ FREE_BYTES = 32 << 20
 
 _PIECE_BYTES, _BUFFER_BYTES, _ZEROS = 16 << 20, 1 << 20, 64
 
-HEAD_BYTES = 4096  # of a file, to decide whether it is text
+TEXT_HEAD_BYTES = 4096  # of a file, to decide whether it is text
 
-LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
+LONGEST_READ_LINE = 1 << 20  # characters; what a line has beyond is left out
 
 # of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
 MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
@@ -213,18 +213,18 @@ class TextLines:
 
     def __iter__(self) -> Iterator[str]:
         with open_bytes(self.path) as file:
-            if not is_text(file.peek(HEAD_BYTES)[:HEAD_BYTES]):
+            if not is_text(file.peek(TEXT_HEAD_BYTES)[:TEXT_HEAD_BYTES]):
                 raise UserError("is not text", where=self.path, remedy=self.remedy)
             text = io.TextIOWrapper(file, "utf-8-sig", errors="replace")
             lines = characters = 0
-            while line := text.readline(LONGEST_LINE):
+            while line := text.readline(LONGEST_READ_LINE):
                 yield line.rstrip("\n")
                 lines, characters = lines + 1, characters + len(line)
                 if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
                     what = f"its first {MANY_LINES:,} lines are next to empty"
                     raise UserError(what, where=self.path, remedy=self.remedy)
-                while len(line) == LONGEST_LINE and not line.endswith("\n"):
-                    line = text.readline(LONGEST_LINE)
+                while len(line) == LONGEST_READ_LINE and not line.endswith("\n"):
+                    line = text.readline(LONGEST_READ_LINE)
 
 
 def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) -> None:

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
+import numpy as np
+
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.layers import TrainingPhase
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.kernels import compute_us
+from pgle.costs.profile.value import has_remat
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.predict import DISABLE_ASYNC
 from pgle.schedule.program import Stream
-from pgle.trace.table import LeftOutReason
+from pgle.trace.table import LeftOutReason, totals
 from pgle.xla.hlo.module import Instruction, Module
 
 ROWS = 5  # evidence rows of a finding
@@ -427,16 +430,14 @@ def launch_gaps(step: MeasuredStep) -> StepFinding:
 
 def copies(step: MeasuredStep) -> StepFinding:
     """Transfers that no compute overlaps."""
-    us, time = step.breakdown.exposed_copy_us, Counter[str]()
-    for window in step.windows:
-        rows = window.rows[window.stream == Stream.COPY]
-        names = (step.trace.instructions[code] for code in step.trace.instruction[rows].tolist())
-        for name, ns in zip(names, step.trace.duration_ns[rows].tolist(), strict=True):
-            time[name] += ns
+    us, trace = step.breakdown.exposed_copy_us, step.trace
+    rows = np.concatenate([window.rows[window.stream == Stream.COPY] for window in step.windows])
+    ns = totals(trace.instruction[rows], trace.duration_ns[rows], len(trace.instructions))
+    longest = [code for code in np.argsort(-ns, kind="stable")[:ROWS].tolist() if ns[code]]
     return StepFinding(
         us,
         f"copies that no compute overlaps: {step.percent(us)} of the step",
-        tuple(EvidenceRow(name, ns / 1e3 / step.steps, "copied") for name, ns in time.most_common(ROWS)),
+        tuple(EvidenceRow(trace.instructions[at], ns[at] / 1e3 / step.steps, "copied") for at in longest),
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
         f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
     )
@@ -450,7 +451,8 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     ours = sorted(
         (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED), key=lambda item: -item.us
     )
-    us = layers.phase_us(TrainingPhase.REMATERIALISED)
+    by_xla = (item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name))
+    us = layers.phase_us(TrainingPhase.REMATERIALISED) - total_us(by_xla)
     return StepFinding(
         us,
         f"{step.percent(us)} of the step computes values again, and the program needs "

@@ -143,7 +143,7 @@ _BY = {
     "shape": "shapes and place",
     "scaled": "another size or kernel: scaled (estimated)",
 }
-"""By `By`, which needs numpy."""
+"""By `By`, whose file imports the estimates, which `convert` does without."""
 MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
 _SUMS = "costs (count) | sum (time)"
 

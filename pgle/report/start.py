@@ -97,16 +97,17 @@ def doctor_document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def doctor_page(diagnosis: Diagnosis) -> Page:
     """Each problem with its remedy; the rest with ``--all``."""
+    keeps = diagnosis.keeps_from_rehearsing
     marked = [check for check in diagnosis.checks if check.verdict != "ok"]
-    marked.sort(key=lambda check: check.verdict != "fail")
-    measures, rehearses = not diagnosis.keeps_from_profiling, not diagnosis.keeps_from_rehearsing
+    marked.sort(key=lambda check: (check.verdict != "fail", check.name not in keeps))
+    measures, rehearses = not diagnosis.keeps_from_profiling, not keeps
     verdict = {
         (True, True): "Ready to measure, rehearse and simulate",
         (False, True): "Can rehearse and simulate; cannot measure",
         (True, False): "Can measure; cannot rehearse or simulate",
         (False, False): "Cannot measure, rehearse or simulate",
     }[measures, rehearses]
-    kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *diagnosis.keeps_from_rehearsing))
+    kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
     following = typed("pgle", "run", *capture, "--", *UNKNOWN) if measures or rehearses else marked[0].remedy

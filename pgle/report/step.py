@@ -305,7 +305,8 @@ def _memory(memory: Memory) -> Iterator[Part]:
     if memory.limit_bytes is not None and memory.device_bytes is not None:
         default = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
         limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
-    yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{limit}. At {plan.peak_at}.")
+    where = f" at {plan.peak_at}" if plan.peak_at else ""
+    yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}.")
     kinds = (("arguments", plan.arguments_bytes), ("results", plan.outputs_bytes), ("temporary", plan.temporary_bytes))
     rows: list[tuple[Value, ...]] = [(*kind, "") for kind in kinds]
     for item in memory.live:

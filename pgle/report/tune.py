@@ -179,7 +179,7 @@ def _record(found: Tuning) -> Iterator[str]:
         trial = found.without.get(name)
         alone = ""
         if trial is not None and trial.step_us is not None:
-            alone = f"; without it the step takes {figures.change(judge(trial.worlds_us, tuned.worlds_us).mean)}"
+            alone = f"; without it the step changes by {figures.change(judge(trial.worlds_us, tuned.worlds_us).mean)}"
         yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}{alone}"
 
 

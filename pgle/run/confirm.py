@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
-from pgle.files import HEAD_BYTES, AnyPath, Progress, as_path, check_file, is_text, open_bytes, read_head
+from pgle.files import TEXT_HEAD_BYTES, AnyPath, Progress, as_path, check_file, is_text, open_bytes, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory
 from pgle.run.hook import read_facts
@@ -64,7 +64,7 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
     check_file(path, pipe=True)
     if not path.is_file() or path.suffix in (".gz", ".xz"):
         return
-    head = read_head(path, HEAD_BYTES)
+    head = read_head(path, TEXT_HEAD_BYTES)
     if not head and not may_be_empty:
         raise UserError("an empty file", where=path, remedy=remedy)
     if not is_text(head) or head.startswith(SQLITE_MAGIC):

@@ -26,7 +26,10 @@ from pgle.costs.measure.contention import (
 )
 from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
 from pgle.schedule.program import (
+    COLLECTIVES,
     ORIGINS,
+    HostAction,
+    Op,
     Program,
     Stream,
     Timeline,
@@ -230,6 +233,17 @@ def _beside(timeline: Timeline) -> Mapping[str, float]:
     return {timeline.names[at]: float(found[at]) for at in np.flatnonzero(found >= LITTLE).tolist()}
 
 
+def _in_flight(ops: Sequence[Op]) -> int:
+    """The most asynchronous collectives that have begun in a computation and that nothing has waited for yet."""
+    most, begun = 0, set[str]()
+    for op in ops:
+        if op.action is HostAction.START and op.lane == COLLECTIVES:
+            begun.add(op.name)
+        begun.discard(op.start)
+        most = max(most, len(begun))
+    return most
+
+
 def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
     """What could change a prediction by half a per cent of the step, and is in no figure of it."""
     parts, enough = timeline.breakdown, NOTICEABLE * timeline.step_us
@@ -239,6 +253,8 @@ def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
         lines.append(f"CUDA graphs (XLA's command buffers): they may save up to {parts.idle_us:,.0f} µs of launch gaps")
     if hidden_us > enough:
         lines.append("collectives slowed by the kernels that hide them: two real jobs show none in the mean")
+    if any(_in_flight(ops) > 1 for ops in program.computations.values()):
+        lines.append("several collective streams: collectives run one by one, as XLA does by default")
     if program.uncounted:
         lines.append(f"all but one iteration of loops of unknown length ({', '.join(program.uncounted[:3])})")
     return tuple(lines)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
-from pgle.xla.flags.catalogue import SPLIT_WITHOUT_GPU_SINCE, STREAMS, KnownSetting, catalogue, known_in, release
-from pgle.xla.flags.catalogue import THRESHOLD as SPLIT
+from pgle.xla.flags.catalogue import KnownSetting, catalogue, known_in, release
 from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
@@ -27,6 +26,11 @@ START_BYTES = 8 * MIB
 MOST_UNROLLED = 4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
 PART = 0.1  # of all exposed time, from which on a kind that is combined is tried before others
 TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
+STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
+SPLIT = "xla_gpu_threshold_for_windowed_einsum_mib"
+SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
+"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
+
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first

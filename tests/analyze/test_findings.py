@@ -52,6 +52,7 @@ ENTRY main {
   scatter.1 = f32[16777216]{0} scatter(f, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
   custom-call.1 = f32[1024]{0} custom-call(u), custom_call_target="opaque"
   copy.1 = f32[16777216]{0} copy(f)
+  negate.4.remat = f32[16777216]{0} negate(f)
   negate.5 = f32[16777216]{0} negate(f), metadata={op_name="jit(step)/transpose(jvp(m))/checkpoint/rematted_computation/neg"}
   dot.9 = f32[16777216]{0} custom-call(p, f), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"precision_config":{"operand_precision":["HIGHEST","HIGHEST"]}}}
   all-reduce-start.5 = f32[16777216]{0} all-reduce-start(negate.5), channel_id=4, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add, metadata={op_name="jit(step)/transpose(jvp(m))/psum"}
@@ -206,7 +207,7 @@ FAULTS = {
         usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
     ),
     "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)),
-    "needless-rematerialisation": lambda: steps_of(usual().run("negate.5", 500)),
+    "needless-rematerialisation": lambda: steps_of(usual().run("negate.5", 500).run("negate.4.remat", 300)),
     "stale-profile": lambda: steps_of(usual()),
     "recompilation": recompiling,
     "window": warming_up,

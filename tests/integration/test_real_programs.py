@@ -249,7 +249,7 @@ def test_an_interpreter_that_loads_no_hook(launch, program, switch):
     assert b"the capture hook was not loaded" in found.stderr
 
 
-def test_steps_that_are_only_printed_open_the_window_and_are_timed(launch, program):
+def test_steps_that_are_only_printed_are_timed_and_executions_open_the_window(launch, program):
     expected = printing("".join(f"step {number} loss 1.0\n" for number in range(14)))
     assert_same(expected, launch(sys.executable, program(PLAIN)), launch.run_dir)
     steps = steps_of(launch.run_dir)

@@ -88,6 +88,13 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
             f"{label}: {given} of {found.ranks or 'several'} ranks given: "
             "collective costs include the wait for the others; give all traces"
         )
+    if noisy := [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]:
+        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
+        count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
+        lines.append(
+            f"{label}: {count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to "
+            f"{worst.max_us:.0f} µs"
+        )
     if collectives and (line := alignment.describe(window.fewest, window.steps_seen)):
         lines.append(f"{label}: {line}; trace the same steps on all")
     if collectives and found.program.hlo is None:

@@ -156,7 +156,7 @@ def _block(part: Part) -> str:
         return _fenced(part.text, "text")
     if isinstance(part, Prose):
         return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + _escaped(part.text)
-    return _fenced(part.alt, "text") if "\n" in part.alt else _escaped(part.alt)
+    return _escaped(part.alt)
 
 
 def _rows(content: Table) -> str:

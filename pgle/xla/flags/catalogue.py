@@ -32,11 +32,7 @@ SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
-STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
-THRESHOLD = "xla_gpu_threshold_for_windowed_einsum_mib"
 ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
-SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
-"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
 
 
 def release(version: str) -> tuple[int, ...]:
