@@ -157,7 +157,7 @@ def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
     ])  # fmt: skip
 
 
-_REFUSED = "XLA would not parse it and would go on without a profile"
+_REFUSED = "XLA would not parse it and would run without a profile"
 
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
