@@ -484,7 +484,8 @@ class _Search:
 
     def without(self, accepted: Trial) -> dict[str, Trial]:
         """The accepted setting without each of its flags, by flag."""
-        return dict(zip(accepted.flags, self._tried(without_one(accepted)), strict=True))
+        settings = without_one(accepted)
+        return dict(zip(settings, self._tried(list(settings.values())), strict=True))
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""

@@ -161,12 +161,12 @@ def search(
     return trials
 
 
-def without_one(accepted: Trial) -> list[Setting]:
-    """The accepted setting without each of its flags, to see what each gives; none where it has only one."""
+def without_one(accepted: Trial) -> dict[str, Setting]:
+    """The accepted setting without each of its flags, by flag, to see what each gives; none where it has only one."""
     flags = accepted.flags
     if len(flags) < 2:
-        return []
-    return [({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags]
+        return {}
+    return {left: ({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags}
 
 
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
