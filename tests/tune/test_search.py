@@ -125,7 +125,10 @@ def test_a_step_at_its_ceiling_has_nothing_to_gain() -> None:
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:
-    assert [dict(flags) for flags, _ in without_one(trial({"a": "1", "b": "2"}, 1.0)).values()] == [{"b": "2"}, {"a": "1"}]
+    assert [dict(flags) for flags, _ in without_one(trial({"a": "1", "b": "2"}, 1.0)).values()] == [
+        {"b": "2"},
+        {"a": "1"},
+    ]
     assert without_one(trial({"a": "1"}, 1.0)) == {}
 
 
