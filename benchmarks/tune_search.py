@@ -22,8 +22,7 @@ from statistics import mean
 from pgle.report.text import say
 from pgle.run.rehearse_program import RehearseCommand, prepared
 from pgle.run.tune import TuneRequest, open_bench
-from pgle.tune.moves import MIB, Axis, Flags
-from pgle.tune.search import Trial, holds_up, judge, search
+from pgle.tune.search import MIB, Axis, Flags, Trial, holds_up, judge, search
 
 UNSET = ""
 SIZES = [str(int(size * MIB)) for power in range(7) for size in (2**power, 1.5 * 2**power)]

@@ -50,7 +50,7 @@ def test_import_brings_neither_jax_nor_numpy() -> None:
     assert not {"jax", "numpy", "rich", "click", "google.protobuf", "dataclasses"} & set(names)
 
 
-@pytest.mark.parametrize("first", ["pgle.analyze.window", "pgle.tune.moves", "pgle.api"])
+@pytest.mark.parametrize("first", ["pgle.analyze.window", "pgle.tune.search", "pgle.api"])
 def test_a_function_stays_one_when_a_folder_of_its_name_is_imported(first: str) -> None:
     code = f"import importlib, pgle; importlib.import_module({first!r}); print(callable(pgle.analyze))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

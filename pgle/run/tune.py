@@ -1,9 +1,9 @@
 """`pgle tune` as a function: the flags and the profile that make a step fastest, searched with the real compiler.
 
-How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
-`search` (`pgle/tune/search.py`) asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting
-and simulates it in all worlds. `holds_up` (`search.py`) accepts it. `_Search.prove` compiles the best once more, whole.
-`pgle/report/tune.py` words the result.
+How a flag gets to its line in the answer. In `pgle/tune/search.py`, `axes` makes settings of the catalogue's flags, and
+`search` asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting and simulates it in all
+worlds. `holds_up` accepts it. `_Search.prove` compiles the best once more, whole. `pgle/report/tune.py` words the
+result.
 
 A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
 """
@@ -40,12 +40,14 @@ from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import change
-from pgle.tune.moves import Axis, Flags, axes
 from pgle.tune.search import (
     PROGRESS,
+    Axis,
+    Flags,
     OverWorlds,
     Setting,
     Trial,
+    axes,
     best,
     exposed_by_kind,
     holds_up,

@@ -7,8 +7,21 @@ import pytest
 
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
-from pgle.tune.moves import MIB, Axis, Flags, axes, by_exposure
-from pgle.tune.search import Trial, best, exposed_by_kind, holds_up, judge, nothing_to_gain, search, without_one
+from pgle.tune.search import (
+    MIB,
+    Axis,
+    Flags,
+    Trial,
+    axes,
+    best,
+    by_exposure,
+    exposed_by_kind,
+    holds_up,
+    judge,
+    nothing_to_gain,
+    search,
+    without_one,
+)
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"

@@ -68,7 +68,7 @@ class KnownSetting:
     stage: str = ""
     tries: tuple[str, ...] = ()  # values that a search for flags tries
     about: str = ""  # the kind of collective that it moves; empty: all, or none in particular
-    where: str = ""  # what a program needs for it to do anything (`pgle.tune.moves`); empty: nothing
+    where: str = ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
     interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
