@@ -21,9 +21,16 @@ from itertools import islice
 import numpy as np
 from scipy.signal import lfilter
 
-from pgle.run.history import Entry, make_trends, measured_spread
 from pgle.steps.compare import Verdict, compare
-from pgle.steps.estimate import Assumptions, LaunchSpread, block_length, bootstrap_medians
+from pgle.steps.estimate import (
+    Assumptions,
+    Entry,
+    LaunchSpread,
+    block_length,
+    bootstrap_medians,
+    make_trends,
+    measured_spread,
+)
 from pgle.steps.series import Floats, Side, Step, StepTimes, make_series, steady
 
 NOISE = 0.01

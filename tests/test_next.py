@@ -15,7 +15,7 @@ import pgle
 from pgle.errors import UserError, one_line
 from pgle.next import BLANKS, Next, to_type, typed
 from pgle.report.page.value import Advice, Page
-from pgle.run import history
+from pgle.run.compare import read_history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
@@ -74,7 +74,7 @@ def wal(folder: Path) -> None:
 PLACES: dict[str, Callable[[Path], object]] = {
     "directory": lambda folder: RunDirectory(folder).profile_to_use(),
     "step_times": stages,
-    "no history": lambda folder: history.read(folder / "none.jsonl"),
+    "no history": lambda folder: read_history(folder / "none.jsonl"),
     "report": report,
     "wal": wal,
     "hlo": lambda folder: module_from_bytes(b"module @x {", str(folder / "x.mlir")),

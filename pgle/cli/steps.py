@@ -81,10 +81,11 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
     from pgle.report.page.html import render
-    from pgle.run.compare import run_compare
+    from pgle.run.compare import record_comparison, run_compare
     from pgle.steps.compare import explanation
 
     result, checks = run_compare(_request(options), say)
+    record_comparison(result)
     broken = any(check.failed for check in checks)
     following = after_comparison(result, checks, more=_more_runs(options))
     following = tuple(line for line in following if line.startswith("pgle "))
@@ -167,9 +168,10 @@ def add(
     """
     from pgle.report import compare as report
     from pgle.report.next_steps import after_entry
-    from pgle.run import history
     from pgle.run.ask.machine import git_commit
+    from pgle.run.compare import add_entry, hardware_name
     from pgle.run.inputs.step_times import read_side
+    from pgle.steps.estimate import make_entry
     from pgle.steps.series import Rules
 
     try:
@@ -177,15 +179,15 @@ def add(
     except ValueError:
         raise UserError(f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00") from None
     side = read_side(name, runs, rules=Rules(), pattern=pattern)
-    entry = history.make_entry(
+    entry = make_entry(
         side,
         time=time.isoformat(timespec="seconds"),
         name=name,
-        hardware=hardware or ("simulated" if side.simulated else history.hardware_name()),
+        hardware=hardware or ("simulated" if side.simulated else hardware_name()),
         commit=(side.commit or git_commit()) if commit is None else commit,
         note=note,
     )
-    history.add(path, entry)
+    add_entry(path, entry)
     page = report.added_page(path, entry, after_entry(path, name))
     return api.answer("history", entry, page, {"file": path, "added": entry})
 
@@ -202,9 +204,10 @@ def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     """
     from pgle.report import compare as report
     from pgle.report.next_steps import after_trends
-    from pgle.run import history
+    from pgle.run.compare import read_history
+    from pgle.steps.estimate import make_trends
 
-    entries, warnings = history.read(path)
-    trends = history.make_trends(entries, name=name, hardware=hardware)
+    entries, warnings = read_history(path)
+    trends = make_trends(entries, name=name, hardware=hardware)
     page = report.history_page(path, trends, warnings, after_trends(path))
     return api.answer("history", trends, page, report.history_document(trends, warnings))

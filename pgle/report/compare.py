@@ -14,9 +14,8 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.run.history import Entry, Trend
 from pgle.steps.compare import Comparison, LimitCheck, Outcome, Verdict, overall
-from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE
+from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend
 from pgle.steps.series import LeftOut, Side
 
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal

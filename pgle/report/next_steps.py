@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.files import AnyPath
 from pgle.next import typed
-from pgle.run.directory.directory import COMPARED, RunDirectory
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pgle.xla.log.verdict import LogVerdict
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
-_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory
 
 Commands = tuple[str, ...]
 
@@ -76,17 +74,17 @@ def after_comparison(found: Comparison, checks: Sequence[LimitCheck] = (), more:
         checks: of it; one that cannot tell asks for more runs.
         more: the words after ``pgle compare`` that run more of both sides, if they are known.
     """
-    from pgle.steps.compare import explanation
+    from pgle.run.compare import compared_run
+    from pgle.steps.compare import explanation, stage_path
 
-    run = _run_of(found)
+    run = compared_run(found)
     if run is not None:
-        next_command.record_comparison(run, found)
         return after_stages(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         return (typed("pgle", "compare", *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B"))),)
     if found.verdict == "slower":
         return (explanation(found),)
-    new = _STEPS.sub("", found.new.runs[0].series.source)
+    new = stage_path(found.new.runs[0].series.source)
     return (typed("pgle", "history", "add", new, "--name", found.new.label),)
 
 
@@ -134,11 +132,3 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
     run = RunDirectory(Path(str(profile)).parent)
     return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
-
-
-def _run_of(found: Comparison) -> RunDirectory | None:
-    """The run directory whose baseline and performance run were compared."""
-    sources = [run.series.source for side in (found.base, found.new) for run in side.runs]
-    stages = [Path(_STEPS.sub("", source)) for source in sources]
-    run = RunDirectory(stages[0].parent)
-    return run if run.is_recorded and [*stages] == [run.stage(name).path for name in COMPARED] else None

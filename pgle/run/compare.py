@@ -1,31 +1,36 @@
-"""`pgle compare` as a function: paths or commands in, the comparison and its checks out.
+"""`pgle compare` as a function: paths or commands in, the comparison and its checks out; and the file of a history.
 
-With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls on both alike.
+With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls on both alike. A
+history is a file of JSON lines to keep in a repository.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from pgle.errors import UserError, WorkloadError
-from pgle.files import read_bytes, sha256, write_files
+from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
 from pgle.masking import kept_argv, kept_flags
+from pgle.next import Next
+from pgle.run.ask.machine import read_gpus, this_machine
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
-from pgle.run.history import make_trends, measured_spread
+from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
+from pgle.run.inputs.next_command import COMPARE, is_compared
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.process.process import last_line, launch
-from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate
-from pgle.steps.estimate import Assumptions
+from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
+from pgle.steps.estimate import Assumptions, Entry, make_trends, measured_spread
 from pgle.steps.series import Rules, check_runs
 
 
@@ -67,25 +72,38 @@ def run_compare(
         for label, paths in zip(labels, (base, new), strict=True)
     )
     if request.history is not None and assumptions.launch_spread is None:
-        from pgle.run.history import read
-
         check_runs((*one.runs, *two.runs))
-        trends = make_trends(read(request.history)[0])
+        trends = make_trends(read_history(request.history)[0])
         spread = measured_spread(trends, one.median_s, simulated=one.simulated, source=str(request.history))
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)
     return found, gate(found, request.limits)
 
 
+def compared_run(found: Comparison) -> RunDirectory | None:
+    """The run directory whose baseline and performance run were compared; None if these were other runs."""
+    stages = [Path(stage_path(one.series.source)) for side in (found.base, found.new) for one in side.runs]
+    run = RunDirectory(stages[0].parent)
+    return run if run.is_recorded and stages == [run.stage(name).path for name in COMPARED] else None
+
+
+def record_comparison(found: Comparison) -> None:
+    """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
+    facts = {"verdict": found.verdict.value, "change": found.change}
+    with suppress(UserError, OSError):
+        if (run := compared_run(found)) is not None and not is_compared(read_manifest(run.path)):
+            extend_manifest(run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts))
+
+
 def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[str], list[str], bool]:
     """The paths of both sides and whether they come in pairs."""
     words = request.words
     if request.rounds:
-        return *run_abba(_plan(request), tell, partial(read_runs, pattern=request.pattern)), True
+        return *_run_abba(request, tell), True
     if len(words) == 1 and not request.base and not request.new:
         folder = Path(words[0])
         if (folder / PLAN).is_file():
-            return *sides(folder), True
+            return *_sides(folder), True
         if all((folder / stage).is_dir() for stage in COMPARED):
             return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
     if len(words) not in (0, 2):
@@ -95,27 +113,6 @@ def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[s
     if not base or not new:
         raise UserError("two sides are needed", remedy="pgle compare BASE NEW, or --base PATH … --new PATH …")
     return base, new, False
-
-
-def _plan(request: CompareRequest) -> Plan:
-    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B).
-
-    That runs by `pgle perf`, which sets the flags and confirms the use.
-    """
-    words, profile = request.words, request.profile
-    if profile is None:
-        where = [place for place, word in enumerate(words) if word == "--vs"]
-        if len(where) != 1 or where[0] in (0, len(words) - 1):
-            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
-            raise UserError("needs two commands", where="--abba", remedy=remedy)
-        return Plan(request.rounds, words[: where[0]], words[where[0] + 1 :], request.run_dir)
-    if not words:
-        raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
-    if not profile.is_file():
-        raise UserError("no such file", where=profile, remedy="make it with pgle convert")
-    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
-    base, new = (*perf, "--baseline", "--", *words), (*perf, "--profile", str(profile.resolve()), "--", *words)
-    return Plan(request.rounds, base, new, request.run_dir, COMPARED)
 
 
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
@@ -130,42 +127,18 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
 PLAN = "abba.json"
 OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
 RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
-Letter = Literal["A", "B"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to run."""
-
-    rounds: int  # rounds of four runs, ABBA and BAAB in turn
-    base: tuple[str, ...]  # command A
-    new: tuple[str, ...]  # command B
-    folder: Path  # where every run gets a folder of its own, and the plan is kept
-    # where in a run's folder step times lie, for A and B; empty: in the folder itself
-    inside: tuple[str, str] = OWN
-
-    def order(self) -> tuple[Letter, ...]:
-        """The runs in order; run 2 i and run 2 i + 1 are a pair."""
-        return tuple(letter for turn in range(self.rounds) for letter in ("ABBA", "BAAB")[turn % 2])  # type: ignore[misc]
-
-    def inputs(self) -> dict[str, str]:
-        """SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags."""
-        named = {
-            word: Path(word) for word in (*self.base, *self.new) if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))
-        }
-        found = {word: sha256(read_bytes(path)) for word, path in sorted(named.items()) if path.is_file()}
-        return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
-
-
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan as `PLAN` in its folder keeps it, with what has been run of it."""
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run, as `PLAN` in its folder keeps it."""
 
     schema: Literal["pgle.abba/1"] = "pgle.abba/1"
-    base: tuple[str, ...] = ()  # masked
-    new: tuple[str, ...] = ()
-    inside: tuple[str, str]
+    base: tuple[str, ...] = ()  # command A, masked
+    new: tuple[str, ...] = ()  # command B
+    inside: tuple[str, str]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
+    # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
     inputs: dict[str, str] = {}
-    finished: tuple[str, ...]  # folders of runs, in order
+    finished: tuple[str, ...]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
 
     def __post_init__(self) -> None:
         letters = "".join(match[1] if (match := RUN.fullmatch(name)) else "?" for name in self.finished)
@@ -174,46 +147,63 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("no plan of pgle")
 
 
-def run_abba(
-    plan: Plan, tell: Callable[[str], None], on_end: Callable[[str], object] = lambda path: None
-) -> tuple[list[str], list[str]]:
-    """Run what has not been run yet; the folders with the step times of A and of B, in pairs.
+def _run_abba(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    """Run what has not been run yet, in rounds of ABBA and BAAB; the folders with the step times of A and B, in pairs.
 
     ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it prints is kept in
-    ``output.log`` there. The same plan continues where it stopped.
-
-    Args:
-        plan: what to run.
-        tell: called with one line before each run.
-        on_end: given the path of a run's step times as it ends; what it raises ends all, so that no hours go by for
-            runs that cannot be compared.
-
-    Raises:
-        WorkloadError: a command failed; its exit code is passed on, finished runs are kept.
+    ``output.log`` there. The same request continues where it stopped. Step times that cannot be read end all, so that
+    no hours go by for runs that cannot be compared.
     """
-    with RunDirectory(plan.folder).held():
-        finished, inputs = _finished(plan), plan.inputs()
-        order = plan.order()
-        for number, letter in enumerate(order):
-            if number < len(finished):
-                continue
-            folder = free(plan.folder / f"{number + 1:02d}-{letter}", ".")  # a run that failed may have left one
-            tell(f"run {number + 1} of {len(order)} ({letter}): {folder}")
-            _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
-            on_end(str(folder / plan.inside[letter == "B"]))
+    commands, inside = _commands(request)
+    base, new = map(kept_argv, commands)
+    plan = _Plan(base=base, new=new, inside=inside, inputs=_inputs(commands), finished=())
+    letters = "".join(("ABBA", "BAAB")[turn % 2] for turn in range(request.rounds))
+    with RunDirectory(request.run_dir).held():
+        finished = _finished(request.run_dir, plan)[: len(letters)]
+        for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
+            folder = free(request.run_dir / f"{number:02d}-{letter}", ".")  # a run that failed may have left one
+            tell(f"run {number} of {len(letters)} ({letter}): {folder}")
+            _run(commands[letter == "B"], folder, f"run {number} ({letter})")
+            read_runs(str(folder / inside[letter == "B"]), pattern=request.pattern)
             finished.append(folder.name)
-            kept = _Kept(
-                base=kept_argv(plan.base), new=kept_argv(plan.new), inside=plan.inside, inputs=inputs,
-                finished=tuple(finished),
-            )  # fmt: skip
-            write_files({plan.folder / PLAN: json.dumps(msgspec.to_builtins(kept), indent=2) + "\n"}, force=True)
-        return sides(plan.folder)
+            plan = msgspec.structs.replace(plan, finished=tuple(finished))
+            text = json.dumps(msgspec.to_builtins(plan), indent=2) + "\n"
+            write_files({request.run_dir / PLAN: text}, force=True)
+        return _sides(request.run_dir)
 
 
-def sides(folder: Path) -> tuple[list[str], list[str]]:
+def _commands(request: CompareRequest) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
+    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and `_Plan.inside`.
+
+    That runs by `pgle perf`, which sets the flags and confirms the use.
+    """
+    words, profile = request.words, request.profile
+    if profile is None:
+        where = [place for place, word in enumerate(words) if word == "--vs"]
+        if len(where) != 1 or where[0] in (0, len(words) - 1):
+            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+            raise UserError("needs two commands", where="--abba", remedy=remedy)
+        return (words[: where[0]], words[where[0] + 1 :]), OWN
+    if not words:
+        raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
+    if not profile.is_file():
+        raise UserError("no such file", where=profile, remedy="make it with pgle convert")
+    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
+    base, new = (*perf, "--baseline", "--", *words), (*perf, "--profile", str(profile.resolve()), "--", *words)
+    return (base, new), COMPARED
+
+
+def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
+    """What `_Plan.inputs` keeps of the commands and of XLA_FLAGS."""
+    words = sorted(word for command in commands for word in command if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb")))
+    found = {word: sha256(read_bytes(Path(word))) for word in words if Path(word).is_file()}
+    return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
+
+
+def _sides(folder: Path) -> tuple[list[str], list[str]]:
     """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only."""
-    kept = _load(folder)
-    names, inside = kept.finished, kept.inside
+    plan = _load(folder)
+    names, inside = plan.finished, plan.inside
     pairs = [sorted(names[i : i + 2], key=lambda name: name.split("-")[1]) for i in range(0, len(names) - 1, 2)]
     found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
     if not found[0]:
@@ -221,28 +211,30 @@ def sides(folder: Path) -> tuple[list[str], list[str]]:
     return found[0], found[1]
 
 
-def _load(folder: Path) -> _Kept:
+def _load(folder: Path) -> _Plan:
     try:
-        return msgspec.convert(json.loads(read_bytes(folder / PLAN)), _Kept)
+        return msgspec.convert(json.loads(read_bytes(folder / PLAN)), _Plan)
     except (ValueError, RecursionError):
         remedy = "choose another --run-dir"
         raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy) from None
 
 
-def _finished(plan: Plan) -> list[str]:
-    if not (plan.folder / PLAN).exists():
+def _finished(folder: Path, plan: _Plan) -> list[str]:
+    """The runs that a folder holds of this plan."""
+    if not (folder / PLAN).exists():
         return []
-    kept, remedy = _load(plan.folder), "choose another --run-dir"
-    if (kept.base, kept.new) != (kept_argv(plan.base), kept_argv(plan.new)):
-        raise UserError("holds runs of other commands", where=plan.folder, remedy=remedy)
-    now = plan.inputs()
-    for name in [name for name in {**now, **kept.inputs} if kept.inputs and kept.inputs.get(name) != now.get(name)]:
-        what = f"holds runs of another state of the program: {name} has changed since"
-        raise UserError(what, where=plan.folder, remedy=remedy)
-    return list(kept.finished)[: 4 * plan.rounds]
+    kept, remedy = _load(folder), "choose another --run-dir"
+    if (kept.base, kept.new) != (plan.base, plan.new):
+        raise UserError("holds runs of other commands", where=folder, remedy=remedy)
+    mine, before = plan.inputs, kept.inputs
+    if changed := [name for name in {**mine, **before} if before and before.get(name) != mine.get(name)]:
+        what = f"holds runs of another state of the program: {changed[0]} has changed since"
+        raise UserError(what, where=folder, remedy=remedy)
+    return list(kept.finished)
 
 
 def _run(command: Sequence[str], folder: Path, name: str) -> None:
+    """Run a command; raises `WorkloadError` with its exit code if it failed: finished runs are kept."""
     words = [word.replace("{run}", str(folder)) for word in command]
     folder.mkdir(parents=True)
     log = folder / "output.log"
@@ -251,3 +243,69 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
         reason = f": {last[:200]}" if (last := last_line(log)) else ""
         what = f"{name} ended with code {code}{reason}; see {log}"
         raise WorkloadError(code, f"{what}; mend it, then the same command continues with this run")
+
+
+_OTHER = "choose another --file"
+
+
+def add_entry(path: Path, entry: Entry) -> None:
+    """Append an entry; a missing file is made. Another kind of file is left as it is."""
+    is_new = not path.exists()
+    line = json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    if not is_new and not path.is_file():
+        raise UserError("is not a file", where=path, remedy=_OTHER)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as file:
+            with suppress(OSError):  # some file systems cannot lock
+                fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                read_history(path)  # refuses any other file
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            try:
+                if file.write(line) < len(line):
+                    raise OSError("the disk is full")
+            except OSError:
+                file.truncate(size)
+                raise
+    except OSError as error:
+        with suppress(OSError):
+            if is_new and path.stat().st_size == 0:
+                path.unlink()
+        raise UserError(f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER) from None
+
+
+def read_history(path: Path) -> tuple[list[Entry], list[str]]:
+    """The entries in the order kept, and a line for each that cannot be read."""
+    add_to = Next.of("history", "add", "RUN", "--file", path, "--name", "NAME")
+    if not path.exists():
+        raise UserError("no such history", where=path, remedy=add_to)
+    if not path.is_file():
+        raise UserError("is not a file", where=path, remedy=_OTHER)
+    check_file(path)
+    entries: list[Entry] = []
+    warnings: list[str] = []
+    for number, line in enumerate(TextLines(path, f"a history is JSON lines; {_OTHER}"), 1):
+        if not line.strip():
+            continue
+        try:
+            entries.append(msgspec.convert(json.loads(line), Entry, strict=False))
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deep" if isinstance(error, RecursionError) else error
+            warnings.append(f"{path}: entry {number} could not be read ({reason})")
+    if warnings and not entries:
+        raise UserError("is not a history of pgle", where=path, remedy=_OTHER)
+    if not entries:
+        raise UserError("holds no entry", where=path, remedy=add_to)
+    return entries, warnings
+
+
+def hardware_name() -> str:
+    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
+    gpus = read_gpus(this_machine())
+    if not gpus:
+        return "no-gpu"
+    slug = "".join(sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()).strip("-")
+    return f"{len(gpus)}x-{slug}"

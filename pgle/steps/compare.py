@@ -365,11 +365,16 @@ def explanation(found: Comparison) -> str:
     words = []
     for side, name in ((found.new, "NEW_TRACE"), (found.base, "BASE_TRACE")):
         source = side.runs[0].series.source
-        words.append(PurePath(_STEPS.sub("", source)) if _TRACED.search(source) else PurePath(name))
+        words.append(PurePath(stage_path(source)) if _TRACED.search(source) else PurePath(name))
     return str(Next.of("analyze", words[0], "--against", words[1]))
 
 
-_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory; that holds the trace too
+def stage_path(source: str) -> str:
+    """The stage of a run directory that a series was read from, which holds the trace too; of others their source."""
+    return _STEPS.sub("", source)
+
+
+_STEPS = re.compile(r"/steps[^/]*\.jsonl( and \d+ more ranks)?$")
 
 _TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite)$")
 

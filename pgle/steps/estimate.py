@@ -6,14 +6,18 @@ The unit is the run where a side has several, else a block of steps. Differences
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from pgle.errors import UserError
-from pgle.steps.series import FEWEST_STEPS, Floats, Series, Side
+from pgle.next import HISTORY_ADD, HISTORY_SHOW
+from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, check_runs, level_shift
 from pgle.trace.table import distinct
 
 FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
@@ -42,11 +46,6 @@ class RunMedian:
     trend: float  # change over the length of the run, of the fitted line
     trend_variance: float
     residual_variance: float  # of the mean, about the fitted line
-
-    @property
-    def freedom(self) -> int:
-        """Degrees of freedom."""
-        return self.blocks - 1
 
 
 def run_median(values: Floats) -> RunMedian | None:
@@ -166,14 +165,6 @@ PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
 """What a recording knows of the place, by its name in `Series.about`."""
 
 
-def launch_spread(base: Side, new: Side) -> tuple[LaunchSpread, str]:
-    """The spread to take for two single runs of which none was given, and why it is no smaller; empty: it is proven."""
-    if base.simulated or new.simulated:
-        return NO_SPREAD, ""
-    doubt = next(_doubts(base.runs[0].series, new.runs[0].series), "")
-    return (UNKNOWN_PLACE if doubt else SAME_PLACE), doubt
-
-
 def _doubts(base: Series, new: Series) -> Iterator[str]:
     """Why the records do not prove that two runs had the same hosts, GPUs and versions, within hours."""
     versions = {name: name for name in (*base.about, *new.about) if name.startswith("jax")} or {"jax": "jax version"}
@@ -191,6 +182,97 @@ def _doubts(base: Series, new: Series) -> Iterator[str]:
         return
     if hours > WITHIN_HOURS:
         yield f"the two runs started {hours:.0f} hours apart, and {ELSEWHERE}"
+
+
+MOST = 10**12  # runs or steps of an entry
+NEAR = 0.2  # step times of a trend within this share of a run's may belong to the same program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One run, or several of one state, as kept."""
+
+    time: str  # ISO 8601
+    name: str  # of the workload
+    hardware: str  # what it ran on; series of different hardware are never joined
+    commit: str = ""  # of the program; empty if unknown
+    median_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_S)]  # median step time
+    spread: Annotated[float, Meta(ge=0, le=1e9)] = 0.0  # half the distance of the quartiles, relative
+    runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # how many
+    steps: Annotated[int, Meta(ge=0, le=MOST)] = 0  # steady steps in all
+    simulated: bool = False  # on the simulated GPU
+    note: str = ""  # free text
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The entries of one name and hardware in order of time."""
+
+    name: str
+    hardware: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def present(self) -> tuple[Entry, ...]:
+        """The entries since the last clear change of level."""
+        entries = self.entries
+        while (shift := level_shift(np.log([entry.median_s for entry in entries]))) is not None:
+            entries = entries[shift[0] :]
+        return entries
+
+    @property
+    def level_s(self) -> float:
+        """The present level: the median of its step times."""
+        return float(np.median([entry.median_s for entry in self.present]))
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation between launches at the present level, relative; None for a single entry.
+
+        An entry of several runs counts as often. It includes what commits changed, if too little to be a change of
+        level: rather too large than too small.
+        """
+        if len(self.present) < 2:
+            return None
+        logs = np.log([entry.median_s for entry in self.present])
+        runs = np.array([entry.runs for entry in self.present], float)
+        return math.sqrt(float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1))
+
+
+def make_entry(side: Side, **about: str) -> Entry:
+    """The entry of the runs of a side.
+
+    Args:
+        about: its time, name and hardware, also commit and note.
+    """
+    check_runs(side.runs)
+    figures = {"runs": len(side.runs), "steps": side.steps, "simulated": side.simulated}
+    return Entry(median_s=side.median_s, spread=side.spread, **figures, **about)  # type: ignore[arg-type]
+
+
+def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None) -> tuple[Trend, ...]:
+    """The entries by name and hardware, in order of time (as recorded where equal)."""
+    chosen = [entry for entry in entries if name in (None, entry.name) and hardware in (None, entry.hardware)]
+    if not chosen:
+        raise UserError("no entry matches", where="--name, --hardware", remedy=f"see {HISTORY_SHOW} without them")
+    chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
+    groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
+    return tuple(Trend(*key, tuple(group)) for key, group in groups)
+
+
+def measured_spread(trends: Iterable[Trend], median_s: float, *, simulated: bool, source: str) -> LaunchSpread:
+    """By how much launches differ, from the trend whose present level is nearest to `median_s`."""
+    known = [trend for trend in trends if trend.entries[-1].simulated == simulated]
+    nearest = min(known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None)
+    if nearest is None or abs(math.log(median_s / nearest.level_s)) > math.log1p(NEAR):
+        listed = ", ".join(f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in known) or "none"
+        what = f"no trend has step times near {median_s:.4g} s (it has: {listed})"
+        raise UserError(what, where=source, remedy=f"add runs of this program with {HISTORY_ADD}")
+    if nearest.noise is None:
+        what = f"{nearest.name} has too few entries at one level to show how launches differ"
+        raise UserError(what, where=source, remedy=f"add more runs with {HISTORY_ADD}")
+    what = f"{len(nearest.present)} entries of {nearest.name} on {nearest.hardware} in {source}"
+    return LaunchSpread(nearest.noise, len(nearest.present) - 1, what)
 
 
 POWER = 0.8  # probability with which the minimum detectable effect would be found
@@ -353,6 +435,12 @@ def _of_runs(
     )
 
 
+TOO_DEPENDENT = (
+    "the steps of a run depend on each other so much (autocorrelation) that too few independent blocks remain; "
+    "record more steps, or several runs per side"
+)
+
+
 def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     """The ratio of medians of two runs; without an interval where the steps are too dependent, or too few.
 
@@ -368,11 +456,15 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     one, two = found
     if one is None or two is None:
         difference = float(np.median(times[1]) - np.median(times[0]))
-        return Estimate(BLOCKS, difference, warnings=_too_dependent(times))
-    spread, doubt = (assumptions.launch_spread, "") if assumptions.launch_spread else launch_spread(base, new)
+        few = min(map(len, times)) < FEW_STEPS  # `compare` warns of each short run
+        return Estimate(BLOCKS, difference, warnings=() if few else (TOO_DEPENDENT,))
+    spread, doubt = assumptions.launch_spread or NO_SPREAD, ""
+    if assumptions.launch_spread is None and not (base.simulated or new.simulated):
+        doubt = next(_doubts(base.runs[0].series, new.runs[0].series), "")
+        spread = UNKNOWN_PLACE if doubt else SAME_PLACE
     alpha, launches = assumptions.alpha, math.sqrt(2) * spread.share
     variance = one.variance + two.variance
-    freedom = satterthwaite((one.variance, one.freedom), (two.variance, two.freedom))
+    freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
     by_launches = t_quantile(1 - alpha / 2, spread.freedom) * launches
     by_steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), _by_percentiles(one, two, alpha))
     half = math.hypot(by_steps, by_launches)
@@ -435,15 +527,6 @@ def _about_launches(spread: LaunchSpread, doubt: str) -> str:
             f"between launches is assumed ({spread.source}). --abba measures yours"
         )
     return f"one launch per side: {spread.share * 100:.2f} % between launches is assumed ({spread.source})"
-
-
-def _too_dependent(times: list[Floats]) -> tuple[str, ...]:
-    if min(map(len, times)) < FEW_STEPS:
-        return ()  # `compare` warns of each short run
-    return (
-        "the steps of a run depend on each other so much (autocorrelation) that too few independent blocks remain; "
-        "record more steps, or several runs per side",
-    )
 
 
 def t_quantile(probability: float, freedom: float) -> float:

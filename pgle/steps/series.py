@@ -31,19 +31,18 @@ def execution_series(trace: Trace, source: str) -> Series:
     numbers = distinct(found.execution[here])
     spans = np.zeros(len(numbers), np.int64)
     np.maximum.at(spans, np.searchsorted(numbers, found.execution[here]), found.span_ns[here])
+    marks = {
+        number: Mark.TRUNCATED if why.startswith("truncated") else Mark.WARM_UP
+        for (module, number), why in found.reasons.items()
+        if module == main and why
+    }
     steps = [
-        Step(number, span / 1e9, mark=_mark(found.reasons.get((main, number), "")))
+        Step(number, span / 1e9, mark=marks.get(number, Mark.NONE))
         for number, span in zip(numbers.tolist(), spans.tolist(), strict=True)
         if span > 0
     ]
     about = {"module": trace.modules[main].name}
     return make_series(source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings, about=about)
-
-
-def _mark(reason: str) -> Mark:
-    if not reason:
-        return Mark.NONE
-    return Mark.TRUNCATED if reason.startswith("truncated") else Mark.WARM_UP
 
 
 Floats = npt.NDArray[np.float64]

@@ -21,6 +21,7 @@ from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
+from pgle.run.compare import record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
@@ -94,9 +95,11 @@ def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tm
     assert next_command.following(run).replace(str(run.path), "RUN") == said + words
 
 
-def test_what_was_compared_is_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", ["", " and 3 more ranks"])
+def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     run = run_directory(tmp_path, WHOLE)
-    next_command.record_comparison(run, compared("faster"))
+    sides = [f"{run.path}/{name}/steps.jsonl{ranks}" for name in ("baseline", "perf")]
+    record_comparison(compared("faster", False, *sides))
     assert next_command.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
     (run.path / "report.html").touch()
     assert next_command.following(run) == f"pgle analyze {run.path}"

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.history import Entry, add, read
+from pgle.run.compare import add_entry, read_history
+from pgle.steps.estimate import Entry
 
 WRITERS, EACH = 8, 12
 ROOT = Path(__file__).parents[2]
@@ -25,12 +26,12 @@ def entry(commit: str) -> Entry:
 
 def write(path: Path, writer: int) -> None:
     for number in range(EACH):
-        add(path, entry(f"{writer}.{number}"))
+        add_entry(path, entry(f"{writer}.{number}"))
 
 
 def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
-    add(tmp_path / "h.jsonl", entry("\udcff"))
-    assert [item.commit for item in read(tmp_path / "h.jsonl")[0]] == ["\udcff"]
+    add_entry(tmp_path / "h.jsonl", entry("\udcff"))
+    assert [item.commit for item in read_history(tmp_path / "h.jsonl")[0]] == ["\udcff"]
 
 
 @pytest.mark.parametrize(("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)])
@@ -48,7 +49,7 @@ def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
         process.start()
     for process in writers:
         process.join()
-    entries, warnings = read(path)
+    entries, warnings = read_history(path)
     assert warnings == []
     assert sorted(item.commit for item in entries) == sorted(f"{w}.{n}" for w in range(WRITERS) for n in range(EACH))
     assert [file.name for file in path.parent.iterdir()] == ["h.jsonl"]
@@ -56,10 +57,10 @@ def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
 
 def test_a_last_line_without_an_end_is_kept_apart(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
-    add(path, entry("a"))
+    add_entry(path, entry("a"))
     path.write_bytes(path.read_bytes().rstrip())
-    add(path, entry("b"))
-    assert [item.commit for item in read(path)[0]] == ["a", "b"]
+    add_entry(path, entry("b"))
+    assert [item.commit for item in read_history(path)[0]] == ["a", "b"]
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"])
@@ -68,7 +69,7 @@ def test_a_file_of_another_kind_is_left_as_it_is(content: bytes, tmp_path: Path)
     path.write_bytes(content)
     path.chmod(0o755)
     with pytest.raises(UserError, match="is not a history of pgle; choose another --file"):
-        add(path, entry("a"))
+        add_entry(path, entry("a"))
     assert path.read_bytes() == content
     assert path.stat().st_mode & 0o777 == 0o755
 
@@ -79,20 +80,20 @@ def test_a_history_in_sqlite_is_left_as_it_is(tmp_path: Path) -> None:
         database.execute("CREATE TABLE steps (time, name)")
     before = path.read_bytes()
     with pytest.raises(UserError, match="is not text"):
-        add(path, entry("a"))
+        add_entry(path, entry("a"))
     assert path.read_bytes() == before
 
 
 def test_a_folder_is_no_history(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a file"):
-        add(tmp_path, entry("a"))
+        add_entry(tmp_path, entry("a"))
 
 
 def test_the_mode_of_a_history_stays(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
-    add(path, entry("a"))
+    add_entry(path, entry("a"))
     path.chmod(0o664)
-    add(path, entry("b"))
+    add_entry(path, entry("b"))
     assert path.stat().st_mode & 0o777 == 0o664
 
 
@@ -100,13 +101,13 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
     """A limit on the size of files stands for the full disk: the process may create the file, and not fill it."""
     script = (
         "import resource, signal, sys; from pathlib import Path; from pgle.errors import UserError; "
-        "from pgle.run.history import add; from tests_entry import entry; "
+        "from pgle.run.compare import add_entry; from tests_entry import entry; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "try: add(Path(sys.argv[1]), entry)\n"
+        "try: add_entry(Path(sys.argv[1]), entry)\n"
         "except UserError as error: print(error)"
     )
     record = {"time": "t", "name": "n", "hardware": "h", "median_s": 0.2}
-    (tmp_path / "tests_entry.py").write_text(f"from pgle.run.history import Entry; entry = Entry(**{record})")
+    (tmp_path / "tests_entry.py").write_text(f"from pgle.steps.estimate import Entry; entry = Entry(**{record})")
     path = tmp_path / "perf" / "h.jsonl"
     environment = {
         **os.environ,
@@ -122,15 +123,15 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
 
 def test_an_entry_nested_without_end_is_one_warning(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
-    add(path, entry("a"))
+    add_entry(path, entry("a"))
     path.write_text(path.read_text() + "[" * 100_000 + "\n")
-    entries, warnings = read(path)
+    entries, warnings = read_history(path)
     assert [item.commit for item in entries] == ["a"]
     assert warnings == [f"{path}: entry 2 could not be read (nested too deep)"]
 
 
 def test_a_pipe_is_no_history(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "h.jsonl")
-    for use in (read, lambda path: add(path, entry("a"))):
+    for use in (read_history, lambda path: add_entry(path, entry("a"))):
         with pytest.raises(UserError, match="is not a file"):
             use(tmp_path / "h.jsonl")

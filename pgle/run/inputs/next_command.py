@@ -12,19 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import quoted, typed
 from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
-from pgle.run.directory.manifest import Manifest, StageRecord, extend_manifest, now, read_manifest
+from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
-
-if TYPE_CHECKING:
-    from pgle.steps.compare import Comparison
 
 COMPARE = "compare"  # stage of the manifest: the step times were compared
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
@@ -95,7 +92,7 @@ def following(run: RunDirectory) -> str:
         return launch_of(run).line("perf", run.path, "--force")
     if not baseline.exists():
         return launch_of(run).line("perf", run.path, "--baseline")
-    return report_or_analyze(run) if _is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
+    return report_or_analyze(run) if is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
 
 
 def report_or_analyze(run: RunDirectory) -> str:
@@ -130,15 +127,7 @@ def by_every_rank(run: RunDirectory) -> bool:
     return any(record.ranks > 1 for record in _manifest(run).stages)
 
 
-def record_comparison(run: RunDirectory, found: Comparison) -> None:
-    """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
-    facts = {"verdict": found.verdict.value, "change": found.change}
-    with suppress(UserError, OSError):
-        if not _is_compared(read_manifest(run.path)):
-            extend_manifest(run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts))
-
-
-def _is_compared(manifest: Manifest) -> bool:
+def is_compared(manifest: Manifest) -> bool:
     """Whether the step times were compared since the last of their stages was run."""
     last = next((record.stage for record in reversed(manifest.stages) if record.stage in (COMPARE, *COMPARED)), "")
     return last == COMPARE

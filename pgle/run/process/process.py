@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
 from pgle.masking import Masker
+from pgle.next import typed
 
 if TYPE_CHECKING:  # most commands read one file, in this process
     from concurrent.futures import Executor
@@ -107,6 +108,8 @@ def _refusal(word: str, reason: str) -> UserError:
         reason = "it is a folder"
     elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
         reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
+    elif path.suffix == ".mlir":
+        reason, remedy = "it is a module", f"predict its step: {typed('pgle', 'rehearse', path)}"
     elif path.is_file():
         remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
         reason = "it is not executable" if reason == "no such program" else reason

@@ -15,7 +15,7 @@ from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
 from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
-from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.compare import CompareRequest, record_comparison, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import fitted, table_of, verify
 from pgle.run.directory.directory import COMPARED, RunDirectory
@@ -29,17 +29,17 @@ from pgle.run.directory.manifest import (
     same_program,
     settle,
 )
-from pgle.run.inputs.next_command import record_comparison
 from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
-from pgle.run.stages.stage import BackEnd, StageError, StageRequest, StageResult
+from pgle.run.stages.stage import StageError, StageRequest, StageResult
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.verdict import Bounds, ProfileUse
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
+BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 
 GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -154,11 +154,12 @@ class Pipeline:
         return self.covered and self.used and not any(check.failed for check in self.checks)
 
 
-Announce = Callable[[str], None]
 OnResult = Callable[[StageResult | Conversion | Coverage], None]
 
 
-def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResult = lambda result: None) -> Pipeline:
+def run_pipeline(
+    request: PipelineRequest, announce: Callable[[str], None], on_result: OnResult = lambda result: None
+) -> Pipeline:
     """Run the stages that are due. Where one fails, earlier ones are kept, and the next call continues there.
 
     Args:
@@ -185,7 +186,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
 class _Experiment:
     """One pass over the stages of a run directory: stages that the manifest does not hold as done are run."""
 
-    def __init__(self, request: PipelineRequest, announce: Announce, on_result: OnResult) -> None:
+    def __init__(self, request: PipelineRequest, announce: Callable[[str], None], on_result: OnResult) -> None:
         self._request, self._run = request, request.stage.run
         self._announce, self._on_result = announce, on_result
         self._skipped: list[str] = []
@@ -218,7 +219,14 @@ class _Experiment:
         if self._skipped:
             self._announce("a change in a module that the program imports is not seen: after one, pass --force")
         self._announce("compare")
-        comparison, checks, warnings = _compare(self._run, request.fail_slower)
+        compared: tuple[Comparison | None, tuple[LimitCheck, ...]] = None, ()
+        not_compared: tuple[str, ...] = ()
+        try:
+            words = tuple(str(self._run.stage(name).path) for name in COMPARED)
+            compared = run_compare(CompareRequest(words, limits=Limits(fail_slower=request.fail_slower)))
+            record_comparison(compared[0])
+        except UserError as error:  # too few steps: everything before is still worth having
+            not_compared = (f"step times were not compared: {error}",)
         return Pipeline(
             run=self._run,
             skipped=tuple(self._skipped),
@@ -227,9 +235,9 @@ class _Experiment:
             covered=coverage.is_ok(profiled.bounds),
             used=perf is not None and _was_used(perf.facts, profiled.bounds),
             use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
-            comparison=comparison,
-            checks=checks,
-            warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *warnings),
+            comparison=compared[0],
+            checks=compared[1],
+            warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *not_compared),
             facts={} if perf is None else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
             exposed_us=_exposed(before, perf),
         )
@@ -267,8 +275,8 @@ class _Experiment:
         basis = Basis(inputs=tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps)))
         if not self._is_due("convert", basis):
             return
-        record = StageRecord("convert", started=now(), inputs=basis.inputs)
         self._check_profile()
+        record = StageRecord("convert", started=now(), inputs=basis.inputs)
         extend_manifest(run.path, record)
         try:
             conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
@@ -336,16 +344,3 @@ def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
     path = run.path / "profile.carried.pbtxt"
     write_files(profile_files(path, fit.profile), force=True)
     return path, fit.note
-
-
-def _compare(
-    run: RunDirectory, fail_slower: float
-) -> tuple[Comparison | None, tuple[LimitCheck, ...], tuple[str, ...]]:
-    """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
-    folders = (str(run.stage(COMPARED[0]).path), str(run.stage(COMPARED[1]).path))
-    try:
-        comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
-    except UserError as error:
-        return None, (), (f"step times were not compared: {error}",)
-    record_comparison(run, comparison)
-    return comparison, checks, ()

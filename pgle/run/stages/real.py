@@ -145,7 +145,16 @@ class RealBackEnd:
         return request.basis(installed(interpreter(request.command)).versions, capture=self.capture, **window)
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
-        """Run a stage on this rank, without waiting for others."""
+        """Run a stage on this rank, without waiting for others, and record it in the manifest.
+
+        Args:
+            request: the stage.
+            again: set the folder of an older run aside.
+            force: by the user's wish: take nothing over from earlier runs.
+
+        Raises:
+            WorkloadError: the user's program failed.
+        """
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)
         command = nsys_command(request.command, files.trace) if capture == "nsys" else request.command
@@ -183,7 +192,11 @@ class RealBackEnd:
         mask_configs(files.hlo)
         facts = read_facts(files)
         keep_steps(files, lines, facts)
-        found = [*nsys_warnings, *hook_warnings(files, facts), *trouble(files.log)]
+        found = [
+            *nsys_warnings,
+            *([] if facts else [f"{why_no_facts(files)}: no steps, no trace"]),
+            *trouble(files.log),
+        ]
         if request.stage == "auto":
             found = [line for line in found if line != AUTO_PGLE]
         failed = ""
@@ -197,7 +210,9 @@ class RealBackEnd:
             found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
             record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
-        topology: dict[str, Any] = {name: facts[name] for name in _SEEN if name in facts}
+        topology: dict[str, Any] = {
+            name: facts[name] for name in ("platform", "devices", "process_count") if name in facts
+        }
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
             request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
@@ -229,9 +244,6 @@ class RealBackEnd:
                 raise
             child = build(python=None)  # a starter without jaxlib; the program itself may have it
         return replace(child, values={**child.values, **self.environment})
-
-
-_SEEN = ("platform", "devices", "process_count")  # facts of the hook about the devices
 
 
 def _typed(request: StageRequest) -> tuple[Flag, ...]:
@@ -369,7 +381,7 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
 
 def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> tuple[str, str]:
     if not facts:
-        return _why_no_facts(files), "profile a program that compiles with jax"
+        return why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
         if "window_closed" in facts and "window" not in facts:
             remedy = (
@@ -390,12 +402,7 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
     return "the profiler wrote nothing", remedy
 
 
-def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
-    """What kept the hook from its work."""
-    return [] if facts else [f"{_why_no_facts(files)}: no steps, no trace"]
-
-
-def _why_no_facts(files: RankFiles) -> str:
+def why_no_facts(files: RankFiles) -> str:
     """Why the hook found nothing out: it was not loaded, or had nothing to watch."""
     if files.seen.exists():
         return "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"

@@ -82,11 +82,7 @@ class SimulatedBackEnd:
                 raise UserError(finding.message, where=f"--{finding.flag}", remedy=finding.remedy or "leave it out")
         if not request.command and modules_in(request.run.captured):
             return
-        if _is_module(request.command):
-            if not Path(request.command[0]).is_file():
-                raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
-        else:
-            check_program(request.command)
+        check_program(request.command)
         check_compiler(request.command)
 
     def basis(self, request: StageRequest) -> Basis:
@@ -195,17 +191,13 @@ class SimulatedBackEnd:
             CAPTURE, argv=argv, versions=versions, started=now(), asked=sees, inputs=basis.inputs, before=older
         )  # fmt: skip
         extend_manifest(run_dir, record)
-        if _is_module(request.command):
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
-        else:
-            try:
-                target = load_target(self.target)
-                capture_modules(request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s)
-                _check_end(request.command, folder, self._devices)
-            except (UserError, WorkloadError) as error:
-                end_record(request, record, error.exit_code, warnings=(str(error),))
-                raise
+        try:
+            target = load_target(self.target)
+            capture_modules(request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s)
+            _check_end(request.command, folder, self._devices)
+        except (UserError, WorkloadError) as error:
+            end_record(request, record, error.exit_code, warnings=(str(error),))
+            raise
         end_record(request, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
 
@@ -225,11 +217,6 @@ def _versions(command: Sequence[str]) -> dict[str, str]:
     program, compiler = (installed(python).versions for python in (interpreter(command), compiler_of(command)[0]))
     found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
     return {name: version for name, version in found.items() if name.startswith("jax")}
-
-
-def _is_module(command: Sequence[str]) -> bool:
-    """Whether the command is a module's file, captured elsewhere."""
-    return len(command) == 1 and command[0].endswith(".mlir")
 
 
 def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pgle.errors import WorkloadError
 from pgle.files import AnyPath
@@ -81,29 +81,6 @@ class StageError(WorkloadError):
         super().__init__(1, what)
 
 
-class BackEnd(Protocol):
-    """What runs stages: the GPUs of this machine, or a simulated one."""
-
-    def check(self, request: StageRequest) -> None:
-        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
-
-    def basis(self, request: StageRequest) -> Basis:
-        """What decides the outcome of a stage. Raises `UserError` if the Python of the command does not run."""
-
-    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
-        """Run a stage and record it in the manifest.
-
-        Args:
-            request: the stage.
-            again: set the folder of an older run aside.
-            force: by the user's wish: take nothing over from earlier runs.
-
-        Raises:
-            UserError: it cannot be run.
-            WorkloadError: the user's program failed.
-        """
-
-
 def files_of_profile(profile: Path) -> list[Path]:
     """The files of a profile: itself, or a directory's files."""
     if not profile.is_dir():
@@ -172,20 +149,18 @@ def end_record(
     Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the stage failed and a
     finished run waits, that is put back, and the record says where this one's files are now.
     """
-    judged = {} if verdict is None else {name: getattr(verdict, name) for name in _JUDGED}
+    kept = ("verdict", "why", "proof", "time_coverage", "kept_share")
+    judged = {name: value for name in kept if (value := getattr(verdict, name, None)) is not None}
     ended = replace(
         record,
         ended=now(),
         exit_code=exit_code,
         outputs=tuple(record_file(path, request.run.path) for path in outputs),
         warnings=(*record.warnings, *warnings),
-        facts={**record.facts, **(facts or {}), **{name: value for name, value in judged.items() if value is not None}},
+        facts={**record.facts, **(facts or {}), **judged},
         failed=failed,
     )
     if ended.before and not ended.is_done:
         return put_back(request.run, ended)
     extend_manifest(request.run.path, ended)
     return ended
-
-
-_JUDGED = ("verdict", "why", "proof", "time_coverage", "kept_share")

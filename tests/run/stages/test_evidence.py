@@ -11,12 +11,12 @@ from pgle.run.stages.real import (
     AUTO_PGLE,
     NSYS_STARTS,
     few_executions,
-    hook_warnings,
     is_readable,
     judge_end,
     nsys_command,
     start_nsys,
     trouble,
+    why_no_facts,
     why_no_trace,
 )
 from pgle.steps.collect import step_number
@@ -99,9 +99,9 @@ def test_a_trace_of_hardly_anything_is_said():
 
 
 def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):
-    assert "not loaded" in hook_warnings(files, {})[0]
+    assert "not loaded" in why_no_facts(files)
     files.seen.touch()
-    assert "compiled nothing" in hook_warnings(files, {})[0]
+    assert "compiled nothing" in why_no_facts(files)
 
 
 @pytest.mark.parametrize(
