@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pgle.run.ask.flag_probe import installed, probe
+from pgle.run.ask.jaxlib import installed, probe
 from pgle.xla.flags.catalogue import release
 from pgle.xla.flags.text import Flag
 

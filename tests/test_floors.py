@@ -55,7 +55,7 @@ ROOMS = {
 }
 """Rooms and files of a floor from the ground up; what is not in the list stands on top."""
 PRIVATE = ("jax._src", "jaxlib._")
-PRIVATE_AT = ("run/ask/jax_private/", "run/hook/hook_site/pgle_hook/jax_private.py")
+PRIVATE_AT = ("run/ask/jax_private.py", "run/hook/hook_site/pgle_hook/jax_private.py")
 
 
 @cache

@@ -15,7 +15,7 @@ from pgle.cli.help import Commands
 from pgle.errors import printable
 from pgle.report import flags as report
 from pgle.report import next_steps, text
-from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.ask.jaxlib import installed, lint_flags
 from pgle.run.process.environment import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, known_flags
 from pgle.xla.flags.presets import preset, preset_names, purpose

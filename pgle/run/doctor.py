@@ -13,9 +13,8 @@ from pathlib import Path
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, many
 from pgle.masking import kept_text
-from pgle.run.ask.flag_probe import lint_flags
+from pgle.run.ask.jaxlib import lint_flags, repair
 from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, fail, ok, read_gpus, warn
-from pgle.run.ask.plugins import repair
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.environment import user_flags

@@ -16,7 +16,7 @@ from pgle.costs.profile.lookup import LookupTable, estimate_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import partitioned
 from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.run.compiler.session import open_session

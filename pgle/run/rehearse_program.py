@@ -17,8 +17,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import typed
-from pgle.run.ask.flag_probe import installed, lint_flags
-from pgle.run.ask.plugins import repair
+from pgle.run.ask.jaxlib import installed, lint_flags, repair
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import (
     CapturedProgram,

@@ -28,7 +28,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, read_head, sha256, write_files
-from pgle.run.ask.jax_private.programs import partitions_of
+from pgle.run.ask.jax_private import partitions_of
 from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
 from pgle.run.capture.captured import (
     PROGRAM,

@@ -29,7 +29,7 @@ from pgle.costs.profile.lookup import LookupTable, estimate_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, read_head, sha256, write_files
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, OnPhase, RehearsalResult
 from pgle.run.compiler.dumps import UNSCHEDULED, is_full
 from pgle.run.compiler.session import Session, open_session

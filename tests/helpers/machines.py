@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.run.ask.flag_probe import Installed
+from pgle.run.ask.jaxlib import Installed
 from pgle.run.ask.machine import Machine
 from pgle.run.directory.manifest import Gpu
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.run.ask.flag_probe import probe
+from pgle.run.ask.jaxlib import probe
 from pgle.xla.flags.catalogue import catalogue, lint
 from pgle.xla.flags.text import Flag, FlagList
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 
 PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{installed().jaxlib}.mlir"
 pytestmark = [

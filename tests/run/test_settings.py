@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.environment import memory_fraction
 from pgle.run.rehearse import RehearseRequest

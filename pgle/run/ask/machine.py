@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pgle.run.ask.flag_probe import Installed, installed
+from pgle.run.ask.jaxlib import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.directory.manifest import Gpu
 

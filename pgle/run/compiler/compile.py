@@ -32,7 +32,7 @@ import pgle
 from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
 from pgle.files import check_file, is_bare, read_bytes, write_files
-from pgle.run.ask.flag_probe import cache_directory, installed
+from pgle.run.ask.jaxlib import cache_directory, installed
 from pgle.run.compiler import dumps
 from pgle.run.directory.directory import claim
 from pgle.xla.flags.catalogue import catalogue

@@ -11,7 +11,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
-from pgle.run.ask.jax_private.programs import hlo_module_bytes, without_fields
+from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.xla.log.events import FATAL, flag_refusal
 
 LOG = "xla.log"  # of the compiler

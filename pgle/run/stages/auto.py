@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import typed
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.hook import read_facts
 from pgle.run.process.environment import interpreter

@@ -18,7 +18,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, sha256
 from pgle.masking import kept_flags, mask_json
 from pgle.next import Next
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.dumps import mask_configs
 from pgle.run.confirm import ConfirmRequest, confirm

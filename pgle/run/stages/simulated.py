@@ -19,7 +19,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
 from pgle.next import Next, typed
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import (
     capture_warnings,

@@ -299,7 +299,7 @@ def lint(flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] |
     """Hold flags against a jaxlib release.
 
     Args:
-        verdicts: by flag text, the status and message of the installed jaxlib (`pgle.run.ask.flag_probe`); where None,
+        verdicts: by flag text, the status and message of the installed jaxlib (`pgle.run.ask.jaxlib`); where None,
             the catalogue and the recorded releases answer.
     """
     findings = [*flags.findings]

@@ -9,8 +9,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask import jax_private
-from pgle.run.ask.jax_private import programs
-from pgle.run.ask.jax_private.programs import (
+from pgle.run.ask.jax_private import (
     SourceProgram,
     hlo_module_bytes,
     module_form,
@@ -66,10 +65,10 @@ def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_a
 
 
 def test_a_scheduled_module_is_refused_before_xla_prints_it(testdata: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_printed_hlo", pytest.fail)  # takes 22 GB for this one
+    monkeypatch.setattr(jax_private, "_printed_hlo", pytest.fail)  # takes 22 GB for this one
     (dump,) = testdata.glob("pax_fsdp4/proc0/dump/*_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
     with pytest.raises(UserError, match="scheduled already"):
-        programs.read_program(dump, read_bytes(dump), 4)
+        jax_private.read_program(dump, read_bytes(dump), 4)
 
 
 def test_an_hlo_module_proto_is_taken_as_it_is() -> None:

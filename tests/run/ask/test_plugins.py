@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.ask.plugins import repair
+from pgle.run.ask.jaxlib import repair
 
 PYTHON = "/env/bin/python"
 INSTALL = f"{PYTHON} -m pip install --no-deps"

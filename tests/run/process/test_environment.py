@@ -3,7 +3,7 @@
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.ask.flag_probe import Installed
+from pgle.run.ask.jaxlib import Installed
 from pgle.run.process import environment
 from pgle.run.process.environment import build_environment, given_flags, user_flags
 from pgle.xla.flags.text import parse_flags
@@ -99,7 +99,7 @@ def test_the_users_unknown_flag_is_an_error_before_the_run():
 
 
 def test_a_flag_of_ours_that_jaxlib_rejects_is_left_out(monkeypatch):
-    from pgle.run.ask.flag_probe import FlagAnswer, Probe
+    from pgle.run.ask.jaxlib import FlagAnswer, Probe
     from pgle.run.process import environment
 
     def rejecting(flags, python):

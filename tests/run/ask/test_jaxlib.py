@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.ask import flag_probe
-from pgle.run.ask.flag_probe import FlagAnswer, answer, installed, probe
+from pgle.run.ask import jaxlib
+from pgle.run.ask.jaxlib import FlagAnswer, answer, installed, probe
 from pgle.xla.flags.catalogue import known_flags
 from pgle.xla.flags.text import Flag
 
@@ -43,7 +43,7 @@ def test_answers_are_kept_under_the_users_cache(tmp_path, monkeypatch):
     first = probe([flag])
     kept = json.loads(next((tmp_path / "cache" / "pgle").iterdir()).read_text())
     assert kept == {"--xla_dump_to=PATH": ["known", ""]}
-    monkeypatch.setattr(flag_probe, "PROBE_CHILD", "raise SystemExit('asked again')")
+    monkeypatch.setattr(jaxlib, "PROBE_CHILD", "raise SystemExit('asked again')")
     assert probe([flag]) == first
 
 

@@ -1,12 +1,16 @@
-"""Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
+"""Every private or moving API of jax and its CUDA plugin: programs read, and compiled for GPUs that are not there.
 
-Runs in the compiler's process, in whatever Python the user's program has, which need not have protobuf. Tried with jax
-0.4.38 to 0.12.0.1.
+Imported in the compiler's process only, which may be another Python than ours, without protobuf. jax's own client takes
+StableHLO only, and its conversion of HLO to StableHLO fails on real modules; the plugin's PJRT C API takes ``mlir`` and
+``hlo``. Nothing here starts a thread or reads a flag before `compile_program`, so that the plugin's process can fork.
+Tried with jax 0.4.38 to 0.12.0.1.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +20,239 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
+from pgle.run.ask.jaxlib import PACKAGES, install_command, versions
 from pgle.xla.collectives import KINDS
+from pgle.xla.targets import without_runtime
+
+OLDEST_JAX = (0, 4, 38)
+
+PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+LIBRARY = "xla_cuda_plugin.so"
+
+EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
+"""Fields of CompileOptionsProto and of its messages (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
+
+LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
+"""Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
+
+TRIALS = "config-assigner"
+"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
+first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
+
+PLUGIN_LOG = "jax._src.xla_bridge"
+"""The logger on which jax says that a plugin cannot be used."""
+
+
+def version() -> tuple[int, ...]:
+    """The version of the installed jaxlib.
+
+    Raises:
+        UserError: jaxlib is missing or older than the oldest that can rehearse.
+    """
+    try:
+        import jaxlib
+    except ImportError as error:
+        raise UserError(f"jax cannot be imported ({error})", remedy="pip install jax") from None
+    found = tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:4])
+    if found < OLDEST_JAX:
+        what = f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there"
+        raise UserError(what, remedy="rehearse in an environment with jax 0.4.38 or newer")
+    return found
+
+
+def fitted_flags(release: tuple[int, ...], flags: str) -> str:
+    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
+
+    Args:
+        release: of jaxlib.
+        flags: as in ``XLA_FLAGS``; what they say wins, but that a list of the only passes to run loses `TRIALS`.
+    """
+    if release < (0, 9):  # its autotuner fails without a device
+        return f"--xla_gpu_autotune_level=0 {flags}"
+    if release < (0, 11):
+        return flags
+    fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
+    if "--xla_enable_hlo_passes_only=" in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
+        return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
+    return f"--xla_disable_hlo_passes={TRIALS} {fitted}"
+
+
+def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:
+    """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
+
+    Args:
+        program: the module to compile.
+        allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
+            (jaxlib/py_client.cc); 0: unknown.
+        efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.
+
+    Raises:
+        UserError: this jax lacks what the program needs.
+    """
+    import jaxlib
+    import numpy as np
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas = program.num_replicas
+    options.num_partitions = program.num_partitions
+    ids = np.arange(program.num_devices).reshape(program.num_replicas, program.num_partitions)
+    options.device_assignment = xla_client.DeviceAssignment.create(ids)
+    build = options.executable_build_options
+    build.use_spmd_partitioning = not program.is_partitioned
+    build.use_shardy_partitioner = program.shardy
+    # JAX sets both lists for every compile; without them the fingerprint is another one (nothing else changes).
+    build.allow_spmd_sharding_propagation_to_parameters = list(program.propagate_to_parameters)
+    build.allow_spmd_sharding_propagation_to_output = list(program.propagate_to_output)
+    for name, value in efforts.items():
+        if not hasattr(build, name.removeprefix("jax_")):
+            raise UserError(f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out")
+        setattr(build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value))
+    data: bytes = options.SerializeAsString()
+    # No binding for this one; a message that is appended to another is merged with it.
+    memory = varint(DEVICE_MEMORY_SIZE << 3) + varint(allocator_bytes)
+    return data + submessage(EXECUTABLE_BUILD_OPTIONS, memory)
+
+
+def compile_program(
+    plugin: Plugin, program: SourceProgram, target: str, portable: str, topology: str, options: bytes
+) -> None:
+    """Compile `program`; XLA_FLAGS of this process count, so call it once.
+
+    Args:
+        plugin: the loaded compiler.
+        program: what to compile.
+        target: text of a GpuTargetConfigProto.
+        portable: the same with fewer fields, taken where this XLA does not know one of `target`.
+        topology: ``SxHxD``: slices, hosts per slice, devices per host.
+        options: of `compile_options`.
+
+    Raises:
+        UserError: the target or topology is refused.
+        XlaError: XLA fails; for lack of ptxas too, long after scheduling is done and dumped.
+    """
+    for text in (target, portable, without_runtime(portable)) if portable else (target,):
+        try:
+            place = plugin.topology(text, topology)
+            break
+        except XlaError as error:
+            if "GpuTargetConfigProto" not in str(error):
+                remedy = "check that the CUDA plugin matches jax: pgle doctor"
+                raise UserError(f"no GPU compiler: {first_line(str(error))}", remedy=remedy) from None
+    else:
+        what = "the installed jax does not understand this GPU description (it may come from a newer XLA)"
+        remedy = "use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of this jax version"
+        raise UserError(what, remedy=remedy)
+    plugin.compile_only(place, program.code, program.form, options)
+
+
+# The PJRT C API. Positions and structures are those of openxla/xla ``xla/pjrt/c/pjrt_c_api.h``, which within major
+# version 0 only ever appends. A structure is its size, its extensions (none here), and fields of eight bytes each.
+
+_FUNCTIONS = 40  # bytes before the first function: struct_size, extensions, and a version of four fields
+_ERROR_MESSAGE, _PLUGIN_INITIALIZE, _TOPOLOGY_CREATE, _COMPILE = 1, 3, 82, 89
+
+_Pointer = ctypes.c_void_p
+_Words: TypeAlias = "ctypes.Array[ctypes.c_uint64]"
+
+
+class XlaError(Exception):
+    """What XLA says of a compilation that failed."""
+
+
+def _structure(*fields: int | bytes) -> _Words:
+    """An argument structure; a text, which has to outlive it, is two fields: where it begins, and its bytes."""
+    words = [2 * 8, 0]
+    for field in fields:
+        words += [_address(field), len(field)] if isinstance(field, bytes) else [field]
+    words[0] = 8 * len(words)
+    return (ctypes.c_uint64 * len(words))(*words)
+
+
+def _address(text: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(text), _Pointer).value or 0
+
+
+class Plugin:
+    """The loaded plugin library.
+
+    Raises:
+        UserError: no CUDA plugin of jax is installed, or it cannot be loaded.
+    """
+
+    def __init__(self) -> None:
+        path = library()
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            what = f"the CUDA plugin cannot be loaded ({error})"
+            raise UserError(what, where=path, remedy=install_command()) from None
+        self._library.GetPjrtApi.restype = _Pointer
+        self._api: int = self._library.GetPjrtApi()
+
+    def compile_only(self, topology: int, code: bytes, form: str, options: bytes) -> None:
+        """Compile a program (``mlir`` or ``hlo``) for a topology; the executable is left to the end of the process.
+
+        Raises:
+            XlaError: XLA fails to compile.
+        """
+        form_name, client, executable = form.encode(), 0, 0
+        program = _structure(code, form_name)
+        self._call(_COMPILE, _structure(topology, ctypes.addressof(program), options, client, executable))
+
+    def topology(self, target: str, topology: str) -> int:
+        """XLA's own description of a target (text of a GpuTargetConfigProto) and topology (``SxHxD``).
+
+        Raises:
+            XlaError: it takes one of them not.
+        """
+        self._call(_PLUGIN_INITIALIZE, _structure())
+        given = {b"target_config": target.encode(), b"topology": topology.encode()}
+        is_text = 0
+        values = [word for name, value in given.items() for word in _structure(name, is_text, value)]
+        options = (ctypes.c_uint64 * len(values))(*values)
+        made = _structure(b"", ctypes.addressof(options), len(given), 0)
+        self._call(_TOPOLOGY_CREATE, made)
+        return made[-1]
+
+    def _call(self, position: int, arguments: _Words) -> None:
+        error = self._function(position, _Pointer)(ctypes.addressof(arguments))
+        if error:
+            asked = _structure(error, 0, 0)
+            self._function(_ERROR_MESSAGE, None)(ctypes.addressof(asked))
+            raise XlaError(ctypes.string_at(asked[-2], asked[-1]).decode(errors="replace"))
+
+    def _function(self, position: int, result: type | None) -> ctypes._CFunctionType:
+        address = ctypes.c_void_p.from_address(self._api + _FUNCTIONS + 8 * position).value
+        assert address is not None
+        return ctypes.CFUNCTYPE(result, _Pointer)(address)
+
+
+def library() -> Path:
+    """The plugin's library file; of several the one of jaxlib's version.
+
+    Raises:
+        UserError: none is installed.
+    """
+    found = {name: folder / LIBRARY for name in PLUGINS for folder in _folders(name) if (folder / LIBRARY).is_file()}
+    if not found:
+        what = "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
+        raise UserError(what, remedy=install_command())
+    installed, _ = versions(PACKAGES)
+    wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
+    fitting = (name for name in found if installed.get(wheels[name]) == installed.get("jaxlib"))
+    return found[next(fitting, next(iter(found)))]
+
+
+def _folders(name: str) -> list[Path]:
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return []
+    return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
+
+
+# Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
 
 MLIR_BYTECODE = b"ML\xefR"
 _MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")

@@ -1,0 +1,296 @@
+"""What an interpreter has installed: its jax, the flags that its jaxlib takes, and what mends its CUDA plugin.
+
+Standard library only, since the compiler's process may be another Python than ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.next import Next
+from pgle.xla.flags.catalogue import Lint, lint, release
+from pgle.xla.flags.text import Flag, FlagList
+from pgle.xla.log.events import flag_refusal
+
+PACKAGES = (
+    "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
+    "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "numpy", "protobuf", "flax",
+)  # fmt: skip
+"""Those whose versions decide how a program compiles and runs."""
+
+TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What an interpreter would import."""
+
+    versions: Mapping[str, str]  # by package (``python`` too); missing packages are absent
+    jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
+
+    @property
+    def jaxlib(self) -> str:
+        """The version of jaxlib; empty if absent."""
+        return self.versions.get("jaxlib", "")
+
+    @property
+    def built_ns(self) -> int:
+        """When its jaxlib was installed, which tells apart builds that share a version, such as nightly ones."""
+        at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
+        return at.stat().st_mtime_ns if at.is_file() else 0
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        """The CUDA plugin packages and their versions."""
+        return {name: version for name, version in self.versions.items() if name.startswith("jax-cuda")}
+
+
+def installed(python: str | None = None) -> Installed:
+    """The versions that `python` (default: ours) would import, without importing them.
+
+    Raises:
+        UserError: there is no such interpreter, or it does not run.
+    """
+    if python is None or python == sys.executable:
+        return Installed(*versions(PACKAGES))
+    code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
+    return Installed(*json.loads(_child(python, f"from __future__ import annotations\n{code}", "", PACKAGES)))
+
+
+def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The versions that this interpreter would import, its own too, and where jaxlib is.
+
+    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
+    """
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
+
+
+def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")}
+    environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    try:
+        words = [python, "-c", code, *arguments]
+        done = subprocess.run(
+            words, input=stdin, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again") from None
+    except OSError as error:
+        raise UserError(f"cannot be run ({error.strerror})", where=python, remedy="pass --python PATH") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
+    return (done.stdout.strip().splitlines() or [""])[-1]  # what a site's sitecustomize prints comes before
+
+
+# Flags, asked without a risk for this process. XLA ends the process on an unknown flag or a bad value, and reads
+# XLA_FLAGS once in a process. So one child imports jaxlib (CPU only, half a second) and forks for each flag; a fork
+# that ends badly costs four milliseconds. The CPU build registers the GPU flags too, so neither a GPU nor the CUDA
+# plugin is needed. Answers are kept per jaxlib under the user's cache directory.
+
+Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
+
+PROBE_CHILD = """
+import json, os, resource, sys
+texts = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+try:
+    from jaxlib.xla_client import CompileOptions as read_flags
+except ImportError:
+    import jax
+    read_flags = jax.devices
+answers = []
+for text in texts:
+    inward, outward = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(inward)
+        os.dup2(outward, 2)
+        os.environ["XLA_FLAGS"] = text
+        try:
+            read_flags()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(3)
+        os._exit(0)
+    os.close(outward)
+    with os.fdopen(inward, "rb") as pipe:
+        output = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    answers.append([code, output[:4000].decode(errors="replace")])
+print(json.dumps(answers))
+"""
+
+
+class FlagAnswer(NamedTuple):
+    """What jaxlib makes of one flag."""
+
+    # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended otherwise
+    status: Status
+    message: str = ""  # XLA's own line about it; empty for ``known``
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a release of jaxlib makes of several flags: verdicts by a flag's text, such as ``--xla_dump_to=/tmp/d``."""
+
+    jaxlib: str
+    verdicts: Mapping[str, FlagAnswer]
+
+
+def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
+    """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are asked as they
+    stand.
+
+    Raises:
+        UserError: the interpreter does not run or has no jaxlib.
+    """
+    executable = python or sys.executable
+    found = installed(executable)
+    if not found.jaxlib:
+        raise UserError("has no jaxlib", where=executable, remedy="name the Python of your program, --python PATH")
+    store, kept = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json", {}
+    with suppress(OSError, ValueError, TypeError, AttributeError):  # absent or damaged: ask again
+        kept = {key: FlagAnswer(*entry) for key, entry in json.loads(store.read_text(encoding="utf-8")).items()}
+    texts = list(dict.fromkeys(flag.text for flag in flags))
+    new = [text for text in texts if _key(text) not in kept]
+    if new:
+        answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
+        kept |= {_key(text): answer(*output) for text, output in zip(new, answers, strict=True)}
+        with suppress(UserError):  # a home that cannot be written costs a second next time, nothing else
+            write_files({store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True)
+    return Probe(found.jaxlib, {text: kept[_key(text)] for text in texts})
+
+
+def answer(exit_code: int, output: str) -> FlagAnswer:
+    """What a fork's exit code and stderr mean."""
+    refused = flag_refusal(output)
+    if refused is not None and (exit_code != 0 or refused[0] == "bad-value"):
+        return FlagAnswer(*refused)
+    if exit_code == 0:
+        return FlagAnswer("known")
+    lines = [line.split("] ", 1)[-1].strip() for line in output.splitlines()]
+    return FlagAnswer("failed", next((line for line in lines if line), f"ended with {exit_code}"))
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/pgle``, by default ``~/.cache/pgle``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgle"
+
+
+def _key(text: str) -> str:
+    """The text under which an answer is kept: paths are any path, since XLA takes every text for one."""
+    name, equals, value = text.partition("=")
+    return f"{name}=PATH" if equals and "/" in value else text
+
+
+def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
+    """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
+    ours).
+
+    Raises:
+        UserError: the interpreter has no jaxlib, or `jaxlib` is no version.
+    """
+    if jaxlib is not None:
+        return lint(flags, jaxlib)
+    asked = probe(flags.flags, python)
+    return lint(flags, asked.jaxlib, asked.verdicts)
+
+
+# jax's CUDA plugin: which wheels the jax at hand needs, and the command that mends a missing, double or old one.
+# Nothing here moves jax or adds a second plugin: wheels are named with jaxlib's version, without dependencies.
+
+FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
+RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
+"""The wheel that `jax[cudaN]` brings with its plugin. Its CUDA is the one that this environment runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The plugin's problem, and what mends it."""
+
+    what: str  # a clause
+    fails: bool  # whether jax will not run on GPUs so; else only rehearsals are not possible
+    line: str  # the command that mends it
+
+
+def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair | None:
+    """What to do about the plugin of an environment; None: nothing.
+
+    Args:
+        versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; only installed ones.
+        python: its interpreter.
+    """
+    jaxlib = versions.get("jaxlib", "")
+    if not jaxlib:
+        return None
+    majors = sorted(
+        {int(found[1]) for name in versions if (found := re.match(r"jax-cuda(\d+)-(?:plugin|pjrt)$", name))}
+    )
+    if majors:
+        kept = _kept(majors, versions, jaxlib)
+    else:
+        kept = 13 if release(jaxlib) >= FIRST_CUDA13 else 12
+    wheels = _wheels(kept)
+    if len(majors) > 1:
+        surplus = [name for name in sorted(versions) if name.startswith("jax-cuda") and name not in wheels]
+        pip = _pip(python, "uninstall")
+        line = Next((*pip, *(() if pip[0] == "uv" else ("-y",)), *surplus))
+        return Repair("two CUDA versions, of which jax can load one", True, str(line))
+    absent = [name for name in wheels if name not in versions]
+    if not majors:
+        what = "none is installed"
+    elif absent:
+        what = f"{absent[0]} is missing"
+    elif any(versions[name] != jaxlib for name in wheels):
+        what = f"not of jaxlib {jaxlib}, so jax leaves it out"
+    else:
+        return None
+    line = Next((*_pip(python, "install"), "--no-deps", *(f"{name}=={jaxlib}" for name in wheels)))
+    return Repair(what, bool(majors), str(line))
+
+
+def install_command() -> str:
+    """The one command that gives this interpreter what it needs to compile for GPUs."""
+    mended = repair(versions(PACKAGES)[0])
+    return mended.line if mended else str(Next((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]")))
+
+
+def _wheels(cuda: int) -> tuple[str, str]:
+    return f"jax-cuda{cuda}-plugin", f"jax-cuda{cuda}-pjrt"
+
+
+def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
+    """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else the older."""
+    running = [cuda for cuda in majors if RUNTIMES.get(cuda) in versions]
+    fitting = [cuda for cuda in majors if all(versions.get(name) == jaxlib for name in _wheels(cuda))]
+    return next((found[0] for found in (running, fitting) if len(found) == 1), majors[0])
+
+
+def _pip(python: str, verb: str) -> tuple[str, ...]:
+    """pip of an interpreter; uv where it has none, as uv's own environments."""
+    if not any(Path(python).parent.glob("pip*")) and shutil.which("uv"):
+        return "uv", "pip", verb, "--python", python
+    return python, "-m", "pip", verb
