@@ -24,7 +24,7 @@ class Statistic:
     def over_groups(
         self,
         values: npt.NDArray[np.float64],
-        groups: npt.NDArray[np.int64],
+        groups: npt.NDArray[np.integer[Any]],
         count: int,
         weights: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
@@ -62,7 +62,9 @@ def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
-def by_group(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+def by_group(
+    values: npt.NDArray[np.float64], groups: npt.NDArray[np.integer[Any]], count: int
+) -> npt.NDArray[np.int64]:
     """The order of (group, value), of groups 0 … count-1."""
     by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
     groups = groups[by_value]

@@ -395,17 +395,15 @@ class _Provenance(Struct):
     completed: list[dict[str, Any]] = []
 
 
-class _Sidecar(Struct):
-    costs: list[CostRecord]
-    schema: str = ""
-    sha256: str = ""
-    provenance: dict[str, Any] = {}
-    warnings: list[str] = []
-
-
 class _Head(Struct):
     schema: Any = ""
     sha256: Any = ""
+
+
+class _Sidecar(_Head, kw_only=True):
+    costs: list[CostRecord]
+    provenance: dict[str, Any] = {}
+    warnings: list[str] = []
 
 
 def sidecar(profile: Profile, data: bytes) -> str:
@@ -428,25 +426,30 @@ def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
     Raises:
         SidecarError: it is no sidecar, or of another profile, or damaged.
     """
-    try:
-        head = msgspec.json.decode(text, type=_Head)
-    except msgspec.ValidationError:
-        head = _Head()
-    except (msgspec.DecodeError, RecursionError):
-        raise SidecarError("not JSON") from None
+    head, found = _parsed(text)
     if head.schema != SCHEMA:
         raise SidecarError(f"not a sidecar of schema {SCHEMA}")
     if head.sha256 != sha256(data):
         raise SidecarError("describes another version of the profile (its sha256 differs)")
-    try:
-        found = msgspec.json.decode(text, type=_Sidecar)
-        msgspec.convert(found.provenance, _Provenance)
-    except (msgspec.ValidationError, RecursionError):
-        raise SidecarError("damaged") from None
-    if [record.name for record in found.costs] != [name for name, _ in entries]:
+    if found is None or [record.name for record in found.costs] != [name for name, _ in entries]:
         raise SidecarError("damaged")
     costs = []
     for (written, cost_us), record in zip(entries, found.costs, strict=True):
-        fingerprint, name = split_name(written)
-        costs.append(Cost(name, cost_us, fingerprint, *_known_of(record)))
+        fingerprint, name = split_name(written) if "::" in written else ("", written)
+        costs.append(Cost._make((name, cost_us, fingerprint, *_known_of(record))))
     return Profile(tuple(costs), found.provenance, tuple(found.warnings))
+
+
+def _parsed(text: bytes) -> tuple[_Head, _Sidecar | None]:
+    """A sidecar's head, and all of it; None if it is damaged."""
+    not_json = msgspec.DecodeError, UnicodeDecodeError, RecursionError  # the second by names that are not UTF-8
+    with suppress(*not_json):
+        found = msgspec.json.decode(text, type=_Sidecar)
+        msgspec.convert(found.provenance, _Provenance)
+        return found, found
+    try:
+        return msgspec.json.decode(text, type=_Head), None
+    except msgspec.ValidationError:
+        return _Head(), None
+    except not_json:
+        raise SidecarError("not JSON") from None

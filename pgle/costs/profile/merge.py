@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +34,9 @@ from pgle.costs.profile.value import (
 from pgle.costs.statistic import Statistic, heads, parse_statistic
 from pgle.errors import UserError
 from pgle.next import SHOW
+from pgle.trace.table import GrowingColumn
 
-Codes = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -123,12 +124,15 @@ def merge_input(label: str, profile: Profile) -> MergeInput:
         len(profile) - len(usable),
         profile.provenance,
         profile.warnings,
-        described=all(cost.origin != Origin.UNKNOWN for cost in profile.costs),
+        described=Origin.UNKNOWN not in {cost.origin for cost in profile.costs},
         names=[cost.full_name for cost in usable] if any(of["fingerprint"]) else of["name"],
         texts=list(map(Text._make, known)),
         text=np.array([known[text] for text in texts], np.int32),
         numbers=np.array([of[name] for name in NUMBERS], np.float64),
     )
+
+
+BLOCK = 1 << 18  # rows that are worked on together: bounds the working memory, whatever the number of inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,26 +141,28 @@ class _Table:
 
     names: tuple[tuple[str, str], ...]  # fingerprint and name
     texts: tuple[Text, ...]  # each once
-    source: npt.NDArray[np.int32]  # int32[n], number of the input
-    name: npt.NDArray[np.int32]  # int32[n], index into `names`
-    text: npt.NDArray[np.int32]  # int32[n], index into `texts`
-    numbers: Floats  # float64[len(NUMBERS), n], as in `MergeInput`
+    # int[n] each, in as many bytes as they need
+    source: Codes  # number of the input
+    name: Codes  # index into `names`
+    text: Codes  # index into `texts`
+    numbers: tuple[Floats, ...]  # of each of `NUMBERS` float64[n]
 
     def only(self, rows: Flags) -> _Table:
         """Some of the rows."""
         if rows.all():
             return self
-        return replace(
-            self, source=self.source[rows], name=self.name[rows], text=self.text[rows], numbers=self.numbers[:, rows]
-        )
+        numbers = tuple(column[rows] for column in self.numbers)
+        return replace(self, source=self.source[rows], name=self.name[rows], text=self.text[rows], numbers=numbers)
 
     def described(self) -> dict[int, list[Text]]:
         """By name its different texts, in order of first appearance."""
-        _, first = np.unique(self.name.astype(np.int64) * len(self.texts) + self.text, return_index=True)
-        found: dict[int, list[Text]] = {}
-        for row in np.sort(first).tolist():
-            found.setdefault(int(self.name[row]), []).append(self.texts[self.text[row]])
-        return found
+        found: dict[int, dict[Text, None]] = {}
+        for at in range(0, len(self.name), BLOCK):
+            name, text = self.name[at : at + BLOCK], self.text[at : at + BLOCK]
+            _, first = np.unique(name.astype(np.int64) * len(self.texts) + text, return_index=True)
+            for row in np.sort(first).tolist():
+                found.setdefault(int(name[row]), {})[self.texts[text[row]]] = None
+        return {number: list(texts) for number, texts in found.items()}
 
 
 def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> MergedProfile:
@@ -200,15 +206,22 @@ def _joined(inputs: Iterable[MergeInput]) -> tuple[_Table, tuple[MergeInput, ...
     """The costs of all inputs; and the inputs, without their columns."""
     names: dict[str, int] = {}
     texts: dict[Text, int] = {}
-    sources, parts = [], []
-    none = np.empty(0)
+    sources: list[MergeInput] = []
+    codes, numbers = [GrowingColumn(np.int16) for _ in range(3)], [GrowingColumn(np.float64) for _ in NUMBERS]
+    last: Sequence[str] = ()
+    of_name, none = np.empty(0, np.int64), np.empty(0)
     for number, item in enumerate(inputs):
-        of_name = np.array([names.setdefault(name, len(names)) for name in item.names], np.int32)
-        of_text = np.array([texts.setdefault(text, len(texts)) for text in item.texts], np.int32)
-        parts.append((np.full_like(of_name, number), of_name, of_text[item.text], item.numbers))
+        if item.names != last:  # ranks mostly have the same names in the same order
+            last, of_name = item.names, np.array([names.setdefault(name, len(names)) for name in item.names], np.int64)
+        of_text = np.array([texts.setdefault(text, len(texts)) for text in item.texts], np.int64)
+        for code, of_rows in zip(codes, (np.full_like(of_name, number), of_name, of_text[item.text]), strict=True):
+            code.append(of_rows)
+        for column, values in zip(numbers, item.numbers, strict=True):
+            column.append(values)
         sources.append(replace(item, names=(), texts=(), text=none.astype(np.int32), numbers=none))
-    joined = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
-    return _Table(tuple(map(split_name, names)), tuple(texts), *joined), tuple(sources)
+    source, name, text = (column.join() for column in codes)
+    joined = tuple(column.join() for column in numbers)
+    return _Table(tuple(map(split_name, names)), tuple(texts), source, name, text, joined), tuple(sources)
 
 
 def _without_conflicts(table: _Table) -> tuple[_Table, tuple[str, ...]]:
@@ -240,8 +253,11 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
     for number, text in texts.items():
         collective[number] = (text.kind or likely_kind(table.names[number][1])) == CostKind.COLLECTIVE
     slowest_us = _slowest_us(table, options.of)
-    for of, stat in ((~collective, options.stat), (collective, options.of_collectives)):
-        chosen = np.flatnonzero(of[table.name])
+    step = max(BLOCK // (int(table.source.max()) + 1), 1)
+    for (of, stat), low in product(
+        ((~collective, options.stat), (collective, options.of_collectives)), range(0, len(table.names), step)
+    ):
+        chosen = np.flatnonzero((table.name >= low) & (table.name < low + step) & of[table.name])
         rows = chosen[np.argsort(table.name[chosen], kind="stable")]
         for number, values in _statistics(table, rows, stat) if len(rows) else ():
             fingerprint, name = table.names[number]
@@ -252,7 +268,7 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
 
 def _statistics(table: _Table, rows: Codes, stat: Statistic) -> Iterator[tuple[int, list[Any]]]:
     """Name and `NUMBERS`, but for the last, of rows that are ordered by name."""
-    cost_us, samples, min_us, max_us, spread = table.numbers[:-1, rows]
+    cost_us, samples, min_us, max_us, spread = (column[rows] for column in table.numbers[:-1])
     first = heads(table.name[rows])
     count = np.diff(np.append(first, len(rows)))
     group = np.repeat(np.arange(len(first)), count)

@@ -201,6 +201,7 @@ def test_a_sidecar_is_json_with_a_schema():
             )
         ),
         (lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": {"gap_us": NaN}}]'), "not JSON"),
+        (lambda text: text.replace('"opcode": "', '"opcode": "\udcff'), "damaged"),  # a byte that is not UTF-8
         (lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": null, "of_a_later_release": [3]}]'), None),
     ],
 )
@@ -208,7 +209,7 @@ def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(spoil, reason,
     path = tmp_path / "x.pbtxt"
     write_files(profile_files(path, replace(DESCRIBED, warnings=())))
     sidecar = sidecar_path(path)
-    sidecar.write_text(spoil(sidecar.read_text()))
+    sidecar.write_text(spoil(sidecar.read_text()), errors="surrogateescape")
     found = read_profile(path)
     assert spelled(found) == spelled(DESCRIBED)
     if reason is None:

@@ -185,6 +185,22 @@ def test_a_damaged_record_costs_its_file_the_sidecar_and_is_said(files, field, v
     assert costs_of(result) == {"all-gather-start": 30.0, "x": 2.5}
 
 
+def test_the_result_does_not_depend_on_how_many_rows_are_worked_on_together(monkeypatch):
+    names = [f"fusion.{number}" for number in range(7)]
+    ranks = [
+        rank(
+            *(compute(name, 10.0 * at + number, samples=1 + at, shape=f"f32[{name[-1]}]", opcode="fusion" if at else "")
+              for number, name in enumerate(names[at % 3 :])),
+            GATHER._replace(cost_us=20.0 + at),
+        )
+        for at in range(5)
+    ]  # fmt: skip
+    wide = [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")]
+    monkeypatch.setattr("pgle.costs.profile.merge.BLOCK", 3)
+    assert [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")] == wide
+    assert len(wide[0]) > 3
+
+
 def test_of_ranks_the_input_with_the_slowest_rank_says_what_the_slowest_takes():
     hosts = [
         rank(compute("x", 10, slowest_us=15.0), compute("y", 10, slowest_us=11.0)),
