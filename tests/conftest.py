@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from kept_compiler import KeptCompilers
 from schemas import violations
 
 from pgle.report import text as report
@@ -90,6 +91,20 @@ def read_once() -> Iterator[None]:
     from once import testdata_is_read_once
 
     with testdata_is_read_once():
+        yield
+
+
+@pytest.fixture(scope="session")
+def kept_compilers() -> Iterator[KeptCompilers]:
+    kept = KeptCompilers()
+    yield kept
+    kept.end()
+
+
+@pytest.fixture(scope="module")
+def plugin_loaded_once(kept_compilers: KeptCompilers) -> Iterator[None]:
+    """For modules whose tests compile, and are not about the compiler's process."""
+    with kept_compilers.used():
         yield
 
 

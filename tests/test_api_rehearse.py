@@ -17,6 +17,8 @@ import pgle
 from pgle.cli.main import run
 from pgle.run.capture.lowered_step import lowered_step
 
+pytestmark = pytest.mark.usefixtures("plugin_loaded_once")
+
 
 def abstract(count: int) -> AbstractMesh:
     return AbstractMesh((count,), ("data",), axis_types=(AxisType.Auto,))

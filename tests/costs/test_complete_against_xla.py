@@ -22,7 +22,7 @@ from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware, load_target
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
 RECORDED = "0.12.0.1" if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12) else "0.10.2"
 PROGRAM = Path(__file__).parents[2] / "testdata" / "stablehlo" / f"fsdp_mlp_jax_{RECORDED}.mlir"

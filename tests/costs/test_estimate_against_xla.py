@@ -13,6 +13,7 @@ from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import find_hardware, load_target
 
 RECORDED = "0.12.0.1" if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12) else "0.10.2"
+pytestmark = pytest.mark.usefixtures("plugin_loaded_once")
 PROGRAM = Path(__file__).parents[2] / "testdata" / "stablehlo" / f"fsdp_mlp_jax_{RECORDED}.mlir"
 
 

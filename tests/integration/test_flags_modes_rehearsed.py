@@ -14,7 +14,7 @@ from pgle.xla.hlo.names import lhs_names
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import load_target
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
 JAXLIB = version("jaxlib")
 PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{JAXLIB}.mlir"

@@ -11,7 +11,7 @@ import pytest
 
 from pgle.cli.main import run
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from schemas import violations
 
 from pgle.cli.main import run
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 PROGRAM = ["--", sys.executable, "-m", "pgle.workloads", "fsdp", "--layers", "2", "--devices", "{devices}"]
 
 

@@ -12,7 +12,7 @@ from documents import write_steps
 
 from pgle.cli.main import run
 
-pytestmark = pytest.mark.usefixtures("read_once")
+pytestmark = pytest.mark.usefixtures("read_once", "plugin_loaded_once")
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -11,6 +11,7 @@ from pgle.run.ask.jaxlib import installed
 PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{installed().jaxlib}.mlir"
 pytestmark = [
     pytest.mark.rehearse,
+    pytest.mark.usefixtures("plugin_loaded_once"),
     pytest.mark.skipif(not PROGRAM.exists(), reason="no program recorded with this jax"),
 ]
 

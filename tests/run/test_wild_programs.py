@@ -15,7 +15,11 @@ from pgle.run.rehearse_program import RehearseCommand, run
 JAX = importlib.util.find_spec("jax_plugins") and any(
     importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
 )
-pytestmark = [pytest.mark.rehearse, pytest.mark.skipif(not JAX, reason="needs the CUDA plugin: pgle[rehearse]")]
+pytestmark = [
+    pytest.mark.rehearse,
+    pytest.mark.usefixtures("plugin_loaded_once"),
+    pytest.mark.skipif(not JAX, reason="needs the CUDA plugin: pgle[rehearse]"),
+]
 WILD = Path(__file__).parents[1] / "helpers" / "wild_programs.py"
 
 

@@ -18,7 +18,7 @@ from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.targets import TABLE, load_target
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 HARDWARE = TABLE["h100-sxm"]
