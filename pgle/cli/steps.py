@@ -82,12 +82,15 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     from pgle.report.next_steps import after_comparison
     from pgle.report.page.html import render
     from pgle.run.compare import record_comparison, run_compare
+    from pgle.run.inputs.next_command import abba_words
     from pgle.steps.compare import explanation
 
     result, checks = run_compare(_request(options), say)
     record_comparison(result)
     broken = any(check.failed for check in checks)
-    following = after_comparison(result, checks, more=_more_runs(options))
+    rounds = options["rounds"]
+    more = abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
+    following = after_comparison(result, checks, more=more)
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
@@ -98,14 +101,6 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     if options["github"]:
         report.append(result, checks)
     return api.answer("compare", result, page, report.document(result, checks), not broken)
-
-
-def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
-    """The words that run twice as many rounds, if rounds were run."""
-    from pgle.run.inputs.next_command import abba_words
-
-    rounds = options["rounds"]
-    return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
 
 
 def _request(options: dict[str, Any]) -> CompareRequest:
@@ -171,20 +166,25 @@ def add(
     from pgle.run.ask.machine import git_commit
     from pgle.run.compare import add_entry, hardware_name
     from pgle.run.inputs.step_times import read_side
-    from pgle.steps.estimate import make_entry
-    from pgle.steps.series import Rules
+    from pgle.steps.estimate import Entry
+    from pgle.steps.series import Rules, check_runs
 
     try:
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)
     except ValueError:
         raise UserError(f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00") from None
     side = read_side(name, runs, rules=Rules(), pattern=pattern)
-    entry = make_entry(
-        side,
+    check_runs(side.runs)
+    entry = Entry(
         time=time.isoformat(timespec="seconds"),
         name=name,
         hardware=hardware or ("simulated" if side.simulated else hardware_name()),
         commit=(side.commit or git_commit()) if commit is None else commit,
+        median_s=side.median_s,
+        spread=side.spread,
+        runs=len(side.runs),
+        steps=side.steps,
+        simulated=side.simulated,
         note=note,
     )
     add_entry(path, entry)

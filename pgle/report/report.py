@@ -235,7 +235,7 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
         yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
     if found.profile is not None:
         yield "profile", many(len(found.profile.costs), "cost")
-    if (performance := found.performance) is not None and "verdict" in performance.facts:
+    if (performance := found.manifest.last("perf")) is not None and "verdict" in performance.facts:
         yield "use", f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}"
     if found.analysis is not None:
         for name, step in (("trace", found.analysis.step), ("trace before", found.analysis.before)):

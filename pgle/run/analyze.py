@@ -23,7 +23,7 @@ from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
-from pgle.run.directory.manifest import Manifest, StageRecord, read_manifest
+from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import DISABLE_ASYNC, Prediction, predict
@@ -37,8 +37,6 @@ from pgle.xla.targets import BUILT_IN, Hardware, Target, by_capability, find_har
 
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
 """A simulated step as the schedule has it, without what makes executions differ."""
-
-REHEARSED = ("profiled", "baseline")  # folders of a rehearsal, the one to look at first
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,13 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     given = find_hardware(target) if target else None
     profile = _profile(side)
     if len(side.inputs) == 1 and _is_schedule(side.inputs[0]):
-        trace, dumps = _simulated(side.inputs[0], profile or _measured_costs(side.inputs[0]), given)
+        trace, dumps = _simulated(side.inputs[0], profile, given)
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
         trace = read_traces([trace for path in side.inputs for trace in _traces(path)], progress=progress)
     measured = measure(trace, dumps)
-    costs, record = measured.costs[0], _record(side)
+    costs, stage = measured.costs[0], next(filter(None, map(_looked_at, side.inputs)), None)
+    record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
     _check_ranks(costs, side.inputs[0])
     trace = measured.trace
     if record is not None and not trace.xla_flags:
@@ -100,11 +99,6 @@ def _looked_at(path: AnyPath) -> StageFolder | None:
     return next((stage for stage in stages if stage.traces()), stages[-1])
 
 
-def _record(side: StepInput) -> StageRecord | None:
-    stage = next(filter(None, map(_looked_at, side.inputs)), None)
-    return None if stage is None else read_manifest(stage.run.path).last(stage.name)
-
-
 def _traces(path: AnyPath) -> Sequence[AnyPath]:
     stage = _looked_at(path)
     if stage is None or is_run_dir(path):
@@ -137,13 +131,6 @@ def _profile(side: StepInput) -> Profile | None:
     return None
 
 
-def _measured_costs(path: AnyPath) -> Profile | None:
-    """The costs that a stage's schedule is simulated with: its run's, so that all its stages have the same."""
-    stage = stage_of(path)
-    profile = None if stage is None else stage.run.found_profile
-    return None if profile is None else read_profile(profile)
-
-
 def _is_schedule(path: AnyPath) -> bool:
     """Whether it is a rehearsal, a dump, or a module, and no trace."""
     if path.is_dir():
@@ -159,8 +146,12 @@ def _is_schedule(path: AnyPath) -> bool:
 def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None) -> tuple[Trace, Dumps]:
     """The timeline of the schedule with the longest step, as a trace of two equal steps."""
     stage = stage_of(path)
+    if not profile and stage is not None and stage.run.found_profile is not None:
+        profile = read_profile(stage.run.found_profile)  # its run's, so that all its stages have the same
     folder = path if stage is None else stage.rank().hlo
-    folder = next((path / name for name in REHEARSED if path.is_dir() and (path / name).is_dir()), folder)
+    folder = next(
+        (path / name for name in ("profiled", "baseline") if path.is_dir() and (path / name).is_dir()), folder
+    )
     modules = read_scheduled(folder)
     found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
@@ -230,7 +221,7 @@ def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progre
     before = None if other is None else measured_step(other, progress)
     against = None if before is None else find_differences(before, step)
     findings = find_findings(step)
-    warnings = [*_about_trace(step, side)]
+    warnings = _about_trace(step, side)
     if before is not None and other is not None:
         warnings += [f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)]
         if before.costs.program.key.name != step.costs.program.key.name:
@@ -334,11 +325,6 @@ class RunFacts:
     checks: tuple[LimitCheck, ...] = ()
     schedules: tuple[StageSchedule, ...] = ()  # of these two, predicted with the profile
     missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
-
-    @property
-    def performance(self) -> StageRecord | None:
-        """The record of the performance run."""
-        return self.manifest.last("perf")
 
 
 def gather(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> RunFacts:

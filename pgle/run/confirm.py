@@ -20,7 +20,6 @@ from pgle.run.hook import read_facts
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
-from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
@@ -130,8 +129,14 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     """The questions for each rank that left a log in a run directory; for one log alone, under no name."""
-    if request.schedule is not None and not isinstance(request.schedule, LhsSchedule):
-        _check_schedule(request.schedule)
+    schedule = request.schedule
+    if schedule is not None and not isinstance(schedule, LhsSchedule):
+        if not schedule.exists():
+            raise UserError("no such file or directory", where=schedule, remedy="check the path")
+        stages = [folder for folder in ("profile", "baseline", "perf") if (schedule / folder / "hlo").is_dir()]
+        if len(stages) > 1:  # each has a schedule of the same module, and only one of them is the log's
+            what = f"holds the stages {', '.join(stages)}"
+            raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
     if str(request.log) == STDIN or not request.log.is_dir():
         stage = stage_of(request.log.parent)
         ranks = () if stage is None else stage.ranks_with_log().values()
@@ -155,15 +160,6 @@ def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     ended = bool(read_facts(files).get("finished"))
     schedule, hlo = request.schedule or files.schedule_dumps, request.hlo or files.hlo
     return replace(request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended)
-
-
-def _check_schedule(schedule: AnyPath) -> None:
-    if not schedule.exists():
-        raise UserError("no such file or directory", where=schedule, remedy="check the path")
-    stages = [folder for folder in ("profile", "baseline", "perf") if (schedule / folder / "hlo").is_dir()]
-    if len(stages) > 1:  # each has a schedule of the same module, and only one of them is the log's
-        what = f"holds the stages {', '.join(stages)}"
-        raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
 
 
 def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
@@ -192,21 +188,17 @@ def _profile_of(log: Log) -> Profile:
     return read_profile(as_path(named))
 
 
-def _with_gpu(module: Module) -> Module:
-    """A module of a schedule dump, under the name of the final one in its folder: only that names the GPU, which
-    weights gaps."""
-    final = as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
-    return replace(module, source=str(next(iter(sorted(final)), module.source)))
-
-
 def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
     """What a module's dump proves."""
-    module = schedule.module
-    effective = effective_costs(profile, module.fingerprint)
     from pgle.costs.profile.coverage import cover_module
     from pgle.costs.profile.lookup import LookupTable
 
-    covered = cover_module(profile, LookupTable(_with_gpu(module), module), effective)
+    module = schedule.module
+    final = sorted(as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*"))
+    on_gpu = replace(
+        module, source=str(next(iter(final), module.source))
+    )  # only that name has the GPU, which weights gaps
+    covered = cover_module(profile, LookupTable(on_gpu, module), effective_costs(profile, module.fingerprint))
     believed = schedule_evidence(schedule, {name: cost.cost_us for name, cost in covered.costs.items()})
     return replace(believed, fit=_fit(covered))
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
-from pgle.costs.measure.naming import TracedProgram
 from pgle.costs.profile.files import SUFFIXES, check_suffix, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -53,7 +52,9 @@ class Conversion:
         """Modules of the trace that were not converted, with their share of GPU time."""
         chosen, total = {found.program.key for found in self.measured.costs}, self.gpu_time_us
         return {
-            _label(program): program.gpu_time_ns / 1e3 / total
+            f"{program.key.name}{'' if program.key.program_id is None else f' ({program.key.program_id})'}": (
+                program.gpu_time_ns / 1e3 / total
+            )
             for program in self.measured.programs
             if program.key not in chosen and total > 0
         }
@@ -79,22 +80,15 @@ def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:
-    """Read, measure and write."""
-    _check_output(request)
-    trace = read_traces(request.inputs, progress=progress)
-    measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
-    profiles = _profiles(measured, request)
-    written = write_profiles(profiles, force=request.force, inputs=(*request.inputs, *request.hlo))
-    return Conversion(measured, written)
-
-
-def _check_output(request: ConvertRequest) -> None:
-    """Fail before any long work where nothing could be written."""
-    out = request.out
+    """Read, measure and write; what could not be written is found before any long work."""
+    out, inputs = request.out, (*request.inputs, *request.hlo)
     if out.suffix in SUFFIXES:
-        check_output(out, force=request.force, inputs=(*request.inputs, *request.hlo))
+        check_output(out, force=request.force, inputs=inputs)
     elif (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
+    trace = read_traces(request.inputs, progress=progress)
+    measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
+    return Conversion(measured, write_profiles(_profiles(measured, request), force=request.force, inputs=inputs))
 
 
 def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Profile]:
@@ -127,11 +121,6 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
             named = replace(module, fingerprint=fingerprint)
             profile = complete_profile(profile, named, hardware, lhs_module=found.program.lhs_module).profile
     return profile
-
-
-def _label(program: TracedProgram) -> str:
-    number = "" if program.key.program_id is None else f" ({program.key.program_id})"
-    return program.key.name + number
 
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")

@@ -62,21 +62,14 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
     reader = csv.DictReader(chain([head], rest), delimiter=delimiter)
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
-    except csv.Error as error:
-        raise _no_table(source, error) from None
-    if not set(names) & set(TIME_KEYS):
-        what = f"no column with step times among: {', '.join(names) or 'none'}"
-        raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
-    reader.fieldnames = names
-    rows = ((reader.line_num, delimiter.join(map(str, row.values())), row) for row in reader)
-    try:
+        if not set(names) & set(TIME_KEYS):
+            what = f"no column with step times among: {', '.join(names) or 'none'}"
+            raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
+        reader.fieldnames = names
+        rows = ((reader.line_num, delimiter.join(map(str, row.values())), row) for row in reader)
         return _series(source, "csv", rows)
     except csv.Error as error:
-        raise _no_table(source, error) from None
-
-
-def _no_table(source: str, error: csv.Error) -> UserError:
-    return UserError(f"not a table of step times ({error})", where=source, remedy="check the file")
+        raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
 
 
 def _json_rows(lines: Iterable[str]) -> _Rows:
@@ -116,9 +109,9 @@ def _step(row: _Row, count: int) -> Step | str:
         return f"{key} {'is not a positive number' if seconds is None else reason}"
     mark = Mark.NONE
     for name, flag in MARKS.items():
-        if name in row and _truth(row[name]):
+        if _truth(row.get(name)):
             mark |= flag
-    number = _first(row, STEP_KEYS)
+    number = next((value for name in STEP_KEYS if (value := _number(row.get(name))) is not None), None)
     if number is not None and abs(number) > LARGEST_STEP:
         return "the step number is too large"
     return Step(
@@ -127,13 +120,6 @@ def _step(row: _Row, count: int) -> Step | str:
         loss=_loss(row),
         mark=mark,
     )
-
-
-def _first(row: _Row, names: Iterable[str]) -> float | None:
-    for name in names:
-        if name in row and (value := _number(row[name])) is not None:
-            return value
-    return None
 
 
 def _loss(row: _Row) -> float:

@@ -98,16 +98,17 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
         base=base,
         new=new,
         loss=_loss(base.runs, new.runs),
-        warnings=tuple(dict.fromkeys((*_about_sides(base, new, found), *found.warnings, *_about_runs(base, new)))),
+        warnings=tuple(dict.fromkeys(_warnings(base, new, found))),
     )
 
 
 def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     """If means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
-    tails, errors = (
-        [[getattr(run, name) for run in side.runs] for side in (base, new)] for name in ("tail", "mean_error")
-    )
-    apart = float(np.mean(tails[1]) - np.mean(tails[0]))
+    # of each side: by how much the mean of a run exceeds its median, as a logarithm; and standard errors of the means,
+    # relative, as if steps were independent
+    tails = [np.mean([np.log(run.step_time_s.mean() / run.median_s) for run in side.runs]) for side in (base, new)]
+    apart = float(tails[1] - tails[0])
+    errors = [[run.step_time_s.std() / run.median_s / np.sqrt(len(run)) for run in side.runs] for side in (base, new)]
     error = math.hypot(*(float(np.linalg.norm(values)) / len(values) for values in errors))
     if abs(apart) <= max(assumptions.margin, TAIL_ERRORS * error):
         return found
@@ -142,16 +143,14 @@ def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
     return Verdict.SAME if -margin <= low and high <= margin else Verdict.UNDECIDED
 
 
-def _about_sides(base: Side, new: Side, found: Estimate) -> Iterator[str]:
+def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
     if base.simulated or new.simulated:
         yield "simulated: step times come from the simulated GPU, no hardware was measured"
         if found.half_width == 0 and len(base.runs) + len(new.runs) > 2:
             yield "repeated simulations are identical: their spread shows no noise"
     if base.runs[0].series.format == "trace":
         yield "times come from profiler traces, which inflate them by some per cent"
-
-
-def _about_runs(base: Side, new: Side) -> Iterator[str]:
+    yield from found.warnings
     for side in (base, new):
         short = [run for run in side.runs if len(run) < FEW_STEPS]
         if short:
@@ -330,7 +329,9 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
         return LimitCheck(name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text)
     if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
         what = f"slower by more than {share(bound)} (--fail-slower)"
-        return LimitCheck(name, Outcome.FAIL, what, text, SLOWER, explanation(found))
+        advice = f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
+        advice += "and is anything but the profile different?"
+        return LimitCheck(name, Outcome.FAIL, what, text, advice, explanation(found))
     more = _rounds(found, abs(found.change - bound))
     if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
         least = (1 + bound) * found.ci[1] / found.ratio - 1
@@ -352,12 +353,6 @@ def _rounds(found: Comparison, distance: float) -> str:
     if math.isinf(found.estimate.pair_variance):
         return "Record more steps, or several runs per side (--abba)."
     return "No reasonable number of runs can decide: the change is too near to the bound for this noise."
-
-
-SLOWER = (
-    f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
-    "and is anything but the profile different?"
-)
 
 
 def explanation(found: Comparison) -> str:

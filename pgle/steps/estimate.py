@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from pgle.errors import UserError
 from pgle.next import HISTORY_ADD, HISTORY_SHOW
-from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, check_runs, level_shift
+from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, level_shift
 from pgle.trace.table import distinct
 
 FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
@@ -239,17 +239,6 @@ class Trend:
         return math.sqrt(float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1))
 
 
-def make_entry(side: Side, **about: str) -> Entry:
-    """The entry of the runs of a side.
-
-    Args:
-        about: its time, name and hardware, also commit and note.
-    """
-    check_runs(side.runs)
-    figures = {"runs": len(side.runs), "steps": side.steps, "simulated": side.simulated}
-    return Entry(median_s=side.median_s, spread=side.spread, **figures, **about)  # type: ignore[arg-type]
-
-
 def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None) -> tuple[Trend, ...]:
     """The entries by name and hardware, in order of time (as recorded where equal)."""
     chosen = [entry for entry in entries if name in (None, entry.name) and hardware in (None, entry.hardware)]
@@ -466,7 +455,11 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     variance = one.variance + two.variance
     freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
     by_launches = t_quantile(1 - alpha / 2, spread.freedom) * launches
-    by_steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), _by_percentiles(one, two, alpha))
+    # Medians of steps that come in two kinds jump, and no t sees that: percentiles of the bootstrap do. Draws of one
+    # number are resampled alike, so they are not paired.
+    draws = np.roll(two.draws, 1) - one.draws
+    apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
+    by_steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max()))
     half = math.hypot(by_steps, by_launches)
     warnings = [_about_launches(spread, doubt)]
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
@@ -486,16 +479,6 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
         spread=None if spread is NO_SPREAD else spread,
         warnings=tuple(warnings),
     )
-
-
-def _by_percentiles(one: RunMedian, two: RunMedian, alpha: float) -> float:
-    """Half-width by the percentiles of the bootstrap: medians of steps that come in two kinds jump, no t sees that.
-
-    Draws of one number are resampled alike, so they are not paired.
-    """
-    draws = np.roll(two.draws, 1) - one.draws
-    apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
-    return float(np.abs(apart).max())
 
 
 def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> float | None:

@@ -250,16 +250,6 @@ class StepTimes:
                 return float(10**-digits / np.median(values))
         return 0.0
 
-    @property
-    def tail(self) -> float:
-        """By how much the mean of the steady steps exceeds their median, as a logarithm."""
-        return float(np.log(self.step_time_s.mean() / self.median_s))
-
-    @property
-    def mean_error(self) -> float:
-        """Standard error of the mean of the steady steps, relative, as if they were independent."""
-        return float(self.step_time_s.std() / self.median_s / np.sqrt(len(self)))
-
 
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     """Leave out every step that is not steady.

@@ -224,10 +224,6 @@ class RunDirectory:
         """The folder that a stage of the manifest leaves: of ``capture`` the captured modules, else RUN/STAGE."""
         return self.captured if stage == CAPTURE else self.path / stage
 
-    def content_named(self, digest: str, suffix: str) -> Path:
-        """A profile under a name that carries its SHA-256."""
-        return self.path / "profiles" / f"profile-{digest[:12]}{suffix}"
-
     def profile_to_use(self) -> Path:
         """`found_profile`; raises `UserError` if absent."""
         if self.found_profile is None:
@@ -295,9 +291,10 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
     with _held(out):
-        _check_folder(out, resumes)
         mark = out / _UNFINISHED
         if not resumes(out):
+            if {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}:
+                raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
             _remove_made(out)
         mark.touch()
         try:
@@ -314,15 +311,6 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
             raise
         if not resumes(out):
             mark.unlink(missing_ok=True)
-
-
-def _check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
-    """Refuse a folder that holds anything but what an unfinished search or rehearsal of ours left."""
-    if resumes(out):
-        return
-    others = {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}
-    if others:
-        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
 def claim(path: Path) -> bool:

@@ -9,10 +9,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgle.errors import UserError
 from pgle.files import TextLines, write_files
@@ -154,8 +154,7 @@ STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
 MAX_LINES = 1_000_000  # step lines remembered with their times
 
 
-@dataclass(frozen=True, slots=True)
-class StepLine:
+class StepLine(NamedTuple):
     """A line that names a step: its number, and when it came, in seconds since the epoch."""
 
     step: int

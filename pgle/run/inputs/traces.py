@@ -35,7 +35,9 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
     from pgle.trace.combine import combine, without_repeats
 
     given = [file for path in paths for file in _files_of(path)]
-    files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
+    # two names of one file: links, ``./a`` and ``a``
+    named = {os.path.realpath(file) if isinstance(file, Path) else str(file): file for file in reversed(given)}
+    files = list(named.values())[::-1]
     if len(files) == 1:
         read = [_read(files[0], progress)]
     elif not _is_long(files):
@@ -66,11 +68,6 @@ def _reports_in(path: AnyPath) -> list[AnyPath]:
         return []
     found = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
     return [item for item in found if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in found]
-
-
-def _identity(path: AnyPath) -> str:
-    """The same for two names of one file: links, ``./a`` and ``a``."""
-    return os.path.realpath(path) if isinstance(path, Path) else str(path)
 
 
 def _is_long(files: Sequence[AnyPath]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,6 @@ from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 from pgle.xla.log.verdict import ModuleVerdict
 
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
-NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
-"""From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
 
 Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-few-runs", "no-gpu", "nothing-compiled"]
 
@@ -81,8 +79,12 @@ def run_auto(request: StageRequest, options: AutoOptions) -> AutoResult:
         UserError: this machine or this jax cannot do it.
         WorkloadError: the program failed.
     """
-    _check_gpu(request)
-    notes = _check_release(request, options)
+    is_here = Path(request.command[0]).name.startswith("python") if request.command else False
+    if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):  # a launcher may start others
+        remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
+        raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
+    if options.then_nsys:
+        _check_release(request.command)
     environment = {
         "JAX_ENABLE_PGLE": "true",
         "JAX_PGLE_PROFILING_RUNS": str(options.runs),
@@ -101,7 +103,7 @@ def run_auto(request: StageRequest, options: AutoOptions) -> AutoResult:
         recompiled=dict(seen.get("recompiled", {})),
         loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
         verdict=confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None,
-        warnings=(*notes, *stage.warnings),
+        warnings=stage.warnings,
     )  # fmt: skip
     return _hand_over(result) if options.then_nsys else result
 
@@ -114,27 +116,15 @@ _CACHE_ALL = {
 """Keep every program, also those that compile fast: each must be found again."""
 
 
-def _check_gpu(request: StageRequest) -> None:
-    """Refuse a program that jax would run on CPUs here; a launcher may start it on other machines."""
-    is_here = Path(request.command[0]).name.startswith("python") if request.command else False
-    if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):
-        remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
-        raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
-
-
-def _check_release(request: StageRequest, options: AutoOptions) -> tuple[str, ...]:
-    """Notes on the installed jax; raises `UserError` where it is too old."""
+def _check_release(command: Sequence[str]) -> None:
+    """Refuse a jax that is known to be too old to hand over."""
     try:
-        version = installed(interpreter(request.command)).versions["jax"]
+        version = installed(interpreter(command)).versions["jax"]
     except (UserError, KeyError):
-        return ()
-    found = release(version)
-    if options.then_nsys and found < FIRST_HANDOVER:
+        return
+    if release(version) < FIRST_HANDOVER:
         remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
         raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
-    if NO_GRAPHS_AT_ALL[0] <= found <= NO_GRAPHS_AT_ALL[1]:
-        return (f"jax {version} leaves command buffers (CUDA graphs) off for good with AutoPGLE: steps may be slower",)
-    return ()
 
 
 def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:

@@ -101,7 +101,7 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
             raise UserError("is a directory of an object store", where=profile, remedy="copy it here first")
         return profile.resolve()
     data = profile.read_bytes()
-    named = run.content_named(sha256(data), profile.suffix)
+    named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
     if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
         sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
@@ -216,6 +216,8 @@ class _Experiment:
         profile = content_addressed(path, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
         before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
+        stages = (record.facts for record in (before, perf) if record is not None)
+        exposed = [facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts]  # if simulated
         if self._skipped:
             self._announce("a change in a module that the program imports is not seen: after one, pass --force")
         self._announce("compare")
@@ -239,7 +241,7 @@ class _Experiment:
             checks=compared[1],
             warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *not_compared),
             facts={} if perf is None else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
-            exposed_us=_exposed(before, perf),
+            exposed_us=(float(exposed[0]), float(exposed[1])) if len(exposed) == 2 else None,
         )
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
@@ -314,15 +316,6 @@ class _Experiment:
         else:
             self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
         return bool(why)
-
-
-def _exposed(*records: StageRecord | None) -> tuple[float, float] | None:
-    """The exposed communication that two simulated stages predict, microseconds; None if one was measured."""
-    found = [record.facts[_EXPOSED] for record in records if record and _EXPOSED in record.facts]
-    return (float(found[0]), float(found[1])) if len(found) == 2 else None
-
-
-_EXPOSED = "predicted_exposed_us"  # among the facts of a simulated stage
 
 
 def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
