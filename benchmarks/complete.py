@@ -17,7 +17,7 @@ from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
+from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.dumps import read_module
@@ -39,8 +39,8 @@ def main() -> None:
             path = Path(folder) / "profile.pbtxt" if profile is not None else None
             if profile is not None and path is not None:
                 write_files(profile_files(path, profile))
-            request = RehearsalRequest(options.module, target.text, Path(folder) / "dump", flags=flags, profile=path)
-            return read_module(rehearse_compile(request).after_optimizations)
+            request = CompileRequest(options.module, target.texts, Path(folder) / "dump", flags=flags, profile=path)
+            return read_module(compile_once(request).after_optimizations)
 
     baseline = compiled(None)
     truth = assume(estimate_profile(baseline, hardware))

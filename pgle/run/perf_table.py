@@ -21,7 +21,7 @@ from pgle.costs.measure.measured import measure
 from pgle.costs.profile.value import Cost
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.run.compiler.compile import Compiler, RehearsalRequest
+from pgle.run.compiler.compile import Compiler, CompileRequest
 from pgle.run.convert import ConvertRequest
 from pgle.run.inputs.traces import read_traces
 from pgle.xla.collectives import KINDS, collective_kind, group_size
@@ -145,10 +145,9 @@ class _Trial:
         (folder / "probe.hlo").write_text(hlo)
         (folder / "table.pbtxt").write_text(table)
         result = self.compiler.compile(
-            RehearsalRequest(
+            CompileRequest(
                 module=folder / "probe.hlo",
-                target=self.target.text,
-                portable_target=self.target.portable_text,
+                targets=self.target.texts,
                 dump_dir=folder / "out",
                 flags=(*PROBE_FLAGS, f"{COLLECTIVES_FLAG}={folder / 'table.pbtxt'}"),
             )

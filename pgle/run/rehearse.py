@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import partitioned
-from pgle.run.compiler.compile import OnPhase, RehearsalRequest, RehearsalResult
+from pgle.run.compiler.compile import CompileRequest, CompileResult, OnPhase
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
@@ -44,7 +44,7 @@ got shorter by several per cent (marin-community/marin, pull request 8070)."""
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
-def memory_warning(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> str:
+def memory_warning(compiled: CompileResult, allocator_bytes: int, target: Target) -> str:
     """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory and not for
     speed."""
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
@@ -157,12 +157,11 @@ class RehearseRequest:
         """Device memory that the job's allocator has; 0: it has no limit."""
         return int(self.memory_fraction * self.target.memory_bytes)
 
-    def compilation(self, flags: Sequence[str]) -> RehearsalRequest:
+    def compilation(self, flags: Sequence[str]) -> CompileRequest:
         """What all its compilations share, with these flags."""
-        return RehearsalRequest(
+        return CompileRequest(
             module=partitioned(self.module),
-            target=self.target.text,
-            portable_target=self.target.portable_text,
+            targets=self.target.texts,
             allocator_bytes=self.allocator_bytes,
             dump_dir=self.out,
             topology=self.topology,
@@ -174,7 +173,7 @@ class RehearseRequest:
 class CompiledSide:
     """One of the schedules."""
 
-    compiled: RehearsalResult  # what the compiler left
+    compiled: CompileResult  # what the compiler left
     module: Module  # the scheduled module
     prediction: Prediction  # one step, with the cost table that both sides share
 
@@ -259,7 +258,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 
-        def side(made: RehearsalResult, contention: Contention | None = None) -> CompiledSide:
+        def side(made: CompileResult, contention: Contention | None = None) -> CompiledSide:
             if costs is None:
                 return CompiledSide(made, made.scheduled, session.predicted(made))
             return CompiledSide(made, made.scheduled, predict(made.scheduled, costs, hardware, contention=contention))
@@ -313,7 +312,7 @@ def _has_default(request: RehearseRequest) -> bool:
     return not asked and not recent
 
 
-def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path:
+def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
     """A profile of estimates, so that XLA can be asked what it would do with roughly true costs.
 
     They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat some. In the order

@@ -40,7 +40,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.compile import Cache, Compiler
-from pgle.run.compiler.dumps import memory_of
+from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line

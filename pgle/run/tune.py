@@ -30,9 +30,9 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, read_head, sha256, write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compiler.compile import SCHEDULER_FLAGS, OnPhase, RehearsalResult
-from pgle.run.compiler.dumps import UNSCHEDULED, is_full
+from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
+from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted, under_other_flags
 from pgle.run.directory.directory import check_ours, emptied
@@ -314,7 +314,7 @@ class Bench:
                 break
         return self.judged(setting, result, profile, modelled)
 
-    def judged(self, setting: Setting, result: RehearsalResult, profile: Profile, modelled: int) -> Simulated:
+    def judged(self, setting: Setting, result: CompileResult, profile: Profile, modelled: int) -> Simulated:
         """A compilation simulated with its costs, as they are and in all worlds."""
         module = result.scheduled
         prediction = predict(module, profile, self.request.hardware)
@@ -332,7 +332,7 @@ class Bench:
         )
         return Simulated(trial, module, prediction, profile)
 
-    def whole(self, tried: Simulated, folder: Path, *, profile: bool = True) -> tuple[Simulated, RehearsalResult]:
+    def whole(self, tried: Simulated, folder: Path, *, profile: bool = True) -> tuple[Simulated, CompileResult]:
         """A setting compiled by all passes, with the profile of its trial or without one, and simulated."""
         emptied(folder)
         flags = tried.trial.flags
@@ -379,7 +379,7 @@ class Bench:
         """Where a setting is compiled."""
         return self.session.base.dump_dir / sha256(json.dumps(sorted(flags.items())).encode())[:12]
 
-    def _has_new_names(self, program: Path, result: RehearsalResult) -> bool:
+    def _has_new_names(self, program: Path, result: CompileResult) -> bool:
         """Whether a schedule shows names that the program had not before it; then they get costs.
 
         Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each without a cost.
@@ -398,7 +398,7 @@ class Bench:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
         return under_other_flags(self._given, self._first, table, self.request.hardware)
 
-    def _named(self, flags: Flags) -> RehearsalResult:
+    def _named(self, flags: Flags) -> CompileResult:
         return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
 
     def _program(self, flags: Flags) -> tuple[str, str]:
@@ -430,7 +430,7 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _table(result: RehearsalResult) -> LookupTable:
+def _table(result: CompileResult) -> LookupTable:
     module = result.scheduled
     if result.after_optimizations.name == UNSCHEDULED:
         return LookupTable(module, module)  # nothing is renamed from there to LHS

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgle.run.rehearse.compiler.compile import LOG, RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compiler.compile import LOG, CompileRequest, compile_once
 from pgle.xla.log.wordings import Kind
 
 from pgle.errors import UserError
@@ -32,13 +32,13 @@ class Recorder:
     def record(self, case: str, *flags: str, profile: Path | None = None, **options: str) -> tuple[str, str]:
         """Compile, keep the log as ``case.log``; returns the whole log and the fingerprint."""
         dump = self.folder / case
-        request = RehearsalRequest(
-            self.module, self.target.text, dump, flags=flags or (LHS,), profile=profile, python=self.python,
-            portable_target=self.target.portable_text, **options,
+        request = CompileRequest(
+            self.module, self.target.texts, dump, flags=flags or (LHS,), profile=profile, python=self.python,
+            **options,
         )  # fmt: skip
         failed = fingerprint = ""
         try:
-            fingerprint = rehearse_compile(request).fingerprint
+            fingerprint = compile_once(request).fingerprint
         except UserError as error:
             failed = re.sub(r".*XLA could not compile it: (.*?); the whole log.*", r"XlaRuntimeError: \1\n", str(error))
         log = (dump / LOG).read_text(errors="replace")

@@ -17,7 +17,7 @@ from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
+from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware, load_target
@@ -37,8 +37,8 @@ def compiled(profile: Profile | None) -> Module:
         if profile is not None:
             path = Path(folder) / "profile.pbtxt"
             write_files(profile_files(path, profile))
-        request = RehearsalRequest(PROGRAM, A100.text, Path(folder) / "dump", flags=flags, profile=path)
-        return read_module(rehearse_compile(request).after_optimizations)
+        request = CompileRequest(PROGRAM, A100.texts, Path(folder) / "dump", flags=flags, profile=path)
+        return read_module(compile_once(request).after_optimizations)
 
 
 @cache

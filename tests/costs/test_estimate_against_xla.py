@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
+from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.schedule.program import kind_of
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import find_hardware, load_target
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parents[2] / "testdata" / "stablehlo" / f"fsdp_mlp_jax_
 @pytest.mark.rehearse
 def test_plain_matmuls_cost_what_xla_believes_within_a_factor_of_two(tmp_path: Path) -> None:
     target = load_target("h100")
-    compiled = rehearse_compile(RehearsalRequest(PROGRAM, target.text, tmp_path / "dump"))
+    compiled = compile_once(CompileRequest(PROGRAM, target.texts, tmp_path / "dump"))
     assert compiled.schedule is not None
     schedule = read_schedule_dump(compiled.schedule)
     assert schedule.entry is not None
@@ -61,7 +61,7 @@ def test_what_a_program_states_of_a_custom_call_is_what_xla_believes(tmp_path: P
     (tmp_path / "stated.hlo").write_text(STATED)
     flags = ("--xla_gpu_enable_latency_hiding_scheduler=true",)
     target = load_target(gpu)
-    compiled = rehearse_compile(RehearsalRequest(tmp_path / "stated.hlo", target.text, tmp_path / "dump", flags=flags))
+    compiled = compile_once(CompileRequest(tmp_path / "stated.hlo", target.texts, tmp_path / "dump", flags=flags))
     assert compiled.schedule is not None
     schedule = read_schedule_dump(compiled.schedule)
     assert schedule.entry is not None

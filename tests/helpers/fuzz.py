@@ -27,8 +27,8 @@ import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.compiler.compile import Compiled, Compiler, OnPhase, RehearsalRequest
-from pgle.run.compiler.dumps import LOG
+from pgle.run.compiler.compile import Compiled, Compiler, CompileRequest
+from pgle.run.compiler.worker import LOG
 from pgle.xla.hlo import schedule_dump
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
@@ -86,7 +86,7 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
 
 
-def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Compiled, bool]:
+def compiled(_: Compiler, request: CompileRequest, folder: Path, _unscheduled: object) -> tuple[Compiled, bool]:
     """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))

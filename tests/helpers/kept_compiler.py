@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgle.run.compiler import compile as compiling
-from pgle.run.compiler.compile import Compiler, CompilerPhase, OnPhase, RehearsalRequest
+from pgle.run.compiler.compile import Compiler, CompileRequest, Unscheduled
 
 _ask, _close = Compiler._ask, Compiler.close
 
@@ -28,26 +28,21 @@ class KeptCompilers:
         self.idle: dict[Kind, list[Compiler]] = {}
         self.lent: dict[Compiler, tuple[Kind, Compiler]] = {}
 
-    def ask(self, borrower: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+    def ask(
+        self, borrower: Compiler, request: CompileRequest, folder: Path, unscheduled: Unscheduled
+    ) -> dict[str, Any]:
         """In the place of `Compiler._ask`."""
         with borrower._lock:
             if borrower._is_closed:
-                return _ask(borrower, request, folder, on_phase)
+                return _ask(borrower, request, folder, unscheduled)
             if borrower not in self.lent:
                 environment = {name: text for name, text in compiling.environment().items() if name not in OURS}
                 kind = borrower.python, frozenset(environment.items())
                 idle = self.idle.get(kind)
                 self.lent[borrower] = kind, idle.pop() if idle else Compiler(borrower.python)
             _, kept = self.lent[borrower]
-
-        def both(phase: CompilerPhase) -> None:
-            on_phase(phase)
-            borrower.on_phase(phase)
-
-        try:
-            return _ask(kept, request, folder, both)
-        finally:
-            borrower.on_phase(CompilerPhase(request, "done"))
+            kept.on_phase = borrower.on_phase
+        return _ask(kept, request, folder, unscheduled)
 
     def close(self, borrower: Compiler) -> None:
         """In the place of `Compiler.close`: what still compiles is ended, with the process."""

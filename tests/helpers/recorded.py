@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pgle.cli.main import run
-from pgle.run.compiler.compile import PROFILE_FLAG, Compiler, OnPhase, RehearsalRequest
-from pgle.run.compiler.dumps import LOG, SCHEDULED
+from pgle.run.compiler.compile import PROFILE_FLAG, Compiler, CompileRequest
+from pgle.run.compiler.worker import LOG, SCHEDULED
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 JAXLIB = "0.12.0.1"
@@ -22,7 +22,7 @@ MEMORY = b"\x0a\x0e\x08\x80\x80\x80\x10\x1a\x07\x08\x01\x10\x80\x80\x80\x08"
 """XLA's memory report: one space of 32 MiB, whose last allocation, that of temporary buffers, takes 16."""
 
 
-def answer(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+def answer(_: Compiler, request: CompileRequest, folder: Path, _unscheduled: object) -> dict[str, Any]:
     """What the compiler's process says, and the files that it leaves: collectives are asynchronous under a profile or
     under flags of a trial, and it is the log alone that tells of the profile.
     """

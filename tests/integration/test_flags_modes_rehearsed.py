@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
+from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import LHS, SOL, release
 from pgle.xla.flags.presets import flags_for
@@ -35,10 +35,8 @@ def rehearsed(tmp_path_factory):
         if mode not in done:
             flags = OFF if mode == OFF else tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
             folder = tmp_path_factory.mktemp("off" if mode == OFF else mode)
-            request = RehearsalRequest(
-                PROGRAM, target.text, folder, portable_target=target.portable_text, topology="1x1x4", flags=flags
-            )
-            done[mode] = rehearse_compile(request)
+            request = CompileRequest(PROGRAM, target.texts, folder, topology="1x1x4", flags=flags)
+            done[mode] = compile_once(request)
         return done[mode]
 
     return compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.report import text as progress
-from pgle.run.compiler.compile import CompilerPhase, RehearsalRequest
+from pgle.run.compiler.compile import CompileRequest, CompilerPhase
 
 
 def test_a_line_counts_says_the_best_and_the_rest() -> None:
@@ -32,7 +32,7 @@ def test_a_bar_that_is_full_says_what_goes_on() -> None:
 
 def test_phases_are_told_in_words() -> None:
     line = progress.Line("", since=0.0)
-    request = RehearsalRequest(Path("m.mlir"), "", Path("out/baseline"))
+    request = CompileRequest(Path("m.mlir"), (), Path("out/baseline"))
     with progress.phases(line) as note:
         note(CompilerPhase(request, "optimising", "jit_step", 8))
     assert line.what == "compiling jit_step, the schedule without a profile (optimising)"

@@ -13,7 +13,7 @@ from pgle.errors import UserError
 from pgle.report.text import Line
 from pgle.report.tune import announced
 from pgle.run import tune
-from pgle.run.compiler.compile import RehearsalRequest
+from pgle.run.compiler.compile import CompileRequest
 from pgle.run.tune import Bench as RealBench
 from pgle.run.tune import Simulated, check
 from pgle.tune.search import Trial
@@ -36,7 +36,7 @@ class Bench:
         self.alone, self.by_all = alone, by_all
         self.request = SimpleNamespace(out=out)
         self.session = self
-        self.base = RehearsalRequest(Path(), "", Path())
+        self.base = CompileRequest(Path(), (), Path())
         self.baseline = self.pgle = scheduled(100.0, 1000)
         self.done: list[str] = []
         self._is_whole = False

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.compiler.compile import RehearsalResult
-from pgle.run.compiler.dumps import memory_of
+from pgle.run.compiler.compile import CompileResult
+from pgle.run.compiler.worker import memory_of
 from pgle.run.rehearse import belief_warning, lhs_warning, memory_warning
 from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
@@ -18,30 +18,30 @@ SCHEDULER = "latency_hiding_scheduler.cc:4325] LatencyHidingScheduler current me
 
 
 @pytest.fixture
-def compiled(tmp_path: Path) -> RehearsalResult:
+def compiled(tmp_path: Path) -> CompileResult:
     log = tmp_path / "xla.log"
     log.write_text(SCHEDULER.format(20 * GIB, 40 * GIB))
-    return RehearsalResult("jit_step", 8, tmp_path, None, log, "", 1.0, {"total": 30 * GIB}, "0.10.2")
+    return CompileResult("jit_step", 8, tmp_path, None, log, "", 1.0, {"total": 30 * GIB}, "0.10.2")
 
 
-def test_enough_memory_is_nothing_to_say(compiled: RehearsalResult) -> None:
+def test_enough_memory_is_nothing_to_say(compiled: CompileResult) -> None:
     assert memory_warning(compiled, 60 * GIB, load_target("h100")) == ""
 
 
-def test_a_step_that_does_not_fit(compiled: RehearsalResult) -> None:
+def test_a_step_that_does_not_fit(compiled: CompileResult) -> None:
     line = memory_warning(replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100"))
     assert line.startswith("the step needs 101.0 GiB and jax's allocator has 60.0 GiB of h100-sxm: it does not fit")
     assert "XLA_CLIENT_MEM_FRACTION" in line
 
 
-def test_a_scheduler_that_is_short_of_memory(compiled: RehearsalResult) -> None:
+def test_a_scheduler_that_is_short_of_memory(compiled: CompileResult) -> None:
     compiled.log.write_text(SCHEDULER.format(52 * GIB, 48 * GIB))
     line = memory_warning(compiled, 60 * GIB, load_target("h100"))
     assert line.startswith("the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)")
 
 
 @pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
-def test_a_step_near_the_memory_limit(compiled: RehearsalResult, need: float, said: bool) -> None:
+def test_a_step_near_the_memory_limit(compiled: CompileResult, need: float, said: bool) -> None:
     line = memory_warning(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
     assert line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
     assert ("within 3% of the memory limit: the gain may turn" in line) == said

@@ -22,7 +22,6 @@ from typing import Any, Literal, TypeAlias
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import PACKAGES, install_command, versions
 from pgle.xla.collectives import KINDS
-from pgle.xla.targets import without_runtime
 
 OLDEST_JAX = (0, 4, 38)
 
@@ -115,15 +114,14 @@ def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mappi
 
 
 def compile_program(
-    plugin: Plugin, program: SourceProgram, target: str, portable: str, topology: str, options: bytes
+    plugin: Plugin, program: SourceProgram, targets: Sequence[str], topology: str, options: bytes
 ) -> None:
     """Compile `program`; XLA_FLAGS of this process count, so call it once.
 
     Args:
         plugin: the loaded compiler.
         program: what to compile.
-        target: text of a GpuTargetConfigProto.
-        portable: the same with fewer fields, taken where this XLA does not know one of `target`.
+        targets: texts of GpuTargetConfigProtos, of which the first is taken that has no field that this XLA lacks.
         topology: ``SxHxD``: slices, hosts per slice, devices per host.
         options: of `compile_options`.
 
@@ -131,7 +129,7 @@ def compile_program(
         UserError: the target or topology is refused.
         XlaError: XLA fails; for lack of ptxas too, long after scheduling is done and dumped.
     """
-    for text in (target, portable, without_runtime(portable)) if portable else (target,):
+    for text in targets:
         try:
             place = plugin.topology(text, topology)
             break

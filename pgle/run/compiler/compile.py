@@ -33,7 +33,7 @@ from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
 from pgle.files import check_file, is_bare, read_bytes, write_files
 from pgle.run.ask.jaxlib import cache_directory, installed
-from pgle.run.compiler import dumps
+from pgle.run.compiler import worker
 from pgle.run.directory.directory import claim
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.flags.text import format_flags, typed_flag
@@ -54,29 +54,28 @@ Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
 
 
 @dataclass(frozen=True)
-class RehearsalRequest:
+class CompileRequest:
     """What to compile, and how."""
 
     # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
     module: Path
-    target: str  # text of a GpuTargetConfigProto (`pgle.xla.targets.Target.text`)
+    targets: tuple[str, ...]  # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
     topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
     # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
     # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
     flags: tuple[str, ...] = ()
     profile: Path | None = None  # a cost profile, or None
-    portable_target: str = ""  # `Target.portable_text`, for a jax that does not know all of `target`
     # device memory of the job's allocator, into which XLA fits the step; 0: XLA's guess, four fifths of the GPU's
     allocator_bytes: int = 0
-    # "before scheduling": `RehearsalResult.after_optimizations` is then the module before scheduling, without schedule,
-    # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`dumps.UNSCHEDULED`),
+    # "before scheduling": `CompileResult.after_optimizations` is then the module before scheduling, without schedule,
+    # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`UNSCHEDULED`),
     # which each other compilation leaves, too
     passes: Passes = "all"
 
 
 @dataclass(frozen=True)
-class RehearsalResult:
+class CompileResult:
     """What a compilation left."""
 
     module_name: str  # ``jit_train_step``
@@ -127,13 +126,37 @@ def _once(read: Callable[[Path], T], path: Path) -> T:
 class CompilerPhase:
     """What a compilation is at."""
 
-    request: RehearsalRequest  # whose it is
+    request: CompileRequest  # whose it is
     name: str  # ``reading``, ``compiling``, ``optimising`` …, ``done``
     module: str = ""  # name of the module, empty while it is read
     devices: int = 0  # that it is compiled for, 0 while it is read
 
 
 OnPhase: TypeAlias = Callable[[CompilerPhase], None]
+Unscheduled: TypeAlias = Future[int] | None  # as of `Compiling`; None: nobody waits for it
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A compilation under way."""
+
+    # devices that the module is for, once it is kept as it was before scheduling (`UNSCHEDULED`); 0: it never is
+    unscheduled: Future[int]
+    result: Future[CompileResult]
+
+
+def begun(work: Callable[[], T]) -> Future[T]:
+    """What a function returns that runs in parallel; a process that ends does not wait for it."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -259,7 +282,7 @@ class Compiler:
     _process: subprocess.Popen[bytes] | None = None
     _jaxlib: str = ""
     _errors: IO[bytes] = field(default_factory=tempfile.TemporaryFile)  # closed by `close`
-    _waiting: dict[int, tuple[RehearsalRequest, OnPhase, Future[dict[str, Any]]]] = field(default_factory=dict)
+    _waiting: dict[int, tuple[CompileRequest, Unscheduled, Future[dict[str, Any]]]] = field(default_factory=dict)
     _count: int = 0
     _is_closed: bool = False
 
@@ -279,34 +302,55 @@ class Compiler:
             process.wait()
         self._errors.close()
 
-    def compile(self, request: RehearsalRequest, on_phase: OnPhase = lambda phase: None) -> RehearsalResult:
-        """Compile `request.module` up to its schedule; `on_phase` hears of this compilation alone.
+    def compile(self, request: CompileRequest) -> CompileResult:
+        """Compile `request.module` up to its schedule.
 
         Raises:
             UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
                 is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
         """
+        return self._compile(request, None)
+
+    def start(self, request: CompileRequest) -> Compiling:
+        """Begin to compile; `Compiling.result` raises what `compile` raises."""
+        unscheduled: Future[int] = Future()
+
+        def work() -> CompileResult:
+            devices = 0
+            try:
+                made = self._compile(request, unscheduled)
+                devices = made.num_devices if (request.dump_dir / worker.UNSCHEDULED).exists() else 0
+                return made
+            finally:
+                if not unscheduled.done():
+                    unscheduled.set_result(devices)
+
+        return Compiling(unscheduled, begun(work))
+
+    def _compile(self, request: CompileRequest, unscheduled: Unscheduled) -> CompileResult:
         check(request)
         folder = request.dump_dir.resolve()
         claim(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        answer, kept = self._kept_or_compiled(request, folder, on_phase)
+        answer, kept = self._kept_or_compiled(request, folder, unscheduled)
         after = _module(folder, request, answer.module_name)
         assert after is not None  # else the worker would not have reported that it is done
-        return RehearsalResult(
+        return CompileResult(
             after_optimizations=after,
-            schedule=dumps.find_schedule(folder, answer.module_name),
-            log=folder / dumps.LOG,
+            schedule=worker.find_schedule(folder, answer.module_name),
+            log=folder / worker.LOG,
             fingerprint=fingerprint_of(after),
-            memory=dumps.memory_of(after),
+            memory=worker.memory_of(after),
             kept=kept,
             **msgspec.structs.asdict(answer),
         )
 
-    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> tuple[Compiled, bool]:
+    def _kept_or_compiled(
+        self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
+    ) -> tuple[Compiled, bool]:
         """The answer, and whether it comes from the cache."""
         if self.cache is None:
-            return self._compiled(request, folder, on_phase), False
+            return self._compiled(request, folder, unscheduled), False
         key, names = self._key(request), {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
@@ -318,33 +362,33 @@ class Compiler:
             return kept, True
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
-        answer = self._compiled(request, folder, on_phase)
+        answer = self._compiled(request, folder, unscheduled)
         if key == self._key(request):  # else the module was written anew since its content was asked for
             self.cache.store(key, folder, names, answer)
         return answer, False
 
-    def _key(self, request: RehearsalRequest) -> str:
-        device = (request.target, request.portable_target, request.allocator_bytes, request.topology)
+    def _key(self, request: CompileRequest) -> str:
+        device = (request.targets, request.allocator_bytes, request.topology)
         others = {"device": device, "passes": (request.passes, SCHEDULING_PASSES)}
         return key_of(self.python, request.module, request.flags, request.profile, others)
 
-    def _compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> Compiled:
-        reply = self._ask(request, folder, on_phase)
-        dumps.check_disk(folder)
+    def _compiled(self, request: CompileRequest, folder: Path, unscheduled: Unscheduled) -> Compiled:
+        reply = self._ask(request, folder, unscheduled)
+        worker.check_disk(folder)
         if error := reply.get("user_error"):
             is_module = error["where"] in (None, "", str(request.module.resolve()))
             where = request.module if is_module else error["where"]  # the module as it was given
             raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:
-            raise dumps.crash(reply["crashed"], folder / dumps.LOG, request.flags)
+            raise worker.crash(reply["crashed"], folder / worker.LOG, request.flags)
         if "xla_error" in reply:
-            raise dumps.refused(reply["xla_error"], request.module, folder / dumps.LOG)
+            raise worker.refused(reply["xla_error"], request.module, folder / worker.LOG)
         return msgspec.convert(reply, Compiled)
 
-    def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+    def _ask(self, request: CompileRequest, folder: Path, unscheduled: Unscheduled) -> dict[str, Any]:
         """Send a request and wait for its answer."""
         answer: Future[dict[str, Any]] = Future()
-        same = ("target", "portable_target", "allocator_bytes", "topology", "passes")
+        same = ("targets", "allocator_bytes", "topology", "passes")
         order = {name: getattr(request, name) for name in same} | {
             "module": str(request.module.resolve()),
             "dump_dir": str(folder),
@@ -354,7 +398,7 @@ class Compiler:
         with self._lock:
             process = self._started()
             self._count += 1
-            self._waiting[self._count] = (request, on_phase, answer)
+            self._waiting[self._count] = (request, unscheduled, answer)
             assert process.stdin is not None
             try:
                 process.stdin.write(json.dumps(order | {"id": self._count}).encode() + b"\n")
@@ -363,7 +407,7 @@ class Compiler:
                 pass  # it has ended; the reading thread says so
         try:
             reply = answer.result()
-            dumps.tidy(folder, passes=request.passes != "from scheduling on" and dumps.keep_unscheduled(folder))
+            worker.tidy(folder, passes=request.passes != "from scheduling on" and worker.keep_unscheduled(folder))
             return reply | {"jaxlib": self._jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
@@ -405,13 +449,14 @@ class Compiler:
         """Hand answers to those who wait for them, until the process ends."""
         for line in stream:
             reply = json.loads(line)
-            request, on_phase, answer = self._waiting[reply["id"]]
+            request, unscheduled, answer = self._waiting[reply["id"]]
             if "answer" in reply:
                 del self._waiting[reply["id"]]
                 answer.set_result(reply["answer"])
             else:
                 phase = CompilerPhase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
-                on_phase(phase)
+                if unscheduled and phase.name == worker.SCHEDULING and worker.keep_unscheduled(request.dump_dir):
+                    unscheduled.set_result(phase.devices)
                 self.on_phase(phase)
         code = process.wait()
         while self._waiting:
@@ -424,11 +469,11 @@ class Compiler:
         return rows[-1].strip()[:300] if rows else "no output"
 
 
-def _module(folder: Path, request: RehearsalRequest, name: str) -> Path | None:
+def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
     if request.passes == "before scheduling":
-        return folder / dumps.UNSCHEDULED
-    return dumps.find_dump(folder, name, dumps.SCHEDULED)
+        return folder / worker.UNSCHEDULED
+    return worker.find_dump(folder, name, worker.SCHEDULED)
 
 
 def environment() -> dict[str, str]:
@@ -448,7 +493,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def rehearse_compile(request: RehearsalRequest, python: str = sys.executable) -> RehearsalResult:
+def compile_once(request: CompileRequest, python: str = sys.executable) -> CompileResult:
     """Compile one module in a session of its own; see `Compiler.compile`."""
     with Compiler(python) as compiler:
         return compiler.compile(request)
@@ -484,14 +529,14 @@ MOST_DEVICES = 1 << 20
 """Of a topology: XLA makes a description of each, and more than a million is a slip of the keyboard."""
 
 
-def xla_flags(request: RehearsalRequest, folder: Path) -> str:
+def xla_flags(request: CompileRequest, folder: Path) -> str:
     """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
     flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
     if request.profile is not None:
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
     own = request.flags
     if request.passes != "from scheduling on":
-        flags.append(dumps.DUMP_BEFORE_SCHEDULING)
+        flags.append(worker.DUMP_BEFORE_SCHEDULING)
     else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
         given = {flag for flag in own if flag.startswith(_DISABLED)}
         disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
@@ -500,7 +545,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
     return format_flags(typed_flag(flag) for flag in [*flags, *own] if not flag.startswith(OF_JAX))
 
 
-def check(request: RehearsalRequest) -> None:
+def check(request: CompileRequest) -> None:
     """Refuse what needs no compiler to be refused.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,12 @@ from pgle.run.compiler.compile import (
     SCHEDULER_FLAGS,
     Cache,
     Compiler,
-    CompilerPhase,
+    CompileRequest,
+    CompileResult,
     OnPhase,
-    RehearsalRequest,
-    RehearsalResult,
+    begun,
 )
-from pgle.run.compiler.dumps import SCHEDULING, UNSCHEDULED, keep_unscheduled
+from pgle.run.compiler.worker import UNSCHEDULED
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.targets import Hardware
 
@@ -45,7 +45,7 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 @contextmanager
 def open_session(
-    base: RehearsalRequest, hardware: Hardware, *, python: str, cached: bool, checked: bool = False,
+    base: CompileRequest, hardware: Hardware, *, python: str, cached: bool, checked: bool = False,
     on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:  # fmt: skip
     """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
@@ -61,11 +61,11 @@ class Prepared:
     """A module compiled with certain flags and no profile, or about to be: it is there before its own schedule is."""
 
     flags: tuple[str, ...]  # all of them
-    whole: Future[RehearsalResult]  # by all passes, or up to scheduling where the rest alone is trusted
+    whole: Future[CompileResult]  # by all passes, or up to scheduling where the rest alone is trusted
     unscheduled: Path | None = None  # the module before scheduling; None where only whole compilations are trusted
     devices: int = 0  # that it is compiled for
     # its schedule: by the scheduling passes alone where they make of it what all passes make; None: still to be made
-    first: Future[RehearsalResult] | None = None
+    first: Future[CompileResult] | None = None
 
     @property
     def agrees(self) -> bool:
@@ -78,7 +78,7 @@ class Session:
     """Schedules of one module; `schedule` may be called from several threads."""
 
     compiler: Compiler  # that compiles
-    base: RehearsalRequest  # what all schedules share: module, target and topology; its folder is for all of them
+    base: CompileRequest  # what all schedules share: module, target and topology; its folder is for all of them
     hardware: Hardware  # that predictions are for
     # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
     trusted: Path | None = None
@@ -92,7 +92,7 @@ class Session:
     def __post_init__(self) -> None:
         self._is_trusted = self.trusted is not None and self.trusted.exists()
 
-    def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
+    def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileResult:
         """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
         later ones.
 
@@ -110,17 +110,17 @@ class Session:
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
-    def begun(self, name: str, flags: Sequence[str]) -> Future[RehearsalResult]:
-        """The module without a profile, maybe as it was before scheduling (`dumps.UNSCHEDULED`); else ties may break
+    def begun(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
+        """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else ties may break
         otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
         return self._prepared_for(self._request(name, flags)).whole
 
-    def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalRequest:
+    def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileRequest:
         """A request of this session, by which no step is wrapped into command buffers."""
         kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
         return replace(self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile)
 
-    def predicted(self, made: RehearsalResult) -> Prediction:
+    def predicted(self, made: CompileResult) -> Prediction:
         """A schedule's step with estimated costs; predicted once."""
         if made.after_optimizations not in self._predicted:
             self._predicted[made.after_optimizations] = predict(made.scheduled, None, self.hardware)
@@ -131,14 +131,14 @@ class Session:
         if self.trusted is not None:
             self.trusted.unlink(missing_ok=True)
 
-    def program(self, compiled: RehearsalResult) -> str:
+    def program(self, compiled: CompileResult) -> str:
         """What tells programs before scheduling apart, of what `begun` gives; empty where that is not known."""
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
         if module not in self._programs:
             self._programs[module] = sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
         return self._programs[module]
 
-    def _prepared_for(self, wanted: RehearsalRequest) -> Prepared:
+    def _prepared_for(self, wanted: CompileRequest) -> Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
         with self._lock:
             if early not in self._prepared:  # other flags are compiled at the same time
@@ -146,7 +146,7 @@ class Session:
                 self._prepared[early] = begun(lambda: self._prepare(wanted, folder))
         return self._prepared[early].result()
 
-    def _prepare(self, wanted: RehearsalRequest, folder: Path) -> Prepared:
+    def _prepare(self, wanted: CompileRequest, folder: Path) -> Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
         request = replace(wanted, dump_dir=folder, profile=None)
         is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
@@ -155,27 +155,16 @@ class Session:
                 found = self.compiler.compile(replace(request, passes="before scheduling"))
                 return Prepared(wanted.flags, begun(lambda: found), found.after_optimizations, found.num_devices)
             shutil.rmtree(folder, ignore_errors=True)
-        devices: Future[int] = Future()  # set as soon as the module before scheduling is kept; 0: it never is
-
-        def on_phase(phase: CompilerPhase) -> None:
-            if phase.name == SCHEDULING and keep_unscheduled(folder):
-                devices.set_result(phase.devices)
-
-        def on_end(whole: Future[RehearsalResult]) -> None:
-            if not devices.done():
-                is_there = not whole.exception() and (folder / UNSCHEDULED).exists()
-                devices.set_result(whole.result().num_devices if is_there else 0)
-
-        whole = begun(lambda: self.compiler.compile(request, on_phase))
-        whole.add_done_callback(on_end)
-        if not devices.result() or is_limited:
+        compiling = self.compiler.start(request)
+        whole, devices = compiling.result, compiling.unscheduled.result()
+        if not devices or is_limited:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
-        prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices.result())
+        prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
         again = replace(wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None)
         return replace(prepared, first=begun(lambda: self._first(again, prepared)))
 
-    def _first(self, wanted: RehearsalRequest, prepared: Prepared) -> RehearsalResult:
+    def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
         """What the scheduling passes alone make of a module, or the whole compilation where that made another one."""
         reading = begun(lambda: self.predicted(prepared.whole.result()).step_us)
         with suppress(UserError):
@@ -189,7 +178,7 @@ class Session:
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return prepared.whole.result()
 
-    def _alone(self, wanted: RehearsalRequest, prepared: Prepared) -> RehearsalResult:
+    def _alone(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
         """What the scheduling passes alone make of a module, where the compilation of all of it succeeds."""
         assert prepared.unscheduled is not None
         topology = wanted.topology or f"1x1x{prepared.devices}"
@@ -199,7 +188,7 @@ class Session:
         return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
 
 
-def same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
+def same_schedule(one: CompileResult, other: CompileResult) -> bool:
     """Whether XLA's scheduler made the same of both: it believed as much of every computation's length and exposed
     time, and the memory is the same. Ties between what costs nothing break otherwise."""
     memory = [made.memory_bytes or 0 for made in (one, other)]
@@ -212,17 +201,3 @@ def same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
         <= TIME_TIES * max(a.total_cycles, 1.0)
         for a, b in pairs
     )
-
-
-def begun(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs in parallel; a process that ends does not wait for it."""
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return found

@@ -20,7 +20,7 @@ from pgle.masking import kept_flags, mask_json
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
-from pgle.run.compiler.dumps import mask_configs
+from pgle.run.compiler.worker import mask_configs
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import STEP_FILES, RankFiles
 from pgle.run.directory.manifest import Basis, StageRecord, waiting

@@ -30,7 +30,7 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.compile import RehearsalRequest, rehearse_compile
+from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, read_manifest, record_file, waiting
 from pgle.run.inputs.step_times import write_steps
@@ -105,11 +105,10 @@ class SimulatedBackEnd:
         python, notes = compiler_of(request.command)
         topology, remarks = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
         record = begin_record(request, child, self.basis(request), simulated=True, before=older)
-        compiled = rehearse_compile(
-            RehearsalRequest(
+        compiled = compile_once(
+            CompileRequest(
                 module=partitioned(module_path),
-                target=target.text,
-                portable_target=target.portable_text,
+                targets=target.texts,
                 dump_dir=files.hlo,
                 topology=topology,
                 # it quotes values itself

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Cache, Compiled, Compiler, OnPhase, RehearsalRequest, key_of
+from pgle.run.compiler.compile import Cache, Compiled, Compiler, CompileRequest, key_of
 
 NAMES = {"@FOLDER@": "/here"}
 ANSWER = Compiled("jit_f", 4, 2.5, "0.10.2")
@@ -141,7 +141,7 @@ class Pretended(Compiler):
 
     edit = ""
 
-    def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
+    def _ask(self, request: CompileRequest, folder: Path, unscheduled: object) -> dict[str, Any]:
         (folder / MODULE).write_bytes(request.module.read_bytes())
         if self.edit:
             request.module.write_text(self.edit)
@@ -150,7 +150,7 @@ class Pretended(Compiler):
 
 def is_kept(compiler: Compiler, module: Path, folder: Path) -> bool:
     folder.mkdir()
-    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder, lambda phase: None)[1]
+    return compiler._kept_or_compiled(CompileRequest(module, ("target",), folder), folder, None)[1]
 
 
 def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:

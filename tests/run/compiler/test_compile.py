@@ -19,8 +19,8 @@ import pytest
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Cache, Compiler, RehearsalRequest, RehearsalResult, rehearse_compile
-from pgle.run.compiler.dumps import check_disk
+from pgle.run.compiler.compile import Cache, Compiler, CompileRequest, CompileResult, compile_once
+from pgle.run.compiler.worker import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.log.blocks import collect
@@ -41,7 +41,7 @@ TARGET = load_target("a100-40gb")
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 STEP = "jit_train_step"
 
-Rehearse = Callable[..., RehearsalResult]
+Rehearse = Callable[..., CompileResult]
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +53,17 @@ def module() -> Path:
 
 @pytest.fixture
 def rehearse(tmp_path: Path, module: Path) -> Rehearse:
-    def run(path: Path = module, **options: Any) -> RehearsalResult:
-        options = {"flags": (LHS,), "portable_target": TARGET.portable_text, "dump_dir": tmp_path / "dump"} | options
-        return rehearse_compile(RehearsalRequest(path, TARGET.text, **options))
+    def run(path: Path = module, **options: Any) -> CompileResult:
+        options = {"flags": (LHS,), "dump_dir": tmp_path / "dump"} | options
+        return compile_once(CompileRequest(path, TARGET.texts, **options))
 
     return run
 
 
 @pytest.fixture(scope="module")
-def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> RehearsalResult:
+def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
     dump = tmp_path_factory.mktemp("baseline") / "dump"
-    return rehearse_compile(RehearsalRequest(module, TARGET.text, dump, flags=(LHS,)))
+    return compile_once(CompileRequest(module, TARGET.texts, dump, flags=(LHS,)))
 
 
 def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(rehearse: Rehearse, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_level_o1_runs_the_latency_hiding_scheduler_on_ampere(rehearse: Rehearse
     assert (rehearse(flags=(f"--jax_optimization_level={level}",)).schedule is not None) is has_lhs
 
 
-def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse, baseline: RehearsalResult) -> None:
+def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse, baseline: CompileResult) -> None:
     small = rehearse(allocator_bytes=10 << 30)
     limits = []
     for compiled in (small, baseline):
@@ -92,7 +92,7 @@ def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse
 
 
 @pytest.fixture(scope="module")
-def costs(baseline: RehearsalResult) -> str:
+def costs(baseline: CompileResult) -> str:
     """A profile with another cost for everything that the scheduler places."""
     scheduled = read_module(baseline.schedule or Path())
     names = [
@@ -103,23 +103,23 @@ def costs(baseline: RehearsalResult) -> str:
     return "".join(f'costs {{ name: "{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names))
 
 
-def verdict_of(result: RehearsalResult) -> LogVerdict:
+def verdict_of(result: CompileResult) -> LogVerdict:
     with result.log.open("rb") as log:
         return judge(collect(read_events(log)), whole=True)
 
 
-def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> None:
+def test_leaves_a_scheduled_module_and_a_schedule(baseline: CompileResult) -> None:
     found = read_module(baseline.after_optimizations)
     assert (found.name, found.is_scheduled, found.num_partitions) == (STEP, True, 4)
     assert found.fingerprint == baseline.fingerprint
     assert baseline.schedule is not None
 
 
-def test_leaves_no_generated_code(baseline: RehearsalResult) -> None:
+def test_leaves_no_generated_code(baseline: CompileResult) -> None:
     assert {path.suffix for path in baseline.log.parent.iterdir()} & {".ll", ".ptx"} == set()
 
 
-def test_says_how_long_it_took(baseline: RehearsalResult) -> None:
+def test_says_how_long_it_took(baseline: CompileResult) -> None:
     assert baseline.compile_s > 0
 
 
@@ -130,7 +130,7 @@ def names(module: Path) -> list[list[str]]:
 
 def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_path: Path) -> None:
     unread = Path(shutil.copy(module, tmp_path))  # by no other test
-    request = RehearsalRequest(unread, TARGET.text, tmp_path / "0", flags=(LHS,))
+    request = CompileRequest(unread, TARGET.texts, tmp_path / "0", flags=(LHS,))
     phases: list[tuple[str, str]] = []
     with (
         Compiler(on_phase=lambda phase: phases.append((phase.request.dump_dir.name, phase.name))) as compiler,
@@ -147,7 +147,7 @@ def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: P
     for name in "12":
         profile = tmp_path / f"{name}.pbtxt"
         profile.write_text(costs)
-        request = RehearsalRequest(module, TARGET.text, tmp_path / name, flags=(LHS,), profile=profile)
+        request = CompileRequest(module, TARGET.texts, tmp_path / name, flags=(LHS,), profile=profile)
         with Compiler(cache=Cache(tmp_path / "cache", 1 << 30)) as compiler:
             results.append(compiler.compile(request))
     made, kept = results
@@ -161,12 +161,12 @@ CLIENT = """
 import sys
 from pathlib import Path
 from pgle.run.compiler.compile import Compiler
-from pgle.run.compiler.compile import RehearsalRequest
+from pgle.run.compiler.compile import CompileRequest
 from pgle.xla.targets import load_target
 def phase(phase):
     print(phase.name, compiler._process.pid, flush=True)
 compiler = Compiler(on_phase=phase)
-compiler.compile(RehearsalRequest(Path(sys.argv[1]), load_target("a100").text, Path(sys.argv[2])))
+compiler.compile(CompileRequest(Path(sys.argv[1]), load_target("a100").texts, Path(sys.argv[2])))
 """
 
 
@@ -185,7 +185,7 @@ def test_a_killed_client_leaves_no_process(module: Path, tmp_path: Path) -> None
         assert ended
 
 
-def test_memory_covers_the_arguments(baseline: RehearsalResult) -> None:
+def test_memory_covers_the_arguments(baseline: CompileResult) -> None:
     arguments = (4 * 1024 * 4096 + 512 * 1024) * 2 // 4  # four bf16 weights and the batch, on four devices
     assert baseline.memory["argument"] == arguments
     assert (baseline.memory_bytes or 0) > arguments
@@ -208,7 +208,7 @@ CASES: dict[str, tuple[str, Callable[[str, str], str], ProfileUse]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_verdict_with_the_real_compiler(
-    case: str, rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+    case: str, rehearse: Rehearse, baseline: CompileResult, costs: str, tmp_path: Path
 ) -> None:
     name, change, expected = CASES[case]
     profile = tmp_path / name
@@ -222,7 +222,7 @@ def test_verdict_on_a_wrong_path(rehearse: Rehearse, tmp_path: Path) -> None:
 
 
 def test_a_schedule_dump_alone_is_proof(
-    rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+    rehearse: Rehearse, baseline: CompileResult, costs: str, tmp_path: Path
 ) -> None:
     profile, silence = tmp_path / "p.pbtxt", tmp_path / "silent.log"
     profile.write_text(costs)
@@ -244,7 +244,7 @@ def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path:
 
 
 def test_a_profile_leaves_the_fingerprint_alone(
-    rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+    rehearse: Rehearse, baseline: CompileResult, costs: str, tmp_path: Path
 ) -> None:
     profile = tmp_path / "with blank.pbtxt"
     profile.write_text(costs)
@@ -253,13 +253,13 @@ def test_a_profile_leaves_the_fingerprint_alone(
     assert verdict_of(result).main.verdict is ProfileUse.USED
 
 
-def test_compressed_text(rehearse: Rehearse, baseline: RehearsalResult, module: Path, tmp_path: Path) -> None:
+def test_compressed_text(rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path) -> None:
     packed = tmp_path / "step.mlir.xz"
     packed.write_bytes(lzma.compress(module.read_bytes()))
     assert rehearse(packed).fingerprint == baseline.fingerprint
 
 
-def test_bytecode(rehearse: Rehearse, baseline: RehearsalResult, module: Path, tmp_path: Path) -> None:
+def test_bytecode(rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path) -> None:
     path = tmp_path / "step.mlirbc"
     write = (
         "import sys\nfrom jax._src.interpreters import mlir\nfrom jax._src.lib.mlir import ir\n"
@@ -271,7 +271,7 @@ def test_bytecode(rehearse: Rehearse, baseline: RehearsalResult, module: Path, t
     assert rehearse(path).fingerprint == baseline.fingerprint
 
 
-def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, baseline: RehearsalResult) -> None:
+def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, baseline: CompileResult) -> None:
     (before,) = baseline.log.parent.glob("*.before_optimizations.hlo.pb")
     result = rehearse(before)
     found = read_module(result.after_optimizations)
@@ -342,7 +342,7 @@ def test_no_mlir(rehearse: Rehearse, tmp_path: Path) -> None:
 
 def test_description_of_no_gpu(module: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not understand this GPU description"):
-        rehearse_compile(RehearsalRequest(module, "nonsense: 1", tmp_path / "dump"))
+        compile_once(CompileRequest(module, ("nonsense: 1",), tmp_path / "dump"))
 
 
 def test_every_shipped_target_is_accepted_by_this_jax() -> None:

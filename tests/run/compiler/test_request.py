@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Compiler, RehearsalRequest, rehearse_compile, xla_flags
+from pgle.run.compiler.compile import Compiler, CompileRequest, compile_once, xla_flags
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
 
 @pytest.fixture
-def request_for(tmp_path: Path) -> RehearsalRequest:
+def request_for(tmp_path: Path) -> CompileRequest:
     module = tmp_path / "step.mlir"
     module.write_text("module @step {}")
-    return RehearsalRequest(module, "target", tmp_path / "dump")
+    return CompileRequest(module, ("target",), tmp_path / "dump")
 
 
-def changed(request: RehearsalRequest, **changes: object) -> RehearsalRequest:
+def changed(request: CompileRequest, **changes: object) -> CompileRequest:
     from dataclasses import replace
 
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
-def test_own_flags_come_first_so_that_the_users_win(request_for: RehearsalRequest) -> None:
+def test_own_flags_come_first_so_that_the_users_win(request_for: CompileRequest) -> None:
     flags = xla_flags(changed(request_for, flags=("--xla_dump_hlo_as_proto=false",)), Path("/d")).split()
     assert flags == [
         "--xla_dump_to=/d",
@@ -38,7 +38,7 @@ def test_own_flags_come_first_so_that_the_users_win(request_for: RehearsalReques
 
 
 @pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
-def test_xla_reads_the_folder_that_is_meant(request_for: RehearsalRequest, name: str) -> None:
+def test_xla_reads_the_folder_that_is_meant(request_for: CompileRequest, name: str) -> None:
     assert parse_flags(xla_flags(request_for, Path(name))).value("xla_dump_to") == name
 
 
@@ -52,21 +52,21 @@ def test_xla_reads_the_folder_that_is_meant(request_for: RehearsalRequest, name:
         ({"flags": ("xla_x=1",)}, "does not begin with --"),
     ],
 )
-def test_requests_that_cannot_be(request_for: RehearsalRequest, changes: dict[str, object], message: str) -> None:
+def test_requests_that_cannot_be(request_for: CompileRequest, changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        rehearse_compile(changed(request_for, **changes))
+        compile_once(changed(request_for, **changes))
 
 
-def test_a_python_that_is_not_there(request_for: RehearsalRequest) -> None:
+def test_a_python_that_is_not_there(request_for: CompileRequest) -> None:
     with pytest.raises(UserError, match="/nowhere/python: cannot start Python"):
-        rehearse_compile(request_for, python="/nowhere/python")
+        compile_once(request_for, python="/nowhere/python")
 
 
-def test_a_used_folder_is_left_alone(request_for: RehearsalRequest) -> None:
+def test_a_used_folder_is_left_alone(request_for: CompileRequest) -> None:
     request_for.dump_dir.mkdir()
     (request_for.dump_dir / "old.txt").write_text("old")
     with pytest.raises(UserError, match=r"is not empty; choose a new folder"):
-        rehearse_compile(request_for)
+        compile_once(request_for)
     assert [path.name for path in request_for.dump_dir.iterdir()] == ["old.txt"]
 
 
@@ -77,26 +77,26 @@ def python_that(tmp_path: Path, script: str) -> str:
     return str(path)
 
 
-def test_a_python_without_jax(request_for: RehearsalRequest, tmp_path: Path) -> None:
+def test_a_python_without_jax(request_for: CompileRequest, tmp_path: Path) -> None:
     bare = python_that(tmp_path, f'exec "{sys.executable}" -S "$@"')
     with pytest.raises(UserError, match=r"jax cannot be imported .*pip install jax"):
-        rehearse_compile(request_for, python=bare)
+        compile_once(request_for, python=bare)
 
 
-def test_a_python_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> None:
+def test_a_python_that_dies(request_for: CompileRequest, tmp_path: Path) -> None:
     broken = python_that(tmp_path, "echo about to die >&2\nkill -SEGV $$")
     with pytest.raises(UserError, match=r"python: the compiler's process does not start: about to die"):
-        rehearse_compile(request_for, python=broken)
+        compile_once(request_for, python=broken)
 
 
 HELLO = """echo '{"jaxlib": "0.12.0.1"}'\nread request\n"""
 
 
-def test_a_compiler_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> None:
+def test_a_compiler_that_dies(request_for: CompileRequest, tmp_path: Path) -> None:
     request_for.dump_dir.mkdir()
     dies = f"{HELLO}echo out of luck > {request_for.dump_dir}/xla.log\nkill -SEGV $$"
     with pytest.raises(UserError, match=r"crashed \(signal 11\): out of luck; the whole log: .*xla.log"):
-        rehearse_compile(request_for, python=python_that(tmp_path, dies))
+        compile_once(request_for, python=python_that(tmp_path, dies))
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_a_compiler_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> 
         "during context [hlo verifier]: Unbounded dynamism is disabled for instruction: %p = f32[?,512] parameter(0)",
     ],
 )
-def test_sizes_that_are_known_only_as_it_runs(said: str, request_for: RehearsalRequest, tmp_path: Path) -> None:
+def test_sizes_that_are_known_only_as_it_runs(said: str, request_for: CompileRequest, tmp_path: Path) -> None:
     answer = f"""printf '%s\\n' '{{"id": 1, "answer": {{"xla_error": "{said.replace("'", "")}"}}}}'\nread end"""
     with pytest.raises(UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"):
-        rehearse_compile(request_for, python=python_that(tmp_path, HELLO + answer))
+        compile_once(request_for, python=python_that(tmp_path, HELLO + answer))
 
 
-def test_a_compiler_that_was_ended_does_not_start_again(request_for: RehearsalRequest, tmp_path: Path) -> None:
+def test_a_compiler_that_was_ended_does_not_start_again(request_for: CompileRequest, tmp_path: Path) -> None:
     with Compiler(python_that(tmp_path, "echo started >&2")) as compiler:
         pass
     with pytest.raises(UserError, match=r"the compiler has been ended"):

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.run.compiler import compile as compiling
-from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, RehearsalRequest
-from pgle.run.compiler.dumps import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
+from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, CompileRequest
 from pgle.run.compiler.session import Session
+from pgle.run.compiler.worker import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.targets import TABLE, load_target
@@ -26,11 +26,11 @@ COSTS = 'costs { name: "all-gather-start" cost_us: 500.0 }\ncosts { name: "all-g
 
 
 @pytest.fixture
-def base(testdata: Path) -> RehearsalRequest:
+def base(testdata: Path) -> CompileRequest:
     release = "0.12.0.1" if sys.version_info >= (3, 12) else "0.10.2"
     module = testdata / "stablehlo" / f"fsdp_mlp_jax_{release}.mlir"
     target = load_target("h100")
-    return RehearsalRequest(module, target.text, Path(), flags=(LHS,), portable_target=target.portable_text)
+    return CompileRequest(module, target.texts, Path(), flags=(LHS,))
 
 
 def believed(schedule: Path | None) -> list[tuple[str, dict[str, Slot]]]:
@@ -39,9 +39,7 @@ def believed(schedule: Path | None) -> list[tuple[str, dict[str, Slot]]]:
     return sorted((name, dict(computation.slots)) for name, computation in found)
 
 
-def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
-    base: RehearsalRequest, tmp_path: Path
-) -> None:
+def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(base: CompileRequest, tmp_path: Path) -> None:
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
     with Compiler() as compiler:
@@ -80,7 +78,7 @@ def passes(log: Path) -> tuple[list[str], list[str]]:
 
 
 def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
-    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = compiling.environment()
     monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
@@ -104,9 +102,9 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     assert modules[0].computations == modules[1].computations
 
 
-def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: RehearsalRequest, tmp_path: Path) -> None:
+def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: CompileRequest, tmp_path: Path) -> None:
     target = load_target("a100")  # where XLA runs no LHS by itself
-    ampere = replace(base, target=target.text, portable_target=target.portable_text)
+    ampere = replace(base, targets=target.texts)
     with Compiler() as compiler:
         session = Session(compiler, replace(ampere, dump_dir=tmp_path / "session"), HARDWARE)
         session.schedule("lhs", [LHS])
@@ -121,7 +119,7 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     assert not (alone.log.parent / UNSCHEDULED).exists()
 
 
-def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
+def test_flags_of_other_passes_compile_the_module_again(base: CompileRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
         session = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE)
         session.schedule("plain", [LHS])
@@ -131,7 +129,7 @@ def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, 
     assert len(list(tmp_path.glob(f"*/{UNSCHEDULED}"))) == 2
 
 
-def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
+def test_disabled_passes_stay_disabled(base: CompileRequest, tmp_path: Path) -> None:
     flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
     with Compiler() as compiler:
         result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule("plain", flags)
@@ -140,7 +138,7 @@ def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
 
 
-def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
+def test_no_step_is_wrapped_into_command_buffers(base: CompileRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
         result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule(
             "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]
@@ -151,7 +149,7 @@ def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_pat
 
 
 def test_where_passes_alone_give_another_schedule_all_of_them_run(
-    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = iter((100.0, 100.2))  # microseconds, a little more than the part by which they may differ
     monkeypatch.setattr(Session, "predicted", lambda session, made: SimpleNamespace(step_us=next(steps)))
