@@ -371,10 +371,10 @@ def tune(
     from pgle.report import tune as report
     from pgle.report.predict import write_page
     from pgle.run.rehearse_program import launch, prepared
-    from pgle.run.tune import TuneRequest, begun, tune
+    from pgle.run.tune import NAME, TuneRequest, tune
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
-    with prepared(asked, resumes=begun) as (known, given):
+    with prepared(asked, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
             found = tune(TuneRequest(**vars(given), budget=budget), on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(known))
@@ -411,10 +411,10 @@ def scale(
     from pgle.report import scale as report
     from pgle.run.capture.lowered_step import lowered_steps
     from pgle.run.directory.directory import opened
-    from pgle.run.scale import ScaleRequest, begun, scale
+    from pgle.run.scale import NAME, ScaleRequest, scale
 
     folder = None if output is None else os.fspath(output)
-    with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, begun) as out:
+    with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, NAME) as out:
         if isinstance(build, Sequence):
             words, sizes, unfit = tuple(map(str, build)), tuple(devices), dict[int, str]()
         else:

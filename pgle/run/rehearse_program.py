@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -217,13 +217,9 @@ def is_program(words: Sequence[str]) -> bool:
 
 
 @contextmanager
-def prepared(
-    command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
-) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
-    """A command line with what it means in full, and everything that is decided before the first compilation.
-
-    `resumes` says whether a folder holds what can be continued, and is kept after a failure.
-    """
+def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
+    """A command line with what it means in full, and everything that is decided before the first compilation; of
+    `opened`, the file that lets a folder be continued with."""
     command = of_run(command)
     target = load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
@@ -233,7 +229,7 @@ def prepared(
         read_profile(profile)
     if command.flags and is_program(command.words):
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
-    with opened(command.out, resumes) as out:
+    with opened(command.out, question) as out:
         modules, program = _modules(command, out)
         request = settle(
             modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,

@@ -1,13 +1,12 @@
 """`pgle scale` as a function: a program captured, compiled and priced at every size and variant, side by side.
 
-Rows are kept in ``rows.jsonl``: a line that says of which program, then a line per row as it was made. The same command
+``rows.json`` says of which program the rows are; each has a folder of its own, with ``row.json``. The same command
 again, or one with more sizes and values, takes the rows that are there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
-from pgle.files import read_bytes, read_head, sha256, write_files
+from pgle.files import read_bytes, sha256, write_files
 from pgle.run.ask.jax_private import partitions_of
 from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
 from pgle.run.capture.captured import (
@@ -41,7 +40,7 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import Cache, Compiler
 from pgle.run.compiler.worker import memory_of
-from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line
 from pgle.run.rehearse import LHS_ON
@@ -61,8 +60,9 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
-"""In the folder of a row: the program's modules, what XLA left, and what the program printed."""
-NAME, SCHEMA = "rows.jsonl", "pgle.rows/1"
+ROW = "row.json"
+"""In the folder of a row: the program's modules, what XLA left, what the program printed, and the row."""
+NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
 MUCH_DOUBT = 0.2  # of the step
 OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
@@ -212,64 +212,38 @@ def _about(request: ScaleRequest) -> Mapping[str, Any]:
 
 
 class KeptRows:
-    """Rows of one program on disk; `add` is called from one thread at a time.
+    """Rows of one program on disk, each in its own folder.
 
     Args:
         folder: of all rows.
         about: what a row depends on besides its size and values, as JSON values.
 
     Raises:
-        UserError: the file is of another program, or none of ours.
+        UserError: the folder holds rows of another program.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self._folder, self._path = folder, folder / NAME
-        head = {"schema": SCHEMA, "pgle": __version__, **about}
-        self._known = self._read(json.loads(json.dumps(head)))
-        if not self._path.exists():
-            write_files({self._path: json.dumps(head) + "\n"})
-        self.resumed = len(self._known)
+        self._folder = folder
+        head = json.dumps({"schema": SCHEMA, "pgle": __version__, **about})
+        check_question(folder / NAME, json.loads(head), "the rows of another program or setting")
+        write_files({folder / NAME: f"{head}\n"}, force=True)
+        self.resumed = len(list(folder.glob(f"rows/*/{ROW}")))
 
     def known(self, trial: SizeTrial) -> ScaleRow | None:
         """The row of a trial, if it is there with its scheduled module."""
-        row = self._known.get(trial.name)
-        return row if row is not None and (self._folder / row.scheduled).is_file() else None
+        path = self._folder / "rows" / trial.name / ROW
+        if not path.exists():
+            return None
+        try:
+            row = msgspec.json.decode(read_bytes(path), type=ScaleRow)
+        except ValueError:
+            raise UserError("is no row", where=path, remedy="delete it") from None
+        return row if (self._folder / row.scheduled).is_file() else None
 
     def add(self, trial: SizeTrial, row: ScaleRow) -> None:
         """Keep a row. One without a step is not taken again: the reason may have been this machine."""
         if not row.failure:
-            self._known[trial.name] = row
-            with self._path.open("ab") as file:
-                file.write(json.dumps(trial.name).encode() + b"\t" + msgspec.json.encode(row) + b"\n")
-
-    def _read(self, head: Mapping[str, Any]) -> dict[str, ScaleRow]:
-        if not self._path.exists():
-            return {}
-        data = read_bytes(self._path)
-        if not begun(self._folder):
-            raise UserError("is not a record of rows", where=self._path, remedy="choose a new folder with -o DIR")
-        first, *lines = data.decode(errors="replace").split("\n")
-        was = json.loads(first)
-        if other := [name for name, value in head.items() if was.get(name) != value]:
-            what = f"holds the rows of another program or setting ({', '.join(other)})"
-            raise UserError(what, where=self._path, remedy="choose a new folder with -o DIR")
-        if lines[-1]:  # cut short by a kill: what follows must begin on a line of its own
-            os.truncate(self._path, data.rindex(b"\n") + 1)
-        try:
-            pairs = (line.split("\t", 1) for line in lines[:-1])
-            return {json.loads(name): msgspec.json.decode(row, type=ScaleRow) for name, row in pairs}
-        except ValueError:
-            raise UserError("holds a line that is no row", where=self._path, remedy="delete that line") from None
-
-
-def begun(folder: Path) -> bool:
-    """Whether rows have been made in a folder."""
-    try:
-        line, newline, _ = read_head(folder / NAME, 1 << 20).partition(b"\n")
-        head = json.loads(line)
-    except (UserError, ValueError, RecursionError):
-        return False
-    return bool(newline) and isinstance(head, dict) and head.get("schema") == SCHEMA
+            write_files({self._folder / "rows" / trial.name / ROW: msgspec.json.encode(row)}, force=True)
 
 
 class _Making:

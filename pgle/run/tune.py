@@ -28,14 +28,14 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable, estimate_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
-from pgle.files import AnyPath, check_absent, read_bytes, read_head, sha256, write_files
+from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted, under_other_flags
-from pgle.run.directory.directory import check_ours, emptied
+from pgle.run.directory.directory import check_ours, check_question, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
 from pgle.schedule.predict import Prediction, predict
@@ -222,24 +222,7 @@ def check(request: TuneRequest) -> None:
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
         check_ours(request.out / name)
-    wanted, found = request.is_of(), _read(request.out)
-    if found and (other := [name for name in wanted if found.get(name) != wanted[name]]):
-        what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
-        raise UserError(what, where=request.out / NAME, remedy="choose a new folder with -o DIR")
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """What the search in a folder is of; empty: there is none of ours."""
-    try:
-        found = json.loads(read_head(folder / NAME, 1 << 20))
-    except (UserError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and "pgle.search" in str(found.get("schema")) else {}
-
-
-def begun(folder: Path) -> bool:
-    """Whether a search has begun in a folder."""
-    return bool(_read(folder))
+    check_question(request.out / NAME, request.is_of(), "the trials of another search")
 
 
 class Bench:

@@ -16,7 +16,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory, claim, emptied, opened
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.rehearse_program import RehearseCommand, prepared, run, tune_line
-from pgle.run.tune import begun
+from pgle.run.tune import NAME
 from pgle.xla.flags.presets import flags_for
 
 
@@ -56,7 +56,7 @@ def killed(folder: Path) -> None:
     """Work in this folder that was killed."""
     code = f"""import os, pathlib
 from pgle.run.directory.directory import claim, opened
-with opened({str(folder)!r}, lambda out: False) as out:
+with opened({str(folder)!r}) as out:
     for name in ("trials/x/baseline/xla.log", "estimated.pbtxt"):
         claim(out / name if name.endswith("txt") else (out / name).parent)
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ with opened({str(folder)!r}, lambda out: False) as out:
 
 def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> None:
     killed(tmp_path)
-    with opened(str(tmp_path), lambda out: False) as out:
+    with opened(str(tmp_path)) as out:
         assert [path.name for path in out.iterdir()] == [".unfinished"]
     assert not any(tmp_path.iterdir())
 
@@ -77,8 +77,8 @@ def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> Non
 def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(tmp_path: Path, name: str) -> None:
     record, made = tmp_path / "search.json", tmp_path / name / "xla.log"
     for _ in range(2):
-        with opened(str(tmp_path), lambda out: record.exists()):
-            record.touch()
+        with opened(str(tmp_path), record.name):
+            record.write_text('{"schema": "pgle.search/1"}')
             emptied(made.parent)
             claim(made.parent)
             made.parent.mkdir()
@@ -86,7 +86,7 @@ def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(t
     assert made.exists()
     (tmp_path / ".unfinished").unlink()  # as if somebody had put the folder next to a record
     wrong = pytest.raises(UserError, match=f"{name}: was not made by pgle")
-    with opened(str(tmp_path), lambda out: record.exists()), wrong:
+    with opened(str(tmp_path), record.name), wrong:
         emptied(made.parent)
     assert made.exists()
 
@@ -96,7 +96,7 @@ def test_nothing_is_deleted_beside_what_somebody_else_put_there(tmp_path: Path, 
     killed(tmp_path)
     (tmp_path / name).mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path), lambda out: False):
+    with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path)):
         pass
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -108,7 +108,7 @@ def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(tmp_path: Path)
     (precious / "data").touch()
     (out / "trials").symlink_to(precious)
     (out / ".unfinished").write_text(f"../precious\n{precious}\n.\n..\ntrials\n")
-    with opened(str(out), lambda out: False):
+    with opened(str(out)):
         pass
     assert (precious / "data").exists()
     assert not any(out.iterdir())
@@ -116,7 +116,7 @@ def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(tmp_path: Path)
 
 def test_after_a_failure_that_names_a_log_the_same_command_goes(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(UserError, match="crashed"), opened(str(tmp_path), lambda out: False) as out:
+        with pytest.raises(UserError, match="crashed"), opened(str(tmp_path)) as out:
             for folder in (out / "all-passes9", out / "default"):
                 claim(folder)
                 folder.mkdir()
@@ -138,7 +138,7 @@ def test_a_folder_with_a_record_of_another_tool_is_left_as_it_is(tmp_path: Path)
         (tmp_path / name).write_text('{"trial": 1}\n')
     with (
         pytest.raises(UserError, match="is not an empty directory"),
-        prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), resumes=begun),
+        prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), question=NAME),
     ):
         pass
     assert (tmp_path / "trials/1.txt").exists()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.scale import NAME, KeptRows, ScaleRequest, _about, _of_files, begun, make_row
+from pgle.run.directory.directory import asked_in
+from pgle.run.scale import NAME, ROW, KeptRows, ScaleRequest, _about, _of_files, make_row
 from pgle.scale.answer import Exposed, ScaleRow
 from pgle.scale.plan import SizeTrial
 
@@ -26,9 +27,9 @@ def row(folder: Path) -> ScaleRow:
 
 
 def test_a_row_is_there_again(tmp_path: Path) -> None:
-    assert not begun(tmp_path)
+    assert not asked_in(tmp_path / NAME)
     kept(tmp_path).add(EIGHT, row(tmp_path))
-    assert begun(tmp_path)
+    assert asked_in(tmp_path / NAME)
     assert kept(tmp_path).known(EIGHT) == row(tmp_path)
     assert kept(tmp_path).known(MORE) is None
 
@@ -45,24 +46,20 @@ def test_a_row_without_its_module_is_made_again(tmp_path: Path) -> None:
 
 def test_rows_of_another_program_are_refused(tmp_path: Path) -> None:
     kept(tmp_path, target="a")
-    with pytest.raises(UserError, match=r"another program or setting \(target\)"):
+    with pytest.raises(UserError, match=r"another program or setting \(target differs\)"):
         kept(tmp_path, target="b")
 
 
-def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+def test_the_number_of_rows_that_were_there_is_known(tmp_path: Path) -> None:
     kept(tmp_path).add(EIGHT, row(tmp_path))
-    with (tmp_path / NAME).open("ab") as file:
-        file.write(b'"64"\t{"devi')
     assert kept(tmp_path).resumed == 1
-    assert (tmp_path / NAME).read_bytes().endswith(b"}\n")
 
 
-def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
-    kept(tmp_path)
-    with (tmp_path / NAME).open("ab") as file:
-        file.write(b'"64"\tnonsense\n')
-    with pytest.raises(UserError, match="holds a line that is no row"):
-        kept(tmp_path)
+def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
+    kept(tmp_path).add(EIGHT, row(tmp_path))
+    (tmp_path / "rows/8" / ROW).write_text("nonsense")
+    with pytest.raises(UserError, match=r"row\.json: is no row; delete it"):
+        kept(tmp_path).known(EIGHT)
 
 
 def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:

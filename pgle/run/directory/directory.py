@@ -14,11 +14,12 @@ RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
@@ -283,24 +284,25 @@ _DEEPEST = 3  # ``trials/SETTING/names`` is the deepest folder that is made
 
 
 @contextmanager
-def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]:
+def opened(named: str | None, question: str = "") -> Iterator[Path]:
     """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
 
-    The next one deletes what stayed, and what a killed one left.
+    The next one deletes what stayed, and what a killed one left. But a folder that holds `question`, the file that says
+    what an answer is of (`check_question`), is continued with, and keeps all.
     """
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
     with _held(out):
         mark = out / _UNFINISHED
-        if not resumes(out):
-            if {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}:
+        if not asked_in(out / question):
+            if {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}:  # not what an unfinished one left
                 raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
             _remove_made(out)
         mark.touch()
         try:
             yield out
         except BaseException as error:
-            if resumes(out):
+            if asked_in(out / question):
                 pass
             elif named:
                 _remove_made(out, error)
@@ -309,8 +311,31 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
             elif not points_into(error, out):
                 shutil.rmtree(out, ignore_errors=True)
             raise
-        if not resumes(out):
+        if not asked_in(out / question):
             mark.unlink(missing_ok=True)
+
+
+def asked_in(path: Path) -> dict[str, Any]:
+    """What an answer is of, by this file in its folder; empty: there is no such file of ours."""
+    try:
+        found = json.loads(read_head(path, 1 << 20))
+    except (UserError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and str(found.get("schema")).startswith("pgle.") else {}
+
+
+def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
+    """Refuse to continue in the folder of another answer.
+
+    Args:
+        path: the file that says what the answer in the folder is of; it may be absent.
+        asked: all that an answer depends on, as JSON values.
+        of: what such a folder holds, and of what other thing.
+    """
+    found = asked_in(path)
+    if found and (other := [name for name in asked if found.get(name) != asked[name]]):
+        what = f"holds {of} ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+        raise UserError(what, where=path, remedy="choose a new folder with -o DIR")
 
 
 def claim(path: Path) -> bool:
