@@ -27,7 +27,7 @@ from pgle.costs.profile.lookup import estimate_profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import Compiler
 from pgle.run.process.environment import DEFAULT_FRACTION
-from pgle.run.rehearse import RehearseRequest
+from pgle.run.rehearse_program import RehearseRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import run_program
 from pgle.xla.flags.catalogue import Effect, public_record
@@ -107,7 +107,7 @@ class Bench:
                 self.module(side), self.target, self.out / f"arm{len(self.known)}", self.python, topology=TOPOLOGY,
                 memory_fraction=self.fraction,
             )  # fmt: skip
-            request = asked.compilation(flags)
+            request = replace(asked.compilation(), flags=flags)
             made = compiler.compile(request)
             if self.profiled:
                 module = made.scheduled if made.lhs is None else made.lhs.module

@@ -339,13 +339,13 @@ def rehearse(
         output: new folder for dumps, logs and the page; None: a temporary one, which stays.
         cached: keep compilations in the user's cache.
     """
-    from pgle.run.rehearse_program import run
+    from pgle.run.rehearse import rehearse
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
-        found = run(asked, on_phase)
+        found = rehearse(asked, on_phase)
     from pgle.report import rehearse as report
     from pgle.report.predict import write_page
 
@@ -486,9 +486,7 @@ def _asked(
         if shape is not None:
             check_fits(module, shape)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
-    return RehearseCommand(
-        words, known, target or "", shape, devices, tuple(flags), out, choose, quiet_s, cached, network_gb_s
-    )
+    return RehearseCommand(words, known, target or "", shape, tuple(flags), out, choose, quiet_s, cached, network_gb_s)
 
 
 def answer(

@@ -20,7 +20,8 @@ from pgle.report.predict import (
 from pgle.report.step import tiles
 from pgle.report.text import near
 from pgle.run.capture.captured import STEP_REMEDY
-from pgle.run.rehearse import LHS_ON, CompiledSide, Rehearsal, RehearseRequest
+from pgle.run.rehearse import CompiledSide, Rehearsal
+from pgle.run.rehearse_program import LHS_ON, RehearseRequest
 from pgle.schedule.predict import LEAST_GAIN, MOSTLY, Gain, gain, groups, stuck_share
 from pgle.tune.search import NEAR_CEILING
 

@@ -20,7 +20,7 @@ from pgle.report.text import Line, live, near, phases, say
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
-from pgle.run.rehearse import LHS_ON
+from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Tuning
 from pgle.schedule.predict import in_one, placements
 from pgle.tune.search import LITTLE, Trial, best, judge

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -11,35 +11,40 @@ from pathlib import Path
 
 from pgle.costs.estimate.estimate import PARTITIONED_LATER, assumed_warnings, opaque_warnings
 from pgle.costs.measure.contention import Contention
-from pgle.costs.profile.files import encode_profile, profile_files, read_profile, sidecar, sidecar_path
+from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable, estimate_profile
-from pgle.costs.profile.value import effective_costs
+from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.capture.captured import partitioned
-from pgle.run.compiler.compile import CompileRequest, CompileResult, OnPhase
+from pgle.run.compiler.compile import CompileResult, OnPhase
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted
 from pgle.run.directory.directory import claim
-from pgle.run.process.environment import DEFAULT_FRACTION, MEMORY_FRACTION
+from pgle.run.process.environment import MEMORY_FRACTION
+from pgle.run.rehearse_program import (
+    LHS_ON,
+    RehearseCommand,
+    RehearseRequest,
+    gib,
+    measure,
+    near_limit,
+    prepared,
+    tune_line,
+)
 from pgle.schedule.predict import Move, Prediction, compare_placements, placements, predict
 from pgle.xla.flags.catalogue import LHS, SOL, release
+from pgle.xla.flags.presets import HOPPER_DEFAULT
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
-from pgle.xla.targets import Hardware, Target, find_hardware
+from pgle.xla.targets import Hardware, Target
 
-LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
-LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.8 and later)
-
-NEAR = 0.03
-"""Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended rematerialisation, and the step
-got shorter by several per cent (marin-community/marin, pull request 8070)."""
+HOPPER = (9, 0)  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
 
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
@@ -53,30 +58,15 @@ def memory_warning(compiled: CompileResult, allocator_bytes: int, target: Target
     remedy = f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a larger --target"
     if need > have:
         return (
-            f"the step needs {_gib(need)} and jax's allocator has {_gib(have)} of {target.name}: it does not fit, and "
+            f"the step needs {gib(need)} and jax's allocator has {gib(have)} of {target.name}: it does not fit, and "
             f"XLA then schedules for memory, not for speed; {remedy}"
         )
     if used > limit:
         return (
-            f"the scheduler is short of memory ({_gib(used)} of temporaries, {_gib(limit)} left for them), so it "
+            f"the scheduler is short of memory ({gib(used)} of temporaries, {gib(limit)} left for them), so it "
             f"overlaps less compute with collectives; {remedy}"
         )
     return near_limit(need, have)
-
-
-def near_limit(need: int, have: int) -> str:
-    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA makes of a
-    program."""
-    if abs(need - have) > NEAR * have:
-        return ""
-    return (
-        f"{_gib(need)} of {_gib(have)} are needed, within {NEAR:.0%} of the memory limit: the gain may turn, since XLA "
-        "computes values again to stay below it"
-    )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
 
 
 def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
@@ -128,48 +118,6 @@ def belief_warning(believed_us: float | None, step_us: float) -> str:
 
 
 @dataclass(frozen=True)
-class RehearseRequest:
-    """A module, and all that is decided of its compilations before the first."""
-
-    module: Path  # the file
-    target: Target  # the GPU
-    out: Path  # folder for dumps, profile and pictures; new or empty
-    python: str  # the interpreter whose jaxlib compiles
-    flags: tuple[str, ...] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
-    topology: str | None = None  # ``SxHxD``; None: one host
-    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
-    profile: Path | None = None  # measured costs; None: estimates stand in for them
-    cached: bool = True  # take compilations from the user's cache, and keep them there
-    # part of the GPU's memory that the job's allocator has; 0: it has no limit
-    memory_fraction: float = DEFAULT_FRACTION
-    others: tuple[str, ...] = ()  # the other modules, which were not chosen, in words, the largest first
-    no_step: str = ""  # why the module is no step of its captured program
-    assumed: bool = False  # nobody names how many devices the captured program has
-    warnings: tuple[str, ...] = ()  # one line each
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network: one value for the whole answer."""
-        return find_hardware(self.target, topology=self.topology, network_gb_s=self.network_gb_s)
-
-    @property
-    def allocator_bytes(self) -> int:
-        """Device memory that the job's allocator has; 0: it has no limit."""
-        return int(self.memory_fraction * self.target.memory_bytes)
-
-    def compilation(self, flags: Sequence[str]) -> CompileRequest:
-        """What all its compilations share, with these flags."""
-        return CompileRequest(
-            module=partitioned(self.module),
-            targets=self.target.texts,
-            allocator_bytes=self.allocator_bytes,
-            dump_dir=self.out,
-            topology=self.topology,
-            flags=tuple(flags),
-        )
-
-
-@dataclass(frozen=True)
 class CompiledSide:
     """One of the schedules."""
 
@@ -216,23 +164,26 @@ class Rehearsal:
         return not self.request.no_step and (self.used or not self.moves)
 
 
-def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost table; compare.
+def rehearse(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
+    """Capture the modules if the words start a program, then rehearse.
 
     Raises:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
-    hardware, own = request.hardware, request.flags
-    flags = (LHS_ON, *own)
+    with prepared(command) as (known, request):
+        is_inside = request.module.is_relative_to(request.out)
+        request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)
+        return replace(_rehearsed(request, on_phase), tune=tune_line(known), measure=measure(known))
+
+
+def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
+    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost table; compare."""
+    hardware, own, base = request.hardware, request.flags, request.compilation()
+    flags = base.flags
     with (
         ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
-            request.compilation(flags),
-            hardware,
-            python=request.python,
-            cached=request.cached,
-            checked=True,
-            on_phase=on_phase,
+            base, hardware, python=request.python, cached=request.cached, checked=True, on_phase=on_phase
         ) as session,
     ):
         # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
@@ -252,9 +203,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             fit = fitted(profile, given, table, hardware)
             if fit.note:
                 profile, given = request.out / "carried.pbtxt", fit.profile
-                claim(profile)
-                claim(sidecar_path(profile))
-                write_files(profile_files(profile, given), force=True)
+                _write(profile, given)
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 
@@ -277,7 +226,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         placements(baseline.module, baseline.prediction.timeline, own),
         placements(profiled.module, profiled.prediction.timeline, own),
     )
-    is_modelled = request.target.compute_capability >= LHS_BY_DEFAULT  # XLA guesses a constant for any older GPU
+    is_modelled = request.target.compute_capability >= HOPPER  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     lines = (
         *request.warnings,
@@ -308,7 +257,7 @@ def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
     jaxlib = release(installed(request.python).jaxlib)
     asked = any(flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.flags)
-    recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 8)
+    recent = request.target.compute_capability >= HOPPER and jaxlib >= release(HOPPER_DEFAULT[0])
     return not asked and not recent
 
 
@@ -323,11 +272,15 @@ def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
     if not profile.costs:
         raise UserError("the module has no instruction that costs anything", where=out)
     path = out / "estimated.pbtxt"
-    data = encode_profile(profile, path.suffix)
-    claim(path)
-    claim(path.with_name(f"{path.name}.json"))
-    write_files({path: data, sidecar_path(path): sidecar(profile, data)}, force=True)  # of a guess
+    _write(path, profile)
     return path
+
+
+def _write(path: Path, profile: Profile) -> None:
+    files = profile_files(path, profile)
+    for name in files:
+        claim(Path(str(name)))
+    write_files(files, force=True)
 
 
 def _of_both(baseline: CompiledSide, profiled: CompiledSide) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""From the words of `pgle rehearse` to a rehearsal: a module file as it is, or a program whose modules are captured."""
+"""From the words of `pgle rehearse` or `tune` to what is compiled: a module file, or the captured step of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.ask.jaxlib import installed, lint_flags, repair
-from pgle.run.capture.capture import Devices, capture_modules, devices_for
+from pgle.run.capture.capture import capture_modules, devices_for
 from pgle.run.capture.captured import (
     CapturedProgram,
     candidates,
@@ -27,13 +27,15 @@ from pgle.run.capture.captured import (
     fitted,
     modules_in,
     no_step,
+    partitioned,
     read_captured,
 )
-from pgle.run.compiler.compile import OnPhase, devices_in
+from pgle.run.compiler.compile import CompileRequest, devices_in
 from pgle.run.directory.directory import RunDirectory, free, opened
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
 from pgle.run.process.environment import (
+    DEFAULT_FRACTION,
     EFFORTS,
     OF_CPUS,
     check_compiler,
@@ -44,11 +46,15 @@ from pgle.run.process.environment import (
     user_flags,
 )
 from pgle.run.process.process import check_program
-from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.xla.flags.catalogue import known_in
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
-from pgle.xla.targets import Target, load_target
+from pgle.xla.targets import Hardware, Target, find_hardware, load_target
+
+LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
+NEAR = 0.03
+"""Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended rematerialisation, and the step
+got shorter by several per cent (marin-community/marin, pull request 8070)."""
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
@@ -68,6 +74,48 @@ _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
 
 @dataclass(frozen=True)
+class RehearseRequest:
+    """A module, and all that is decided of its compilations before the first."""
+
+    module: Path  # the file
+    target: Target  # the GPU
+    out: Path  # folder for dumps, profile and pictures; new or empty
+    python: str  # the interpreter whose jaxlib compiles
+    flags: tuple[str, ...] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    topology: str | None = None  # ``SxHxD``; None: one host
+    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
+    profile: Path | None = None  # measured costs; None: estimates stand in for them
+    cached: bool = True  # take compilations from the user's cache, and keep them there
+    # part of the GPU's memory that the job's allocator has; 0: it has no limit
+    memory_fraction: float = DEFAULT_FRACTION
+    others: tuple[str, ...] = ()  # the other modules, which were not chosen, in words, the largest first
+    no_step: str = ""  # why the module is no step of its captured program
+    assumed: bool = False  # nobody names how many devices the captured program has
+    warnings: tuple[str, ...] = ()  # one line each
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network: one value for the whole answer."""
+        return find_hardware(self.target, topology=self.topology, network_gb_s=self.network_gb_s)
+
+    @property
+    def allocator_bytes(self) -> int:
+        """Device memory that the job's allocator has; 0: it has no limit."""
+        return int(self.memory_fraction * self.target.memory_bytes)
+
+    def compilation(self) -> CompileRequest:
+        """What all its compilations share, with LHS on unless the flags say otherwise."""
+        return CompileRequest(
+            module=partitioned(self.module),
+            targets=self.target.texts,
+            allocator_bytes=self.allocator_bytes,
+            dump_dir=self.out,
+            topology=self.topology,
+            flags=(LHS_ON, *self.flags),
+        )
+
+
+@dataclass(frozen=True)
 class RehearseCommand:
     """The command line."""
 
@@ -76,8 +124,7 @@ class RehearseCommand:
     # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
     profile: str | None = None
     target: str = ""  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
-    topology: str | None = None
-    devices: int | None = None  # virtual devices for a command; None: the topology's
+    topology: str | None = None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
     flags: tuple[str, ...] = ()
     out: str | None = None  # folder; None: a temporary one, which is kept
     choose: str | None = None  # name of a module, or a regular expression on file names
@@ -88,14 +135,6 @@ class RehearseCommand:
     typed: RehearseCommand | None = None
     ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
     doubts: tuple[str, ...] = ()  # its unknowns, one line each
-
-
-def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Capture the modules if the words start a program, then rehearse."""
-    with prepared(command) as (known, request):
-        is_inside = request.module.is_relative_to(request.out)
-        request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)
-        return replace(rehearse(request, on_phase), tune=tune_line(known), measure=measure(known))
 
 
 def of_run(given: RehearseCommand) -> RehearseCommand:
@@ -196,8 +235,8 @@ def _named(command: RehearseCommand, *names: str) -> list[str]:
     words = []
     for name in names:
         value = getattr(command, name)
-        if name == "topology" and value and value == f"1x1x{command.devices}":
-            words += ["--devices", str(command.devices)]
+        if name == "topology" and value and value.startswith("1x1x"):
+            words += ["--devices", value.removeprefix("1x1x")]
         elif name == "network_gb_s" and value:
             words += ["--network", f"{value:g}"]
         elif value:
@@ -235,28 +274,15 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
             modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,
             network_gb_s=command.network_gb_s,
         )  # fmt: skip
-        request = replace(request, profile=profile, cached=command.cached)
-        yield command, told_of_hosts(_fitted(request, command))
-
-
-def _fitted(request: RehearseRequest, command: RehearseCommand) -> RehearseRequest:
-    """The request for the devices that a captured step is for, which the program decides."""
-    request = replace(request, warnings=(*command.doubts, *request.warnings))
-    if not (is_program(command.words) or (command.typed and command.topology)):
-        return request
-    devices = _devices(command)
-    topology, remarks = fitted(request.module, command.topology or f"1x1x{devices.count}")
-    return replace(
-        request,
-        assumed=devices.assumed and not command.typed,
-        topology=topology if remarks else request.topology,
-        warnings=(*remarks, *request.warnings),
-    )
-
-
-def _devices(command: RehearseCommand) -> Devices:
-    """The virtual devices of a program."""
-    return devices_for(None if command.topology else command.devices, topology=command.topology)
+        warnings = (*command.doubts, *request.warnings)
+        if is_program(command.words) or (command.typed and command.topology):  # the program decides its devices
+            devices = devices_for(None, topology=command.topology)
+            topology, remarks = fitted(request.module, command.topology or f"1x1x{devices.count}")
+            request = replace(request, assumed=devices.assumed and not command.typed)
+            request = replace(request, topology=topology) if remarks else request
+            warnings = (*remarks, *warnings)
+        request = replace(request, profile=profile, cached=command.cached, warnings=warnings)
+        yield command, told_of_hosts(request)
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:
@@ -278,7 +304,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         command.words,
         out / "captured",
         target=load_target(command.target),
-        devices=_devices(command),
+        devices=devices_for(None, topology=command.topology),
         quiet_s=command.quiet_s,
         choose=command.choose,
     )
@@ -339,6 +365,22 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
     flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
     line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
     return replace(request, flags=(*request.flags, flag), warnings=(*request.warnings, line))
+
+
+def near_limit(need: int, have: int) -> str:
+    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA makes of a
+    program."""
+    if abs(need - have) > NEAR * have:
+        return ""
+    return (
+        f"{gib(need)} of {gib(have)} are needed, within {NEAR:.0%} of the memory limit: the gain may turn, since XLA "
+        "computes values again to stay below it"
+    )
+
+
+def gib(count: int) -> str:
+    """Bytes in words."""
+    return f"{count / 2**30:.1f} GiB"
 
 
 def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:

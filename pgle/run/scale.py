@@ -43,7 +43,6 @@ from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line
-from pgle.run.rehearse import LHS_ON
 from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.answer import (
     ScaleAnswer,
@@ -368,7 +367,7 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
         raise UserError(f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
     asked = told_of_hosts(asked)
     with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
-        made = compiler.compile(asked.compilation((LHS_ON, *asked.flags)))
+        made = compiler.compile(asked.compilation())
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     warnings = (*asked.warnings, *notes)
     return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, warnings, grown)

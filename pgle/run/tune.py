@@ -37,7 +37,7 @@ from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import fitted, under_other_flags
 from pgle.run.directory.directory import check_ours, check_question, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
-from pgle.run.rehearse import LHS_ON, RehearseRequest, near_limit
+from pgle.run.rehearse_program import RehearseRequest, near_limit
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import change
 from pgle.tune.search import (
@@ -396,7 +396,7 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
     folder = request.out / "trials"
     emptied(folder)
-    base = replace(request.compilation((LHS_ON, *request.flags)), dump_dir=folder)
+    base = replace(request.compilation(), dump_dir=folder)
     with open_session(
         base, request.hardware, python=request.python, cached=request.cached, on_phase=on_phase
     ) as session:

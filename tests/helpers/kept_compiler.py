@@ -34,7 +34,7 @@ class KeptCompilers:
         """In the place of `Compiler._ask`."""
         with borrower._lock:
             if borrower._is_closed:
-                return _ask(borrower, request, folder, unscheduled)
+                return _ask(borrower, request, folder, there)
             if borrower not in self.lent:
                 environment = {name: text for name, text in compiling.environment().items() if name not in OURS}
                 kind = borrower.python, frozenset(environment.items())
@@ -42,7 +42,7 @@ class KeptCompilers:
                 self.lent[borrower] = kind, idle.pop() if idle else Compiler(borrower.python)
             _, kept = self.lent[borrower]
             kept.on_phase = borrower.on_phase
-        return _ask(kept, request, folder, unscheduled)
+        return _ask(kept, request, folder, there)
 
     def close(self, borrower: Compiler) -> None:
         """In the place of `Compiler.close`: what still compiles is ended, with the process."""

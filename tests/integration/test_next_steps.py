@@ -163,7 +163,7 @@ def after_results(run: RunDirectory) -> Iterator[str]:
 
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:
-    given = {"profile": None, "target": "", "topology": "2x1x8", "devices": None, "flags": (), "choose": "a|b"}
+    given = {"profile": None, "target": "", "topology": "2x1x8", "flags": (), "choose": "a|b"}
     return of_run(RehearseCommand(words, **{**given, **options}))
 
 

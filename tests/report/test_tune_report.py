@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgle.report.tune import exported, verdict
-from pgle.run.rehearse import LHS_ON
+from pgle.run.rehearse_program import LHS_ON
 from pgle.tune.search import Trial, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower
 

@@ -15,7 +15,8 @@ import pytest
 from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory, claim, emptied, opened
 from pgle.run.directory.manifest import StageRecord, extend_manifest
-from pgle.run.rehearse_program import RehearseCommand, prepared, run, tune_line
+from pgle.run.rehearse import rehearse
+from pgle.run.rehearse_program import RehearseCommand, prepared, tune_line
 from pgle.run.tune import NAME
 from pgle.xla.flags.presets import flags_for
 
@@ -31,7 +32,7 @@ COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
 def test_a_temporary_folder_goes_with_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(UserError, match="compiled no jax module"):
-        run(rehearsal_of(*COMPILES_NOTHING))
+        rehearse(rehearsal_of(*COMPILES_NOTHING))
     assert not any(tmp_path.iterdir())
 
 
@@ -40,7 +41,7 @@ def test_a_script_is_run_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("job.sh").write_text("#!/bin/sh\nexit 3\n")
     Path("job.sh").chmod(0o755)
     with pytest.raises(WorkloadError, match="before it had compiled anything"):
-        run(rehearsal_of("./job.sh"))
+        rehearse(rehearsal_of("./job.sh"))
     assert tune_line(rehearsal_of("./job.sh")).endswith("-- ./job.sh")
 
 
@@ -48,7 +49,7 @@ def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
     out = tmp_path / "rehearsal"
     for _ in range(2):
         with pytest.raises(WorkloadError, match="before it had compiled anything"):
-            run(rehearsal_of(sys.executable, "-c", "raise SystemExit(3)", out=out))
+            rehearse(rehearsal_of(sys.executable, "-c", "raise SystemExit(3)", out=out))
         assert not out.exists()
 
 
@@ -128,7 +129,7 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     words = (sys.executable, "-c", "open('checkpoint', 'w')")
     with pytest.raises(UserError):
-        run(rehearsal_of(*words, out=tmp_path))
+        rehearse(rehearsal_of(*words, out=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
@@ -148,7 +149,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(UserError, match="another pgle is at work in it"):
-        run(rehearsal_of(*COMPILES_NOTHING, out=tmp_path))
+        rehearse(rehearsal_of(*COMPILES_NOTHING, out=tmp_path))
     os.close(held)
 
 
@@ -156,19 +157,19 @@ def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.touch()
     with pytest.raises(UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"):
-        run(rehearsal_of(str(script)))
+        rehearse(rehearsal_of(str(script)))
 
 
 @pytest.mark.parametrize("word", ["runs/a", "step", "dump/step.mlir", "gone.py"])
 def test_a_path_to_nothing_is_no_program(word: str) -> None:
     with pytest.raises(UserError, match=rf"^{word}: no such file or folder; "):
-        run(rehearsal_of(word))
+        rehearse(rehearsal_of(word))
 
 
 def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: Path) -> None:
     words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(UserError, match=r"more than a rehearsal takes"):
-        run(replace(rehearsal_of(*words), topology="99999x99999x99999"))
+        rehearse(replace(rehearsal_of(*words), topology="99999x99999x99999"))
     assert not (tmp_path / "ran").exists()
 
 

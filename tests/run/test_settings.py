@@ -12,8 +12,7 @@ from pgle.errors import UserError
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.environment import memory_fraction
-from pgle.run.rehearse import RehearseRequest
-from pgle.run.rehearse_program import settle, told_of_hosts
+from pgle.run.rehearse_program import RehearseRequest, settle, told_of_hosts
 from pgle.xla.targets import load_target
 
 OURS = CapturedProgram(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)

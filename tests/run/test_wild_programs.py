@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse import Rehearsal
-from pgle.run.rehearse_program import RehearseCommand, run
+from pgle.run.rehearse import Rehearsal, rehearse
+from pgle.run.rehearse_program import RehearseCommand
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
     importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
@@ -27,7 +27,7 @@ def rehearsed(name: str, folder: Path) -> Rehearsal:
     module = folder / f"{name}.mlir"
     subprocess.run([sys.executable, str(WILD), name, str(module)], check=True, capture_output=True)
     command = RehearseCommand(words=(str(module),), target="h100", out=str(folder / "out"), cached=False)
-    return run(command)
+    return rehearse(command)
 
 
 def kinds(found: Rehearsal) -> set[str]:
