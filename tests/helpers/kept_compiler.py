@@ -28,9 +28,7 @@ class KeptCompilers:
         self.idle: dict[Kind, list[Compiler]] = {}
         self.lent: dict[Compiler, tuple[Kind, Compiler]] = {}
 
-    def ask(
-        self, borrower: Compiler, request: CompileRequest, folder: Path, unscheduled: Unscheduled
-    ) -> dict[str, Any]:
+    def ask(self, borrower: Compiler, request: CompileRequest, folder: Path, there: Unscheduled) -> dict[str, Any]:
         """In the place of `Compiler._ask`."""
         with borrower._lock:
             if borrower._is_closed:
