@@ -137,16 +137,11 @@ def convert(
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _paths(inputs, 1)
+    options = AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions)
     request = ConvertRequest(
-        inputs=given,
-        out=_path(output) or default_output(given),
-        hlo=_paths(hlo) or default_hlo(given),
-        module=module,
-        options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
-        target=complete,
-        fingerprint_names=fingerprint_names,
-        force=force,
-    )
+        given, _path(output) or default_output(given), _paths(hlo) or default_hlo(given), module, options,
+        fingerprint_names, complete, force,
+    )  # fmt: skip
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
     following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()

@@ -38,6 +38,7 @@ FREE_BYTES = 32 << 20
 _PIECE_BYTES, _BUFFER_BYTES, _ZEROS = 16 << 20, 1 << 20, 64
 
 TEXT_HEAD_BYTES = 4096  # of a file, to decide whether it is text
+NO_PIPE = "is stdin or stdout, and a file is needed"  # of the path ``-``
 
 LONGEST_READ_LINE = 1 << 20  # characters; what a line has beyond is left out
 

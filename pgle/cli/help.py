@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from pgle.api import Answer
-from pgle.cli.options import check_outputs
+from pgle.cli.options import check_places
 from pgle.errors import cut
 from pgle.report import text
 from pgle.report.page import plain
@@ -105,15 +105,21 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
         check is not met."""
-        check_outputs(ctx)
+        check_places(ctx)
         text.is_shown = True
         try:
             answer: Answer[Any] | None = super().invoke(ctx)
         finally:
             text.is_shown = False
-        if answer is not None:
-            _print(ctx, answer)
-            ctx.exit(not answer.ok)
+        if answer is None:
+            return
+        if ctx.meta["pgle.as_json"]:
+            text.show(answer.document["schema"], answer.document)
+            text.warn(answer.document.get("warnings", ()))
+        else:
+            sections = ("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
+            plain.show(answer.page, sections=sections)
+        ctx.exit(not answer.ok)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then the options by group."""
@@ -134,16 +140,6 @@ def command(*params: click.Parameter, **options: Any) -> Callable[[Callable[...,
     return click.command(cls=Command, params=list(params), **options)
 
 
-def _print(ctx: click.Context, answer: Answer[Any]) -> None:
-    if ctx.meta["pgle.as_json"]:
-        text.show(answer.document["schema"], answer.document)
-        text.warn(answer.document.get("warnings", ()))
-    else:
-        plain.show(
-            answer.page, sections=("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
-        )
-
-
 def write_brief(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     """Write what `-h` says below the usage, a line for each option."""
     formatter.write_paragraph()
@@ -152,25 +148,20 @@ def write_brief(command: click.Command, ctx: click.Context, formatter: click.Hel
     examples = getattr(command, "examples", [])
     write_examples([example for example in examples if "|" not in example][:EXAMPLES], formatter)
     found = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
-    records = []
-    for name in [name for name in MATTERS.split() if name in found][:SHORT]:
-        record = found[name].get_help_record(ctx)
-        if record is not None:
-            words = re.sub(r"\s*\[[^]]*\]$", "", record[1])
-            records.append((record[0].replace("INTEGER RANGE", "N"), words))
+    shown = [found[name].get_help_record(ctx) for name in [name for name in MATTERS.split() if name in found][:SHORT]]
+    records = [(record[0].replace("INTEGER RANGE", "N"), record[1]) for record in shown if record is not None]
     if records:
         with formatter.section("Options"):
             names = max(len(name) for name, _ in records) + 4
             room = max(formatter.width - names, 20)
-            formatter.write_dl([(name, _first(text, room)) for name, text in records], col_max=names)
+            formatter.write_dl([(name, cut(_first_clause(text), room)) for name, text in records], col_max=names)
     formatter.write_paragraph()
     formatter.write_text(f"All options: {ctx.command_path} --help")
 
 
-def _first(text: str, room: int) -> str:
-    """The first clause of a help text, cut where the line ends."""
-    clause = re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", text)[0].rstrip(".")
-    return cut(clause, room)
+def _first_clause(text: str) -> str:
+    """The first clause of an option's help, without its default."""
+    return re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text))[0].rstrip(".")
 
 
 class Commands(click.Group):

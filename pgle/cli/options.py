@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, as_path, check_absent, read_bytes
+from pgle.files import NO_PIPE, AnyPath, as_path, check_absent, read_bytes
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 
 
@@ -51,7 +51,7 @@ class Place(click.Path):
     """A file or folder to read or to write.
 
     Args:
-        ends: how the name of a file to write may end; empty: the command says. `check_outputs` looks at such a file.
+        ends: how the name of a file to write may end; empty: the command says. `check_places` looks at such a file.
         needed: ``a file`` or ``a folder``.
         remedy: for an address of an object store; empty: it may be one.
     """
@@ -63,7 +63,7 @@ class Place(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
         """The path."""
         if value == "-":
-            raise UserError(f"is stdin or stdout, and {self.needed} is needed", where=value, remedy="name one")
+            raise UserError(NO_PIPE.replace("a file", self.needed), where=value, remedy="name one")
         if self.remedy and "://" in os.fspath(value):
             raise UserError(f"is no path of this machine, and {self.needed} is needed", where=value, remedy=self.remedy)
         path = as_path(value)
@@ -80,12 +80,10 @@ PATH, LOCAL = Place(), Place(remedy="copy it here first")
 FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there afterwards")
 
 
-def check_outputs(ctx: click.Context) -> None:
-    """Refuse what cannot be written before the work begins.
-
-    Raises:
-        UserError: as of `pgle.files.check_absent`.
-    """
+def check_places(ctx: click.Context) -> None:
+    """Refuse what cannot be read or written before the work begins."""
+    if next(iter(ctx.params.get("words") or ()), "") == "-":
+        raise UserError(NO_PIPE, where="-", remedy="name one")
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
         if isinstance(param.type, Place) and param.type.ends and path is not None:
@@ -167,11 +165,6 @@ NETWORK = option(
 )
 
 
-def devices(help: str) -> click.Option:
-    """``--devices``."""
-    return option("--devices", help, "N", click.IntRange(1))
-
-
 def devices_per_host(help: str, **how: Any) -> click.Option:
     """``--devices-per-host``."""
     return option("--devices-per-host", help, "N", click.IntRange(1), **how)
@@ -205,11 +198,8 @@ FLAGS = (
 )  # fmt: skip
 
 
-def cache(help: str) -> click.Option:
-    """``--cache/--no-cache``."""
-    return option("--cache/--no-cache cached", help, default=True)
-
-
+CACHE = option("--cache/--no-cache cached", "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
+               default=True)  # fmt: skip
 WINDOW = option("--window", "The part to trace.", "auto|steps:A-B|seconds:N|all", default="auto")
 MODE = choice("--mode", "How collectives run while they are measured; 'pgle profile --help' says more.", "sync",
               "async", default="sync")  # fmt: skip
@@ -220,7 +210,7 @@ QUIET = option("--quiet-for quiet_s", "Without a GPU: stop the program when it h
 COMPILED = (
     option("--profile", "Measured costs; without, estimates stand in for them.", "PROFILE", LOCAL),
     target(f"{_GPU}  [default: h100]"),  # of a run directory its own
-    devices("Devices on one host; short for --topology 1x1xN."),
+    option("--devices", "Devices on one host; short for --topology 1x1xN.", "N", click.IntRange(1)),
     TOPOLOGY,
     NETWORK,
     *FLAGS,
@@ -234,12 +224,8 @@ BOUNDS = (
 )  # fmt: skip
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.verdict.Bounds`."""
 JAXLIB = option("--jaxlib", "Speak of this release rather than the installed one.", "VERSION")
+PATTERN = option("--pattern", "Own console lines: groups s, ms or us; and step, loss if there.", "REGEX", REGEX)
 PYTHON = option("--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH")
-
-
-def pattern(help: str) -> click.Option:
-    """``--pattern``: the user's own console lines."""
-    return option("--pattern", help, "REGEX", REGEX)
 
 
 def hlo(of: str = "", **how: Any) -> click.Option:
@@ -264,7 +250,7 @@ STAGE = (
     run_dir(),
     CAPTURE,
     TARGET,
-    devices("Devices to simulate.  [default: 4]"),
+    option("--devices", "Devices to simulate.  [default: 4]", "N", click.IntRange(1)),
     TOPOLOGY,
     *FLAGS,
     CHOOSE,

@@ -44,7 +44,7 @@ def predict_command(**options: Any) -> Answer[Any]:
     opt.option("-o --output", "New folder for dumps, logs and the page. [default: temporary]", "DIR", FOLDER),
     opt.CHOOSE,
     opt.QUIET,
-    opt.cache("Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048)."),
+    opt.CACHE,
     *opt.PAGE,
 )
 def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
@@ -70,7 +70,7 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     opt.CHOOSE,
     opt.QUIET,
     opt.option("--budget", "Trials at most.", default=20, type=click.IntRange(1)),
-    opt.cache("Keep and reuse compilations."),
+    opt.CACHE,
     opt.option("-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True),
     *opt.PAGE,
 )  # fmt: skip
@@ -137,7 +137,7 @@ def _measured(text: str) -> dict[int, float]:
     *opt.FLAGS,
     opt.CHOOSE,
     opt.QUIET,
-    opt.cache("Keep and reuse compilations."),
+    opt.CACHE,
     opt.option("-o --output", "Folder for rows and page; repeat to resume.  [default: temporary]", "DIR", FOLDER),
     *opt.PAGE,
 )  # fmt: skip

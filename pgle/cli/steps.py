@@ -51,7 +51,7 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.option("--history", "Measure that spread in a pgle history.", "FILE", LOCAL),
     opt.option("--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)),
     opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
-    opt.pattern("Own console lines: groups s, ms or us; and step, loss if there."),
+    opt.PATTERN,
     opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
     opt.option("--run-dir", "With --abba: where the runs are kept; the same command resumes.", "DIR", FOLDER,
@@ -149,7 +149,7 @@ def history_command() -> None:
                "directory]", "ID"),
     opt.option("--time when", "ISO 8601.  [default: now]", "TIME"),
     opt.option("--note", "A comment on the entry.", "TEXT", default=""),
-    opt.pattern("As of pgle compare."),
+    opt.PATTERN,
     _FILE, *opt.PAGE,
 ])  # fmt: skip
 def add(

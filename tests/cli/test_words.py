@@ -35,7 +35,8 @@ def test_quiet_does_not_hide_what_ends_the_command() -> None:
     assert pgle("show", "nowhere.pbtxt", "-q").stderr.startswith(b"pgle: nowhere.pbtxt: no such file")
 
 
-@pytest.mark.parametrize("words", [["show", "-"], ["predict", "-"], ["report", "-"], ["convert", "a", "-o", "-"]])
+@pytest.mark.parametrize("words", [["show", "-"], ["predict", "-"], ["report", "-"], ["convert", "a", "-o", "-"],
+                                   ["rehearse", "-"], ["tune", "-", "-o", "t"], ["compare", "-", "b"]])  # fmt: skip
 def test_a_file_is_no_pipe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
     assert capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pgle.errors import UserError
-from pgle.files import TextLines, write_files
+from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
@@ -48,6 +48,8 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
         return [series for match in matches for series in read_runs(match, pattern=pattern)]
     if not path:
         raise UserError("an empty path", remedy="is a variable of the command line not set?")
+    if path == "-":
+        raise UserError(NO_PIPE, where=path, remedy="name one")
     where = Path(path)
     if not where.exists():
         raise UserError("no such file or directory", where=path, remedy="check the path")
