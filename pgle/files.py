@@ -49,11 +49,7 @@ _COMPRESSED: dict[str, Any] = {".xz": lzma.LZMAFile, ".gz": lambda file: gzip.Gz
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
-    """A local path, or an `etils.epath` path where the text has a scheme such as ``gs://``.
-
-    Raises:
-        UserError: the text is empty, or nothing installed reads the scheme.
-    """
+    """A local path, or an `etils.epath` path where the text has a scheme such as ``gs://``."""
     if isinstance(text, Path):
         return text
     name = os.fspath(text)

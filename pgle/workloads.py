@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import sys
 import time
@@ -48,7 +47,6 @@ def main(
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--platform", choices=["auto", "gpu", "cpu"], default="auto")
     parser.add_argument("--compile-only", action="store_true", help="compile the step, run nothing")
-    parser.add_argument("--record", type=Path, help="append one JSON line per step to this file")
     for name, default in own.items():
         kind: dict[str, Any] = {"action": "store_true"} if default is False else {"type": type(default)}
         words = name.replace("_", " ")
@@ -73,7 +71,7 @@ def _devices(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace, workload: Workload) -> None:
-    """Compile or run a workload; prints a line per step and records it."""
+    """Compile or run a workload; prints a line per step."""
     name = workload.step.__name__
     step = jax.jit(workload.step, donate_argnums=0)
     if options.compile_only and workload.gpu_only and jax.devices()[0].platform == "cpu":
@@ -91,11 +89,7 @@ def run(options: argparse.Namespace, workload: Workload) -> None:
         begin = time.perf_counter()
         with jax.profiler.StepTraceAnnotation("step", step_num=number):
             state = jax.block_until_ready(step(state))
-        seconds = time.perf_counter() - begin
-        print(f"step {number}: {seconds:.6f} s", flush=True)
-        if options.record:
-            with options.record.open("a") as file:
-                file.write(json.dumps({"step": number, "step_time_s": round(seconds, 9)}) + "\n")
+        print(f"step {number}: {time.perf_counter() - begin:.6f} s", flush=True)
 
 
 def _values(shapes: Any) -> Any:
@@ -123,11 +117,10 @@ def mesh(devices: Sequence[Any], **axes: int) -> Mesh:
 
 def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """`jax.shard_map` without replication checks, wherever this jax keeps it."""
-    transform: Any = getattr(jax, "shard_map", None)
-    if transform is None:
-        from jax.experimental import shard_map as old
-
-        transform = old.shard_map
+    if hasattr(jax, "shard_map"):
+        from jax import shard_map as transform
+    else:
+        from jax.experimental.shard_map import shard_map as transform
     check = "check_vma" if "check_vma" in inspect.signature(transform).parameters else "check_rep"
     mapped: Callable[..., Any] = transform(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **{check: False}

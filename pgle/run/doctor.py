@@ -14,7 +14,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, many
 from pgle.masking import kept_text
 from pgle.run.ask.jaxlib import lint_flags, repair
-from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, fail, ok, read_gpus, warn
+from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, read_gpus
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.environment import user_flags
@@ -23,6 +23,9 @@ from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
+
+# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a run will not work.
+ok, warn, fail = partial(MachineCheck, "", "ok"), partial(MachineCheck, "", "warn"), partial(MachineCheck, "", "fail")
 
 _SMI = {
     "version mismatch": "the driver was updated while its old kernel module ran: reboot, or unload and load the nvidia "

@@ -35,5 +35,6 @@ def machine(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), proce
         is_root=False,
         python="/usr/bin/python3",
         installed=Installed(dict(versions), "/site"),
+        nsys=lambda: None,
     )
     return replace(made_up, **changes)

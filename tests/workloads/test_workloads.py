@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,20 +50,16 @@ def start(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workloads")
-    words = {
-        str(folder / workload): command(workload, "--steps", "2", "--record", str(folder / f"{workload}.jsonl"))
-        for workload in SMALL
-    }
+    words = {str(folder / workload): command(workload, "--steps", "2") for workload in SMALL}
     start("-c", TOGETHER, input=json.dumps(words))
     return folder
 
 
 @pytest.mark.parametrize("workload", SMALL)
-def test_steps_are_printed_and_recorded(workload, ran):
-    assert [line.split(":")[0] for line in (ran / workload).read_text().splitlines()] == ["step 0", "step 1"]
-    steps = [json.loads(line) for line in (ran / f"{workload}.jsonl").read_text().splitlines()]
-    assert [item["step"] for item in steps] == [0, 1]
-    assert all(item["step_time_s"] > 0 for item in steps)
+def test_steps_are_printed(workload, ran):
+    lines = [re.fullmatch(r"step (\d): (\d+\.\d+) s", line) for line in (ran / workload).read_text().splitlines()]
+    assert [line[1] for line in lines] == ["0", "1"]
+    assert all(float(line[2]) > 0 for line in lines)
 
 
 def test_compile_only_runs_nothing():

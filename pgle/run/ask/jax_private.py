@@ -43,11 +43,7 @@ PLUGIN_LOG = "jax._src.xla_bridge"
 
 
 def version() -> tuple[int, ...]:
-    """The version of the installed jaxlib.
-
-    Raises:
-        UserError: jaxlib is missing or older than the oldest that can rehearse.
-    """
+    """The version of the installed jaxlib."""
     try:
         import jaxlib
     except ImportError as error:
@@ -84,9 +80,6 @@ def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mappi
         allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
             (jaxlib/py_client.cc); 0: unknown.
         efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.
-
-    Raises:
-        UserError: this jax lacks what the program needs.
     """
     import jaxlib
     import numpy as np
@@ -172,11 +165,7 @@ def _address(text: bytes) -> int:
 
 
 class Plugin:
-    """The loaded plugin library.
-
-    Raises:
-        UserError: no CUDA plugin of jax is installed, or it cannot be loaded.
-    """
+    """The loaded plugin library."""
 
     def __init__(self) -> None:
         path = library()
@@ -227,11 +216,7 @@ class Plugin:
 
 
 def library() -> Path:
-    """The plugin's library file; of several the one of jaxlib's version.
-
-    Raises:
-        UserError: none is installed.
-    """
+    """The plugin's library file; of several the one of jaxlib's version."""
     found = {name: folder / LIBRARY for name in PLUGINS for folder in _folders(name) if (folder / LIBRARY).is_file()}
     if not found:
         what = "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
@@ -284,9 +269,6 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
         path: the file, for its suffix and for messages.
         data: its content, decompressed.
         default_devices: partitions of an HLO module that does not say how many it is for.
-
-    Raises:
-        UserError: this jax cannot read it.
     """
     form = module_form(path.name, data)
     if form == "mlir":
@@ -345,9 +327,6 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourcePr
         module: the proto.
         text: the same as HLO text, which says what the proto leaves to the compile options.
         default_devices: partitions where the text does not say how many there are.
-
-    Raises:
-        UserError: it is scheduled already.
     """
     header = text[: text.find("\n")]
     if "is_scheduled=true" in header:
@@ -451,11 +430,7 @@ def first_line(text: str) -> str:
 
 
 def program_from_mlir(data: bytes) -> SourceProgram:
-    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the compile options.
-
-    Raises:
-        UserError: this jax cannot parse it.
-    """
+    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the compile options."""
     import jax
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir

@@ -59,11 +59,7 @@ class Installed:
 
 
 def installed(python: str | None = None) -> Installed:
-    """The versions that `python` (default: ours) would import, without importing them.
-
-    Raises:
-        UserError: there is no such interpreter, or it does not run.
-    """
+    """The versions that `python` (default: ours) would import, without importing them."""
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
     code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
@@ -163,9 +159,6 @@ class Probe:
 def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are asked as they
     stand.
-
-    Raises:
-        UserError: the interpreter does not run or has no jaxlib.
     """
     executable = python or sys.executable
     found = installed(executable)
@@ -209,9 +202,6 @@ def _key(text: str) -> str:
 def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
     """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
     ours).
-
-    Raises:
-        UserError: the interpreter has no jaxlib, or `jaxlib` is no version.
     """
     if jaxlib is not None:
         return lint(flags, jaxlib)

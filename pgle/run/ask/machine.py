@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -35,73 +34,6 @@ class MachineCheck:
     remedy: str = ""  # what to do; empty for ``ok``
 
 
-def ok(found: str) -> MachineCheck:
-    """A check that nothing came of."""
-    return MachineCheck("", "ok", found)
-
-
-def warn(found: str, remedy: str) -> MachineCheck:
-    """Something will not work or be worse."""
-    return MachineCheck("", "warn", found, remedy)
-
-
-def fail(found: str, remedy: str) -> MachineCheck:
-    """A run will not work."""
-    return MachineCheck("", "fail", found, remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine as the checks see it."""
-
-    ask: Callable[[Sequence[str]], tuple[bool, str]]  # whether a program ended well, and what it printed
-    read: Callable[[str], str | None]  # text of a file, None where it cannot be read
-    which: Callable[[str], str | None]  # path of a program, None if absent
-    glob: Callable[[str], tuple[str, ...]]  # paths that match a pattern, sorted
-    environ: Mapping[str, str]  # variables
-    processes: Callable[[], frozenset[str]]  # names of all running processes
-    free_bytes: Callable[[str], int]  # free space on the disk that holds (or would hold) a path
-    writable: Callable[[str], bool]  # whether a file could be made at a path
-    is_root: bool  # whether this process is root
-    python: str  # the interpreter of the user's program
-    installed: Installed  # what that interpreter would import
-    nsys: Callable[[], Nsys | None] = lambda: None  # the nsys to use; None if absent
-
-
-def this_machine(python: str | None = None) -> Machine:
-    """The machine we run on.
-
-    Raises:
-        UserError: `python` does not run.
-    """
-    return Machine(
-        ask=_ask,
-        read=_read,
-        which=shutil.which,
-        glob=lambda pattern: tuple(sorted(map(str, Path("/").glob(pattern.lstrip("/"))))),
-        environ=dict(os.environ),
-        processes=partial(_processes, Path("/proc")),
-        free_bytes=lambda path: shutil.disk_usage(_existing(path)).free,
-        writable=lambda path: os.access(_existing(path), os.W_OK | os.X_OK),
-        is_root=os.geteuid() == 0,
-        python=python or sys.executable,
-        installed=installed(python),
-        nsys=find_nsys,
-    )
-
-
-def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
-    """The GPUs as nvidia-smi lists them; empty if absent."""
-    is_well, text = machine.ask(SMI_QUERY)
-    gpus: list[Gpu] = []
-    for line in text.splitlines() if is_well else ():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == len(SMI_FIELDS):
-            name, driver, memory, capability, uuid = cells
-            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability, uuid))
-    return tuple(gpus)
-
-
 def _ask(argv: Sequence[str]) -> tuple[bool, str]:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
@@ -121,16 +53,52 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _processes(proc: Path) -> frozenset[str]:
-    names = (_read(str(path / "comm")) for path in proc.iterdir() if path.name.isdigit()) if proc.is_dir() else ()
+def _processes() -> frozenset[str]:
+    names = (_read(str(path)) for path in Path("/proc").glob("[0-9]*/comm"))
     return frozenset(name.strip() for name in names if name)
 
 
 def _existing(path: str) -> Path:
-    here = Path(path).resolve()
-    while not here.exists() and here != here.parent:
-        here = here.parent
-    return here
+    return next(folder for folder in (Path(path).resolve(), *Path(path).resolve().parents) if folder.exists())
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine as the checks see it: by default the one that we run on."""
+
+    installed: Installed  # what the interpreter of the user's program would import
+    python: str = sys.executable  # that interpreter
+    ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask  # whether a program ended well, and what it printed
+    read: Callable[[str], str | None] = _read  # text of a file, None where it cannot be read
+    which: Callable[[str], str | None] = shutil.which  # path of a program, None if absent
+    # paths that match a pattern, sorted
+    glob: Callable[[str], tuple[str, ...]] = lambda pattern: tuple(
+        sorted(map(str, Path("/").glob(pattern.lstrip("/"))))
+    )
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))  # variables
+    processes: Callable[[], frozenset[str]] = _processes  # names of all running processes
+    # free space on the disk that holds (or would hold) a path, and whether a file could be made there
+    free_bytes: Callable[[str], int] = lambda path: shutil.disk_usage(_existing(path)).free
+    writable: Callable[[str], bool] = lambda path: os.access(_existing(path), os.W_OK | os.X_OK)
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)  # whether this process is root
+    nsys: Callable[[], Nsys | None] = find_nsys  # the nsys to use; None if absent
+
+
+def this_machine(python: str | None = None) -> Machine:
+    """The machine we run on."""
+    return Machine(installed(python), python or sys.executable)
+
+
+def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
+    """The GPUs as nvidia-smi lists them; empty if absent."""
+    is_well, text = machine.ask(SMI_QUERY)
+    gpus: list[Gpu] = []
+    for line in text.splitlines() if is_well else ():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(SMI_FIELDS):
+            name, driver, memory, capability, uuid = cells
+            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability, uuid))
+    return tuple(gpus)
 
 
 def git_commit() -> str:

@@ -90,11 +90,7 @@ def _version_of(program: Path) -> Version:
 
 
 def report_version(path: Path) -> Version:
-    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all before 2023.
-
-    Raises:
-        UserError: it is missing, empty or no report.
-    """
+    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all before 2023."""
     head = read_head(path, 200)
     if not head:
         raise UserError("is empty", where=path, remedy="record again, and let `nsys profile` finish")
@@ -120,9 +116,6 @@ def export_report(path: Path, folder: Path) -> Path:
 
     Returns:
         The ``.sqlite`` file.
-
-    Raises:
-        UserError: no nsys is installed that can read it, it is damaged, or the export failed.
     """
     if path.suffix == ".qdstrm":
         path = _imported(path, folder)

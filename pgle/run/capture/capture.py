@@ -82,9 +82,6 @@ def devices_for(
 ) -> Devices:
     """The devices of a captured program: as asked, else of the topology, else as the user's XLA_FLAGS say, else
     `DEFAULT_DEVICES`.
-
-    Raises:
-        UserError: the topology is not of the form ``SxHxD``.
     """
     if topology and asked in (None, devices_in(topology)):
         return Devices(devices_in(topology), topology=topology)
@@ -237,15 +234,15 @@ def _wait_or_stop(
                 _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
                 told_s *= 2
             continue
-        wanted = _wanted(modules, choose)
-        if until_step and _is_known(wanted, choose):
+        is_known, is_settled = _progress(modules, choose)
+        if until_step and is_known:
             _stop(child)
             return 0
         # If several programs want each core of this machine, everything takes so many times longer.
         quiet = waited / max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
         if quiet <= quiet_s:
             continue
-        patience = quiet_s * (1 if _is_settled(wanted, choose, folder) else UNSETTLED)
+        patience = quiet_s * (1 if is_settled else UNSETTLED)
         if quiet > patience:
             what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
             _say(f"{what} {waited:.0f} s (--quiet-for)")
@@ -257,26 +254,18 @@ def _wait_or_stop(
             _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)")
 
 
-def _wanted(modules: Sequence[Path], choose: str | None) -> Path | None:
-    """The step so far, or the module that is wanted; None if that has not come yet."""
-    with suppress(UserError):
-        return choose_module(modules, choose)
-    return None
-
-
-def _is_known(wanted: Path | None, choose: str | None) -> bool:
-    """Whether the step is known: executed often enough, or the wanted module was executed."""
-    if wanted is None or choose is None:
-        return wanted is not None and not doubt_of(wanted)
-    return read_captured(wanted.parent).executed.get(wanted.name, 0) > 0
-
-
-def _is_settled(wanted: Path | None, choose: str | None, folder: Path) -> bool:
-    """Whether a training step, or the wanted module, was seen: else the program is given more time."""
-    if wanted is None or choose is not None:
-        return wanted is not None
-    program = read_captured(folder)
-    return not program.python or not (program.compiling or doubt_of(wanted))  # no hook: nothing is known
+def _progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
+    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the program is given
+    more time."""
+    try:
+        wanted = choose_module(modules, choose)
+    except UserError:  # it has not come yet
+        return False, False
+    program = read_captured(wanted.parent)
+    if choose is not None:
+        return program.executed.get(wanted.name, 0) > 0, True
+    doubt = doubt_of(wanted)
+    return not doubt, not program.python or not (program.compiling or doubt)  # no hook: nothing is known
 
 
 def _waits(folder: Path) -> str:

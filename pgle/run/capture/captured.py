@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,14 +38,11 @@ _SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
 def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
     """The same function, which reads a file again only once it has changed: a program that is waited for is looked at
     several times a second."""
-    known: dict[Path, tuple[tuple[int, int], T]] = {}
+    kept = cache(lambda module, mtime_ns, size: read(module))
 
     def found(module: Path) -> T:
         now = module.stat()
-        state = now.st_mtime_ns, now.st_size
-        if known.get(module, ((0, 0),))[0] != state:
-            known[module] = state, read(module)
-        return known[module][1]
+        return kept(module, now.st_mtime_ns, now.st_size)
 
     return found
 
@@ -112,9 +110,6 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
     Args:
         folder: where they lie.
         dumps: where jax dumped none, the ones that XLA dumped before it optimised them (``--xla_dump_to``).
-
-    Raises:
-        UserError: `dumps`, and there is neither.
     """
     found = sorted(folder.glob("jax_ir*_compile.mlir"))
     if dumps and not found:
@@ -241,9 +236,6 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     Args:
         modules: of one folder, in the order in which they were compiled.
         pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of those the step.
-
-    Raises:
-        UserError: it matches none; the message lists all modules.
     """
     program = read_captured(modules[0].parent)
     chosen = [path for path in modules if not _is_of_jax(path, program)] or list(modules)
@@ -298,11 +290,7 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_fits(module: Path, topology: str) -> None:
-    """Refuse a function's module that is for other devices than were asked for: its caller can build it for those.
-
-    Raises:
-        UserError: with how to build it.
-    """
+    """Refuse a function's module that is for other devices than were asked for: its caller can build it for those."""
     if not fitted(module, topology)[1]:
         return
     own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))

@@ -38,9 +38,6 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
         step: jitted by jax, flax or equinox; any other function is jitted.
         args: what it takes: arrays, or `jax.ShapeDtypeStruct` with or without shardings.
         folder: for the file; it exists.
-
-    Raises:
-        UserError: jax cannot lower it, or it has a mesh and no argument is on one.
     """
     import jax
 

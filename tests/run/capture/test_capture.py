@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.capture.capture import Devices, _is_settled, _wanted, capture_environment, capture_modules, devices_for
+from pgle.run.capture.capture import Devices, _progress, capture_environment, capture_modules, devices_for
 from pgle.run.capture.captured import (
     CapturedProgram,
     candidates,
@@ -137,7 +137,7 @@ def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
     (tmp_path / "jax_ir0001_jit_infer_compile.mlir").write_text("func.func public @main() -> () { }")
     (tmp_path / ".program.json").write_text('{"python": "python", "version": [3, 11]}')
     asked, modules = ("jit_infer", "jit_train", None), modules_in(tmp_path)
-    assert [_is_settled(_wanted(modules, name), name, tmp_path) for name in asked] == [True, False, False]
+    assert [_progress(modules, name)[1] for name in asked] == [True, False, False]
 
 
 @pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])

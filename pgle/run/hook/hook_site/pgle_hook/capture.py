@@ -44,8 +44,13 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
     record = CaptureRecord(captured, given)
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu["targets"])
     guarded(lowering.watch)
-    results = (lambda call, execute: execute()) if computes else Uncomputed(record, lowering.is_zeros).results
-    guarded(lambda: record.watch(results))
+    uncomputed = Uncomputed(record, lowering.is_zeros)
+
+    def results(call, execute):
+        guarded(lambda: record.executed(call.xla_executable))
+        return execute() if computes else uncomputed.results(call, execute)
+
+    guarded(lambda: jax_private.executed(results))
     guarded(lambda: _watch_processes(jax, devices, ranks, record))
 
 
@@ -128,19 +133,10 @@ class CaptureRecord:
             "uncomputed": [],
             "not_lowered": [],
             "options": {},
-            "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
+            "plugin": any(map(_is_installed, PLUGINS)),
         }
         self._write()
         atexit.register(lambda: guarded(self._end))
-
-    def watch(self, results):
-        """Count every execution, and take results from `results`."""
-
-        def new_results(call, execute):
-            guarded(lambda: self._executed(call.xla_executable))
-            return results(call, execute)
-
-        jax_private.executed(new_results)
 
     def waits_for(self, what):
         """The program waits for other processes; empty: no longer."""
@@ -182,7 +178,8 @@ class CaptureRecord:
             self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
         self._write()
 
-    def _executed(self, executable):
+    def executed(self, executable):
+        """It is about to be executed."""
         if os.getpid() != self._pid or id(executable) not in self._names:
             return
         with self._lock:
@@ -215,7 +212,7 @@ def describe(error):
 def _is_installed(name):
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
+    except Exception:  # no plugin, a broken one
         return False
 
 
@@ -285,7 +282,7 @@ class Uncomputed:
                 return found
         began = time.monotonic()
         found = execute()
-        guarded(lambda: jax_private.wait_for(found))
+        guarded(lambda: sys.modules["jax"].block_until_ready(found))
         if time.monotonic() - began > SECONDS and jax_private.may_be_left_out(call):
             self._judge(call, True)
         return found

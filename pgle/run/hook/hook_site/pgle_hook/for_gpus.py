@@ -223,7 +223,7 @@ class Lowering:
         except Exception as error:
             why = error
         if for_gpus is not None and self._least is not None:
-            zeros = _signature(for_gpus.module, self._least)
+            zeros = jax_private.signature(for_gpus.module, self._least)
             if zeros is not None:
                 return self._note(for_gpus, for_gpus.module, zeros)
         try:
@@ -231,7 +231,7 @@ class Lowering:
         except Exception:
             if why is not None:  # the program is for GPUs
                 raise why from None
-            zeros = for_gpus and _signature(for_gpus.module, 0)
+            zeros = for_gpus and jax_private.signature(for_gpus.module, 0)
             if not zeros:
                 if for_gpus:
                     warn("%s runs on GPUs alone, and this jax does not say how its results are sharded; "
@@ -257,14 +257,6 @@ class Lowering:
 
     def _compiled(self, module, executable, given):
         guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
-
-
-def _signature(module, least):
-    """A module with the same arguments and results that returns zeros; None if absent."""
-    try:
-        return jax_private.signature(module, least)
-    except Exception:  # results that are no numbers, a jax without these parts
-        return None
 
 
 CALL = "CustomSPMDPartitioning"

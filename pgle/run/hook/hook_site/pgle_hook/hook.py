@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pgle_hook import guarded, jax_private, warn, watch
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
-from pgle_hook.window import TraceWindow, make_profiler
+from pgle_hook.window import Profiler, TraceWindow
 
 POLL_S = 0.05  # how often steps are written and the quiet time is looked at; costs nothing measurable
 
@@ -28,8 +28,8 @@ class Hook:
         self.jax = jax
         self.facts = Facts(files, jax)
         self.writer = StepWriter(files)
-        self.profiler = make_profiler(config.get("capture"), files, jax)
-        self.window = TraceWindow(config.get("window", "auto"))
+        self.profiler = Profiler(config["capture"], files, jax)
+        self.window = TraceWindow(config["window"])
         self.executions = ExecutionCounter(self._on_execution)
         self.compiles = 0
         self._compiles_at_step = 0
@@ -44,8 +44,11 @@ class Hook:
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
         jax_private.before_backends(self._restore_flags)
-        annotations(self.jax, self._on_annotation, self.leave_step)
-        compilations(self.jax, self._on_compile)
+        annotation = self.jax.profiler.StepTraceAnnotation
+        watch(annotation, "__init__", after=_keep_step)
+        watch(annotation, "__enter__", before=self._on_annotation)
+        watch(annotation, "__exit__", after=lambda *_: self.leave_step())
+        self.jax.monitoring.register_event_duration_secs_listener(self._on_event)
         guarded(lambda: self.executions.attach(self.window.wants_executions))
         own_traces(self.jax, self._on_own_start, self._on_own_stop)
         if self.config.get("auto_pgle"):
@@ -79,15 +82,16 @@ class Hook:
         """The body of a step was left; the last one is timed up to here."""
         self._left = time.perf_counter()
 
-    def _on_annotation(self, name, number):
+    def _on_annotation(self, annotation):
         """Of several kinds of steps (train, eval) those count whose name comes most often."""
+        name, number = getattr(annotation, "_pgle_step", ("", None))
         with self._lock:
             self._names[name] = self._names.get(name, 0) + 1
             if self._name is None or self._names[name] > self._names[self._name]:
                 self._name = name
             if name != self._name:
                 return
-        self.begin_step(number, "annotation")
+        self.begin_step(None if number is None else int(number), "annotation")
 
     def _end_current(self, now):
         if self._current is not None:
@@ -133,6 +137,10 @@ class Hook:
                 guarded(self.facts.write)
 
     # Events.
+
+    def _on_event(self, event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            guarded(lambda: self._on_compile(seconds))
 
     def _on_compile(self, seconds):
         if os.getpid() != self.pid:
@@ -198,34 +206,9 @@ class Hook:
         self.facts.write(final=True)
 
 
-# Watches in jax.
-
-
-def annotations(jax, on_enter, on_exit):
-    """Call `on_enter(name, number or None)` and `on_exit()` around every StepTraceAnnotation."""
-    annotation = jax.profiler.StepTraceAnnotation
-
-    def made(this, name, **kwargs):
-        with suppress(AttributeError):
-            this._pgle_step = (name, kwargs.get("step_num"))
-
-    def begun(this):
-        name, number = getattr(this, "_pgle_step", ("", None))
-        on_enter(name, None if number is None else int(number))
-
-    watch(annotation, "__init__", after=made)
-    watch(annotation, "__enter__", before=begun)
-    watch(annotation, "__exit__", after=lambda *_: on_exit())
-
-
-def compilations(jax, on_compile):
-    """Call `on_compile(seconds)` after every compilation by XLA."""
-
-    def listener(event, seconds, **_):
-        if event.endswith("backend_compile_duration"):
-            guarded(lambda: on_compile(seconds))
-
-    jax.monitoring.register_event_duration_secs_listener(listener)
+def _keep_step(annotation, name, **kwargs):
+    with suppress(AttributeError):
+        annotation._pgle_step = (name, kwargs.get("step_num"))
 
 
 def own_traces(jax, on_start, on_stop):

@@ -1,10 +1,11 @@
 """All of jax that is private and that the hook uses. If a release lacks a part, pgle leaves out what needs it.
 
-Known to work: jax 0.4.31 to 0.12.
+Known to work: jax 0.4.38 to 0.12.
 """
 
 import importlib
 import logging
+import math
 import re
 import sys
 
@@ -21,7 +22,7 @@ def has_backends():
 def before_backends(act):
     """Call `act()` before each backend is set up, the first of which has XLA read its flags; at once where this jax
     lacks the function that does it."""
-    if not watch(importlib.import_module("jax._src.xla_bridge"), "_init_backend", before=lambda *_, **__: act()):
+    if not watch(backends(), "_init_backend", before=lambda *_, **__: act()):
         act()
 
 
@@ -241,7 +242,14 @@ def _answer_costs(kind, backend, modules):
 
 def signature(module, least):
     """A module with the arguments, results and shardings of another whose results are zeros; None if arguments and
-    results have fewer than `least` bytes, or GSPMD is to decide how a result is sharded."""
+    results have fewer than `least` bytes, GSPMD is to decide how a result is sharded, or this jax cannot tell."""
+    try:
+        return _signature(module, least)
+    except Exception:  # results that are no numbers, a jax without these parts
+        return None
+
+
+def _signature(module, least):
     ir = importlib.import_module("jaxlib.mlir.ir")
     main = next(item for item in module.body.operations if _symbol(item) == "main")
     results = list(main.type.results)
@@ -274,9 +282,8 @@ def _propagated(module):
 
     The pipeline crashes the process in jaxlib 0.9.2, for a scan and for a `shard_map` that is differentiated.
     """
-    if importlib.import_module("jaxlib.version").__version__.startswith("0.9."):
-        return None
-    if not any(item.operation.name == "sdy.mesh" for item in module.body.operations):
+    uses_shardy = any(item.operation.name == "sdy.mesh" for item in module.body.operations)
+    if jaxlib_version().startswith("0.9.") or not uses_shardy:
         return None
     copy = module.operation.clone()
     with module.context:
@@ -303,11 +310,8 @@ def _all_sharded(ir, module, main, results):
 
 
 def _bytes(ir, given):
-    count = 1
-    for size in ir.RankedTensorType(given).shape:
-        count *= size
-    element = ir.RankedTensorType(given).element_type
-    return count * getattr(element, "width", 32) / 8
+    kind = ir.RankedTensorType(given)
+    return math.prod(kind.shape) * getattr(kind.element_type, "width", 32) / 8
 
 
 def _zeros(ir, result):
@@ -352,8 +356,3 @@ def results_of(call, values):
         value = values(shape, dtype)
         found.append([jax.device_put(value, device) for device in call._local_devices])
     return out(found)
-
-
-def wait_for(results):
-    """Until an execution has ended."""
-    sys.modules["jax"].block_until_ready(results)

@@ -179,24 +179,20 @@ STILL = (
 )
 
 
-def make_profiler(capture, files, jax):
-    """The profiler that the configuration asks for."""
-    if capture == "jax":
-        return JaxProfiler(files, jax)
-    return CudaRange(jax) if capture == "nsys" else Profiler(jax)
-
-
 class Profiler:
-    """Nothing is traced; what the two real ones share.
+    """A session of `jax.profiler` that writes into the rank's trace folder, the CUDA profiler range, or none.
 
     Attributes:
         is_open: whether it records.
         busy: whether it is being opened or closed: what jax.profiler does then is our doing.
     """
 
-    def __init__(self, jax):
+    def __init__(self, capture, files, jax):
         self.is_open = self.busy = False
-        self._jax = jax
+        self._begin = {"jax": self._begin_session, "nsys": self._begin_range}.get(capture, lambda: False)
+        self._end = self._end_session if capture == "jax" else lambda: self._cuda.cudaProfilerStop()
+        self._files, self._jax = files, jax
+        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace  # ours: the program's are watched
 
     def open(self):
         """Begin to record; a failure is a warning."""
@@ -216,22 +212,7 @@ class Profiler:
             finally:
                 self.busy = False
 
-    def _begin(self):
-        return False
-
-    def _end(self):
-        pass
-
-
-class JaxProfiler(Profiler):
-    """A session of `jax.profiler` that writes into the rank's trace folder."""
-
-    def __init__(self, files, jax):
-        super().__init__(jax)
-        self._files = files
-        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
-
-    def _begin(self):
+    def _begin_session(self):
         try:  # one process of a rank traces: helpers do not add to the trace of the program
             os.close(os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except FileExistsError:
@@ -250,7 +231,7 @@ class JaxProfiler(Profiler):
             return False
         return True
 
-    def _end(self):
+    def _end_session(self):
         warning = threading.Timer(SAID_S, warn, [STILL])
         warning.daemon = True
         warning.start()
@@ -259,21 +240,14 @@ class JaxProfiler(Profiler):
         finally:
             warning.cancel()
 
-
-class CudaRange(Profiler):
-    """cudaProfilerStart and cudaProfilerStop of the CUDA runtime that the program has loaded."""
-
-    def _begin(self):
-        self._library = _cuda_runtime()
-        if self._library is None:
+    def _begin_range(self):
+        self._cuda = _cuda_runtime()
+        if self._cuda is None:
             warn("no trace: libcudart is not loaded, so the window of nsys cannot be opened")
             return False
         _settle(self._jax)
-        self._library.cudaProfilerStart()
+        self._cuda.cudaProfilerStart()
         return True
-
-    def _end(self):
-        self._library.cudaProfilerStop()
 
 
 def _settle(jax):
