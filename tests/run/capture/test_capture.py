@@ -10,6 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,17 +63,19 @@ ad.deflinear2(only, lambda t, _: [t])
 """
 
 
-@pytest.fixture
-def captured(tmp_path):
-    """The module that a program executes again and again."""
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    """The module that a program executes again and again; a program of which several tests know a fact runs once."""
 
+    @cache
     def capture(text: str) -> Path:
-        script = tmp_path / "träin ing.py"
+        folder = tmp_path_factory.mktemp("program")
+        script = folder / "träin ing.py"
         script.write_text(text)
         environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         found = capture_modules(
             [sys.executable, str(script)],
-            tmp_path / "captured",
+            folder / "captured",
             target=H100,
             devices=Devices(2),
             quiet_s=60,
@@ -103,7 +106,7 @@ def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(captu
 
 
 def test_a_program_that_sets_no_flags_has_none_of_its_own(captured):
-    module = captured("import jax, jax.numpy as jnp\njax.jit(lambda x: jnp.sin(x) + 1)(jnp.ones((8, 8)))")
+    module = captured(OFFLOAD.format(inside="jnp.cos"))
     assert capture_warnings(module) == ()
     assert read_captured(module.parent).xla_flags == ""
 
@@ -112,13 +115,15 @@ TWO = """
 import jax, jax.numpy as jnp
 @jax.jit
 def create_model(x):
-    return [jnp.sin(x * i) @ jnp.cos(x + i) for i in range(30)]
+    return [x @ x * i for i in range(12)]
 @jax.jit
 def train_step(weights, x):
     return [w - jnp.tanh(x @ w) for w in weights[:3]] + weights[3:]
 x = jnp.ones((8, 8))
 weights = create_model(x)
 """
+STEPS = "for _ in range(5): weights = step(weights, x)"
+RANDOM = "for i in range(9): jax.random.normal(jax.random.key(i), 9)"
 
 
 def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypatch):
@@ -142,7 +147,7 @@ def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
 
 @pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])
 def test_the_step_is_what_is_executed_again_and_again(captured, step):
-    module = captured(f"{TWO}step = {step}\nfor _ in range(5): weights = step(weights, x)")
+    module = captured(f"{TWO}step = {step}\n{STEPS}")
     assert module_name(module) == "jit_train_step"
     assert read_captured(module.parent).executed[module.name] == 5
     largest, *others = candidates(modules_in(module.parent))
@@ -151,7 +156,11 @@ def test_the_step_is_what_is_executed_again_and_again(captured, step):
 
 
 def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
-    assert module_name(captured(f"{TWO}train_step(weights, x)")) == "jit_train_step"
+    module = captured(f"{TWO}{RANDOM}\ntrain_step(weights, x)")
+    executed = read_captured(module.parent).executed
+    assert [executed[path.name] for path in modules_in(module.parent) if "_model" in path.name] == [1]
+    assert executed[module.name] == 1
+    assert module_name(module) == "jit_train_step"
 
 
 FOR_GPUS = """
@@ -188,7 +197,7 @@ for _ in range(2): step(jnp.ones((8, 8)))
 
 
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
-    words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'import jax; raise SystemExit(3)'"]
+    words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'raise SystemExit(3)'"]  # without the hook
     with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
         capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
 
@@ -322,7 +331,7 @@ def test_a_training_step_that_was_compiled_again_is_taken_as_it_was_compiled_las
 
 
 def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
-    module = captured(f"{TWO}for i in range(9): jax.random.normal(jax.random.key(i), 9)\ntrain_step(weights, x)")
+    module = captured(f"{TWO}{RANDOM}\ntrain_step(weights, x)")
     assert module_name(module) == "jit_train_step"
     assert any("_normal" in name for name in read_captured(module.parent).of_jax)
 
@@ -390,7 +399,7 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(tmp_path
 
 
 def test_a_module_is_chosen_by_its_name(captured):
-    modules = modules_in(captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)").parent)
+    modules = modules_in(captured(f"{TWO}step = train_step\n{STEPS}").parent)
     assert module_name(choose_module(modules, "jit_create_model")) == "jit_create_model"
     assert module_name(choose_module(modules, "create")) == "jit_create_model"
     with pytest.raises(UserError) as refused:
@@ -399,7 +408,7 @@ def test_a_module_is_chosen_by_its_name(captured):
 
 
 def test_the_programs_python_is_known(captured):
-    program = read_captured(captured("import jax.numpy as jnp\njnp.ones(3)").parent)
+    program = read_captured(captured(OFFLOAD.format(inside="jnp.cos")).parent)
     assert (program.python, program.version) == (sys.executable, sys.version_info[:3])
     assert program.jaxlib == metadata.version("jaxlib")
 
@@ -498,17 +507,22 @@ def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
     assert own_failure(module.parent) == (3, "")
 
 
+UPDATED = f"""{TWO}
+update = jax.jit(lambda w: [x * 2 for x in w])
+for _ in range(5): weights = update(train_step(weights, x))
+raise RuntimeError("late")
+"""
+
+
 def test_a_function_that_is_executed_in_every_step_too_is_named(captured):
-    update = "update = jax.jit(lambda w: [x * 2 for x in w])\n"
-    module = captured(f"{TWO}{update}for _ in range(5): weights = update(train_step(weights, x))")
+    module = captured(UPDATED)
     assert module_name(module) == "jit_train_step"
     assert any("as often as jit_train_step, and not in these figures: jit__lambda" in line
                for line in capture_warnings(module))  # fmt: skip
 
 
 def test_an_exception_of_a_program_whose_modules_were_all_executed_is_its_own(captured):
-    module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise RuntimeError('late')")
-    code, error = own_failure(module.parent)
+    code, error = own_failure(captured(UPDATED).parent)
     assert code == 1
     assert error.startswith("RuntimeError: late")
 
