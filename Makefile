@@ -98,6 +98,8 @@ fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for o
 	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
 
 # A process more than cores: tests wait for the programs that they start. Files start in the order of tests/conftest.py.
+# What tests start finds pgle compiled, though the environment asks for no bytecode.
+unit: export PYTHONDONTWRITEBYTECODE :=
 unit: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not minutes' $(PYTEST_ARGS)

@@ -130,8 +130,7 @@ def live_dumps(record: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not live.exists():
             made = Path(tempfile.mkdtemp(dir=live.parent))
-            for run in record.RUNS:
-                record.record_run(made, run)
+            record.record_runs(made, list(record.RUNS))
             made.rename(live)
     return live
 

@@ -97,27 +97,59 @@ def compile_program(program: str, profiles: list[str]) -> None:
             print(error, file=sys.stderr)
 
 
-def child(program: str, flags: list[str], profiles: Sequence[str] = ()) -> str:
-    """Compile in a child process with XLA_FLAGS set; returns its log."""
+def compile_in_forks(jobs: Sequence[tuple[str, list[str], list[str]]]) -> None:
+    """`compile_program` for each (program, flags, profiles) in a fork, since XLA reads its flags once in a process."""
+    import jax
+    from jax.experimental import topologies
+
+    del jax, topologies  # imported once for all; nothing has started a thread yet
+    for program, flags, profiles in jobs:
+        fork = os.fork()
+        if fork == 0:
+            os.environ["XLA_FLAGS"] = " ".join(flags)
+            try:
+                compile_program(program, profiles)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        if code := os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]):
+            sys.exit(code)
+
+
+def compiled(jobs: Sequence[tuple[str, list[str], Sequence[str]]]) -> str:
+    """Compile all (program, flags, profiles) in a child process; returns its log."""
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # a process with threads is not to fork
         "TF_CPP_MIN_LOG_LEVEL": "0",
         "TARGETS": os.environ.get("TARGETS") or str(Path(__file__).resolve().parents[1] / "pax_fsdp4/proc0/dump"),
-        "XLA_FLAGS": " ".join(flags),
     }
-    arguments = [sys.executable, __file__, "--compile", program, *profiles]
+    arguments = [sys.executable, __file__, "--compile", json.dumps(jobs)]
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stderr
 
 
-def record_run(out: Path, run: str) -> None:
-    """Write the dumps of one of `RUNS`."""
-    program, flags = RUNS[run]
+def child(program: str, flags: list[str], profiles: Sequence[str] = ()) -> str:
+    """Compile one program with these XLA_FLAGS; returns the log."""
+    return compiled([(program, flags, profiles)])
+
+
+def record_runs(out: Path, runs: Sequence[str]) -> None:
+    """Write the dumps of some of `RUNS`."""
     both = ["--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto"]  # of schedules this gives the text alone
-    for forms in [both, both[1:]] if run in ("async", "collectives") else [both]:
-        with tempfile.TemporaryDirectory() as dump:
-            child(program, [*flags, *forms, f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"])
-            for file in sorted(Path(dump).iterdir()):
+    jobs, dumps = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for run in runs:
+            program, flags = RUNS[run]
+            for forms in [both, both[1:]] if run in ("async", "collectives") else [both]:
+                dump = Path(folder) / f"{run}{len(forms)}"
+                to = [f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"]
+                jobs.append((program, [*flags, *forms, *to], []))
+                dumps.append((run, dump))
+        compiled(jobs)
+        for run, dump in dumps:
+            for file in sorted(dump.iterdir()):
                 if KEPT.fullmatch(file.name):
                     kept = out / run / f"{file.name}.xz"
                     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +160,7 @@ def record(out: Path) -> None:
     """Write everything that the README lists to a folder."""
     with ThreadPoolExecutor(2) as pool:
         logs = pool.submit(child, "step", [LHS], FEW_NAMES)
-        list(pool.map(record_run, [out] * len(RUNS), RUNS))
+        record_runs(out, list(RUNS))
     said = []
     for names, log in zip(FEW_NAMES, logs.result().split(BEFORE)[1:], strict=True):
         lines = [line.partition("] ")[2] for line in log.splitlines() if "profile_guided_latency_estimator.cc" in line]
@@ -140,6 +172,6 @@ def record(out: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--compile":
-        compile_program(sys.argv[2], sys.argv[3:])
+        compile_in_forks(json.loads(sys.argv[2]))
     else:
         record(Path(sys.argv[1]))

@@ -13,11 +13,13 @@ from faults import Faulty, clock_moved, kernels_twice, other_process, repeat, tw
 from pgle.analyze import analysis
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import StepVerdict, find_differences
+from pgle.analyze.layers import Work, work_of
 from pgle.analyze.rules import find_findings
 from pgle.errors import UserError
 from pgle.run import analyze as inputs
 from pgle.run.analyze import StepInput, measured_step
 from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.hlo.module import Instruction, Module
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -30,9 +32,21 @@ MANY = 9  # steady executions of the longer recording
 
 @pytest.fixture(scope="module", autouse=True)
 def one_dump() -> Iterator[None]:
-    """The dump is read once, and what a schedule could hide, which no fault here is about, is not searched for."""
+    """The dump is read once, with its buffers and the work of its instructions, which are the same under every fault;
+    what a schedule could hide, which no fault here is about, is not searched for.
+    """
+    works: dict[tuple[int, str], tuple[Module, Work]] = {}
+
+    def work_once(module: Module, instruction: Instruction) -> Work:
+        key = id(module), instruction.name
+        if key not in works:
+            works[key] = module, work_of(module, instruction)
+        return works[key][1]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "read_dumps", cache(read_dumps))
+        patch.setattr(inputs, "buffers_from_bytes", cache(inputs.buffers_from_bytes))
+        patch.setattr(analysis, "work_of", work_once)
         patch.setattr(analysis, "judge_schedule", lambda module, costs, found, *_, **__: (None, found))
         yield
 

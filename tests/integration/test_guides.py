@@ -12,9 +12,14 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+
+from pgle.cli.main import run
+
+pytestmark = pytest.mark.usefixtures("read_once")
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -23,7 +28,8 @@ FRAMEWORKS = ROOT / "docs" / "guides" / "frameworks.md"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.M | re.S)
 
 
-def follow(text: str, folder: Path) -> None:
+def follow(text: str, folder: Path, *, in_shell: bool = True) -> None:
+    """Run the blocks of a guide in a folder; unless `in_shell`, commands of `pgle` alone run in this process."""
     bin_folder = folder / ".bin"
     bin_folder.mkdir()
     for name, words in {"pgle": "-m pgle", "python": ""}.items():
@@ -42,6 +48,11 @@ def follow(text: str, folder: Path) -> None:
                 expected = int((re.findall(r"# exit code (\d)$", line) or [0])[0])
                 print(f"$ {line}", flush=True)
                 begin = time.monotonic()
+                if not in_shell and re.match(r"pgle\b[^|;<>$&*`]*$", line):
+                    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+                        patch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
+                        assert run(shlex.split(line, comments=True)[1:]) == expected, line
+                    continue
                 done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
                 print(f"{done.stdout}exit code {done.returncode} after {time.monotonic() - begin:.0f} s", flush=True)
                 assert done.returncode == expected, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
@@ -51,7 +62,7 @@ def follow(text: str, folder: Path) -> None:
     "guide", [path for path in GUIDES if path.stem not in (*COMPILE, "frameworks")], ids=lambda path: path.stem
 )
 def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
-    follow(guide.read_text(), tmp_path)
+    follow(guide.read_text(), tmp_path, in_shell=False)
 
 
 @pytest.mark.rehearse
