@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.profile.carry import Carried, Graph, carry, scale_by
-from pgle.costs.profile.lookup import LookupTable, estimate_profile
+from pgle.costs.profile.coverage import estimate_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import CostKind, Origin, Profile
 from pgle.schedule.predict import predict
 from pgle.xla.hlo.dumps import read_dumps

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files
-from pgle.costs.profile.lookup import estimate_profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import Compiler
 from pgle.run.process.environment import DEFAULT_FRACTION

@@ -18,7 +18,7 @@ from pgle.report.show import conversion_section, skew_line
 if TYPE_CHECKING:
     from pgle.costs.measure.measured import ProgramCosts
     from pgle.costs.profile.carry import Carried
-    from pgle.costs.profile.lookup import Completion
+    from pgle.costs.profile.coverage import Completion
     from pgle.costs.profile.merge import MergedProfile
     from pgle.run.convert import Conversion, Written
     from pgle.run.perf_table import PerfTable

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from pgle.costs.profile.lookup import LIGHT_SPEED
 from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
 from pgle.errors import cut, many, shown, some
 from pgle.next import quoted, word_of
@@ -15,7 +16,6 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
 from pgle.report.show import conversion_section, ranks_given
-from pgle.xla.log.evidence import LIGHT_SPEED
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.blocks import Log, collect
+from pgle.xla.log.blocks import Fit, Log, ScheduleEvidence, collect, schedule_evidence
 from pgle.xla.log.events import Event, read_events
-from pgle.xla.log.evidence import Fit, ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, judge
 
 if TYPE_CHECKING:

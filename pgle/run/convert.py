@@ -108,7 +108,7 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
-    from pgle.costs.profile.lookup import complete_profile
+    from pgle.costs.profile.coverage import complete_profile
     from pgle.xla.targets import find_hardware, load_target
 
     hardware = find_hardware(load_target(target))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
-from pgle.costs.profile.coverage import Coverage, cover
+from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, cover, fill
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.lookup import Completion, LookupTable, complete_profile, fill
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pgle.costs.estimate.estimate import PARTITIONED_LATER, assumed_warnings, opaque_warnings
 from pgle.costs.measure.contention import Contention
+from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.lookup import LookupTable, estimate_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files

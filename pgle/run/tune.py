@@ -23,9 +23,9 @@ from typing import Any
 from pgle import __version__
 from pgle.costs.estimate.estimate import assumed_warnings
 from pgle.costs.measure.contention import as_if_alone
-from pgle.costs.profile.coverage import cover
+from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.lookup import LookupTable, estimate_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from simulated import simulate
 
+from pgle.costs.profile.coverage import complete_profile, estimate_profile
 from pgle.costs.profile.files import profile_files
-from pgle.costs.profile.lookup import complete_profile, estimate_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import CompileRequest, compile_once

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile.lookup import estimate_profile
+from pgle.costs.profile.coverage import estimate_profile
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import find_hardware
 

@@ -7,8 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from pgle.costs.profile.coverage import cover
-from pgle.costs.profile.lookup import estimate_profile
+from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump

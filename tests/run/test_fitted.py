@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.lookup import LookupTable, estimate_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Profile
 from pgle.files import write_files
 from pgle.run.coverage import fitted

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pgle.costs.profile.lookup import assumed_us
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.names import unscheduled_conditions
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
-from pgle.xla.log.evidence import assumed_us
 
 
 def test_assumed_costs_are_those_of_a_real_schedule_without_profile(dumps: Path) -> None:

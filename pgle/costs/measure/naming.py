@@ -16,20 +16,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, likely_kind, strip_remat
 from pgle.errors import UserError, choices
 from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops, owner
-
-if TYPE_CHECKING:
-    from pgle.costs.profile.lookup import LookupRow, LookupTable
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
@@ -259,11 +256,7 @@ def name_instructions(trace: Trace, program: TracedProgram, lhs_module: Module |
     filed: dict[str, tuple[Cost, LookupRow | None]] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(len(trace.instructions), -1, dtype=np.int32)
-    table = None
-    if program.hlo is not None:
-        from pgle.costs.profile.lookup import LookupTable  # slow to import: a conversion without HLO does without
-
-        table = LookupTable(program.hlo, lhs_module)
+    table = None if program.hlo is None else LookupTable(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in program.instructions:

@@ -1,17 +1,27 @@
-"""How well a profile fits HLO modules: covered, missing, matched only by name, unused, and what a gap affects.
+"""How well a profile fits HLO modules: covered, missing, matched only by name, unused; and its gaps filled.
 
 A cost counts where XLA would find it: under the name an instruction had when LHS ran. Where the profile knows opcode
 and shape, a name that now belongs to another instruction is a mismatch and no coverage.
+
+XLA gives a gap, an instruction without a cost, a constant, which distorts the schedule. What fills gaps here: first the
+median of measured instructions that are the same thing: opcode, shapes of result and operands, fusions, size of
+the replica group. Else an estimate, times what measured instructions of the same kind cost relative to their
+estimates. Filled-in costs are marked (`Cost.origin`), and the provenance says how much it is. A completed profile
+gives every measured instruction the cost that it had before, read as XLA reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isfinite
+from statistics import median
+from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
-from pgle.costs.profile.lookup import FILLED, Estimate, LookupRow, LookupTable, fill
+from pgle.costs.profile.lookup import T_SHIRT_SIZES, LookupRow, LookupTable, assumed_us, fallback_of
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -20,15 +30,16 @@ from pgle.costs.profile.value import (
     Origin,
     Profile,
     effective_costs,
+    has_remat,
     module_records,
     profile_findings,
     strip_remat,
 )
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
-from pgle.xla.hlo.module import Module
+from pgle.xla.collectives import group_size, is_start
+from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.hlo.schedule_dump import LhsSchedule
-from pgle.xla.log.evidence import T_SHIRT_SIZES, assumed_us, fallback_of
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
 from pgle.xla.targets import Hardware
 
@@ -346,3 +357,200 @@ def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str
             f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of {main.fingerprint[:12]}…: names "
             "are compared with the schedule dump"
         )
+
+
+Estimate = Callable[[Instruction], float]
+"""Microseconds per execution of an instruction, by its shapes."""
+
+FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
+"""Costs of these origins were filled in before: no other cost is derived from them."""
+
+MIN_NEIGHBOURS = 3  # measured instructions of a kind that it takes to scale the estimates of that kind
+
+CALIBRATED_ON = 300
+"""Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""
+
+
+def fill(
+    table: LookupTable, costs: Mapping[str, Cost], gaps: Collection[LookupRow], estimate: Estimate
+) -> dict[str, Cost]:
+    """A cost for each gap, by row name."""
+    measured = [
+        (row, cost.cost_us)
+        for name, cost in costs.items()
+        if gaps and cost.origin not in FILLED and cost.is_valid and not (row := table.rows[name]).differs(cost)
+    ]
+    same = _medians_of_same(table, measured, gaps)
+    factor = _factors(measured, estimate)
+    fills = {}
+    for row in gaps:
+        value = same.get(_signature(table, row)) if same else None
+        if value is not None:
+            fills[row.name] = row.cost(value, Origin.SAME_SHAPE)
+        else:
+            fills[row.name] = row.cost(estimate(row.instruction) * factor(row), Origin.ESTIMATED)
+    return fills
+
+
+def _medians_of_same(
+    table: LookupTable, measured: Iterable[tuple[LookupRow, float]], gaps: Iterable[LookupRow]
+) -> Mapping[Hashable, float]:
+    """By signature, medians of measured instructions that are the same thing as some gap."""
+    alike = {_outline(row) for row in gaps}  # signatures take a look into fusions: only where one may be wanted
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for row, cost_us in measured:
+        if _outline(row) in alike:
+            found[_signature(table, row)].append(cost_us)
+    return {signature: median(values) for signature, values in found.items()}
+
+
+def _signature(table: LookupTable, row: LookupRow) -> Hashable:
+    """What two instructions share when one's measurement is good for the other."""
+    group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
+    return _outline(row), table.module.work(row.instruction), group
+
+
+def _outline(row: LookupRow) -> Hashable:
+    return row.opcode, row.shape
+
+
+def _factors(measured: Iterable[tuple[LookupRow, float]], estimate: Estimate) -> Callable[[LookupRow], float]:
+    """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind with enough of both.
+
+    1 if no kind has enough.
+    """
+    known: dict[str, list[tuple[LookupRow, float]]] = defaultdict(list)
+    for row, cost_us in measured:
+        for kind in _kinds_of(row) if cost_us > 0 else ():
+            known[kind].append((row, cost_us))
+
+    @cache
+    def of_kind(kind: str) -> float | None:
+        sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
+        ratios = [cost_us / guess for row, cost_us in sample if (guess := estimate(row.instruction)) > 0]
+        return median(ratios) if len(ratios) >= MIN_NEIGHBOURS else None
+
+    def factor(row: LookupRow) -> float:
+        return next((found for kind in _kinds_of(row) if (found := of_kind(kind)) is not None), 1.0)
+
+    return factor
+
+
+def _kinds_of(row: LookupRow) -> tuple[str, str]:
+    """The kind of an instruction, and the wider one to fall back to."""
+    if row.kind is CostKind.COLLECTIVE:
+        return row.opcode, "collective"
+    return f"{row.opcode} {row.instruction.fusion_kind}{row.instruction.custom_call_target}".strip(), "compute"
+
+
+_CONTROL = ("conditional", "call")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A profile with its gaps filled for one module."""
+
+    profile: Profile  # the given costs in their order, then the filled ones by name
+    module: str  # name of the module
+    target: str  # the hardware that was estimated for
+    wanted: int  # instructions and loops of the module that take a cost
+    measured: int  # of them, the ones that the given profile covers
+    filled: tuple[Cost, ...]  # the new costs
+
+    def count(self, origin: Origin) -> int:
+        """How many of `filled` are of that origin."""
+        return sum(cost.origin is origin for cost in self.filled)
+
+
+def complete_profile(
+    profile: Profile,
+    module: Module,
+    hardware: Hardware,
+    *,
+    lhs_module: Module | None = None,
+    with_fingerprint: bool = False,
+) -> Completion:
+    """Give every schedulable instruction of a module a cost.
+
+    Args:
+        profile: any; what it has is kept as it is, but for costs that are negative or not finite: these are gaps.
+        lhs_module: the module as LHS saw it, where `module` is the final one and a schedule dump exists.
+        with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway where the profile holds
+            any such name.
+    """
+    valid = _without_invalid(profile)
+    table = LookupTable(module, lhs_module)
+    effective = effective_costs(valid, module.fingerprint)
+    known = table.find(effective) | {name: effective[name] for name in table.ambiguous if name in effective}
+    rows = [row for row in table.rows.values() if row.instruction.opcode not in _CONTROL]
+    gaps = [row for row in rows if row.name not in known]
+    fills = fill(table, known, gaps, estimator(table.module, hardware))
+    entry = table.module.entry_computation.instructions
+    loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
+    costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()}
+    of_loops = [
+        Cost(
+            loop.name, _loop_us(table.module, loop, costs_us), kind=CostKind.LOOP, opcode="while",
+            shape=str(loop.shape), origin=Origin.ESTIMATED,
+        )
+        for loop in loops
+        if loop.name not in effective
+    ]  # fmt: skip
+    prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in valid.costs) else ""
+    new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
+    notes = {
+        "module": module.name,
+        "fingerprint": module.fingerprint,
+        "target": hardware.name,
+        "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
+    }
+    earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
+    result = replace(valid, costs=valid.costs + new, provenance={**valid.provenance, "completed": [*earlier, notes]})
+    wanted = len(rows) + len(loops)
+    measured = wanted - len(gaps) - len(of_loops)
+    return Completion(result, module.name, hardware.name, wanted, measured, new)
+
+
+def estimate_profile(module: Module, hardware: Hardware) -> Profile:
+    """A profile of estimates for every schedulable instruction of a module."""
+    estimate = estimator(module, hardware)
+    rows = LookupTable(module).rows.values()
+    costs = tuple(row.cost(estimate(row.instruction), Origin.ESTIMATED) for row in rows)
+    return Profile(costs, provenance={"estimated_for": hardware.name})
+
+
+def _without_invalid(profile: Profile) -> Profile:
+    """The profile without costs that are no time, with a warning that names them."""
+    invalid = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_valid]
+    if not invalid:
+        return profile
+    warning = f"{len(invalid)} costs are no times and count as gaps: {some(invalid, 4)}"
+    valid = tuple(cost for cost in profile.costs if cost.is_valid)
+    return replace(profile, costs=valid, warnings=(*profile.warnings, warning))
+
+
+def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    """The costs under names that change none of the profile's costs for this or any other module, by name.
+
+    The last of equal names wins, a bare name counts for every module, and a name that holds ``.remat`` makes XLA
+    average equal names.
+    """
+    taken = set() if prefix else {cost.name for cost in profile.costs if cost.fingerprint}
+    return tuple(
+        cost._replace(fingerprint=prefix)
+        for cost in sorted(costs, key=lambda cost: cost.name)
+        if not has_remat(cost.name) and cost.name not in taken and cost.name not in effective
+    )
+
+
+def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:
+    """A loop costs its trips times what runs on the compute stream in one iteration."""
+    total = 0.0
+    for name in loop.called:
+        computation = module.computations.get(name)
+        for item in computation.instructions if computation is not None else ():
+            if item.opcode == "while":
+                total += _loop_us(module, item, costs_us)
+            elif not is_start(item):
+                total += costs_us.get(item.name, 0.0)
+    return total * (trip_count(loop) or 1)

@@ -26,9 +26,8 @@ from pgle.next import (
     quoted,
     word_of,
 )
-from pgle.xla.log.blocks import Log, RankLog, SchedulingBlock
+from pgle.xla.log.blocks import Fit, Log, RankLog, ScheduleEvidence, SchedulingBlock
 from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, LineKind
-from pgle.xla.log.evidence import Fit, ScheduleEvidence
 
 
 class ProfileUse(StrEnum):
@@ -210,7 +209,7 @@ class Context:
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
-def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> tuple[ModuleVerdict, ...]:
+def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> tuple[ModuleVerdict, ...]:
     """The verdicts on what one rank logs: on its main module, then on the others of its program, weightiest first.
 
     Args:
@@ -364,15 +363,15 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
     """The module was scheduled with a profile: did any of its names match?"""
     lines = block.lines
     counted = lines.get(LineKind.FOUND) or lines.get(LineKind.MISSING)
-    proof = counted or lines[LineKind.FOUND_PROFILE]
     past_lookup = block.is_past_lookup or context.whole
     if counted is not None:
         # Where INFO is hidden nothing follows the list.
         is_all = LineKind.FOUND in lines and LineKind.MISSING in lines and block.listed >= (block.missing or 0)
         if past_lookup or (is_all and LineKind.FOUND_PROFILE not in lines):
-            return _judge_counted(context, base, block, proof)
+            return _judge_counted(context, base, block, counted)
         why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
-        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
+        return _proved(base, ProfileUse.CANNOT_TELL, why, counted, Remedy.WHOLE_LOG)
+    proof = lines[LineKind.FOUND_PROFILE]
     if context.lists_missing and past_lookup:
         why = "XLA names no instruction without a cost, so each has one from the profile"
         return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
@@ -396,8 +395,7 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: SchedulingBlock
     if not base.found:
         why = f"the profile has a cost for none of the {base.wanted} instructions"
         return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
-    judged = base.judged_by(context.bounds)
-    return _proved(judged, judged.verdict, judged.why, proof, judged.remedy)
+    return replace(base, line=proof.line, proof=proof.text.strip()).judged_by(context.bounds)
 
 
 def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
@@ -486,18 +484,13 @@ def judge(
     ranks = log.ranks or {"": RankLog()}
     if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
         ranks = {rank: item for rank, item in ranks.items() if rank}
-    context = Context(
-        RankLog(),
-        lists_missing=log.lists_missing or (release is not None and release >= LISTS_SINCE),
-        whole=whole,
-        release=release,
-        bounds=bounds,
-    )
+    lists_missing = log.lists_missing or (release is not None and release >= LISTS_SINCE)
+    is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
     judged = {}
     for rank, rank_log in ranks.items():
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
-        is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
-        judged[rank] = judge_rank(replace(context, log=rank_log, schedule=own), module, is_its_own=is_its_own)
+        context = Context(rank_log, lists_missing, whole, release, own, bounds)
+        judged[rank] = _judge_rank(context, module, is_its_own=is_its_own)
     return LogVerdict(
         modules=_combined(judged),
         ranks={rank: verdicts[0].verdict for rank, verdicts in judged.items()} if any(judged) else {},

@@ -18,7 +18,7 @@ from pgle.costs.estimate.kernels import (
 )
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
-from pgle.costs.profile.lookup import estimate_profile
+from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys

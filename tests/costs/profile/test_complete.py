@@ -12,8 +12,8 @@ from simulated import simulate
 
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import find_programs
+from pgle.costs.profile.coverage import complete_profile
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.lookup import complete_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.run.coverage import complete_file

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.coverage import Coverage, ModuleCoverage, cover
+from pgle.costs.profile.coverage import Coverage, ModuleCoverage, cover, estimate_profile
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.lookup import estimate_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.xla.hlo.dumps import read_module, read_modules

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.coverage import cover
-from pgle.costs.profile.lookup import LookupTable, complete_profile, estimate_profile
+from pgle.costs.profile.coverage import complete_profile, cover, estimate_profile
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape

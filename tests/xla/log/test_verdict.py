@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.log.blocks import collect
+from pgle.xla.log.blocks import Fit, ScheduleEvidence, collect
 from pgle.xla.log.events import read_events
-from pgle.xla.log.evidence import Fit, ScheduleEvidence
 from pgle.xla.log.verdict import Bounds, LogVerdict, ProfileUse, Remedy, judge
 
 LOGS = Path(__file__).parents[3] / "testdata/logs"
