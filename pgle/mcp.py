@@ -57,11 +57,7 @@ def arguments(tool: str) -> dict[str, Any]:
 
 
 def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with paths relative to `root`.
-
-    Raises:
-        UserError: they do not satisfy the schema, or name something outside `root`.
-    """
+    """The arguments of a call, with paths relative to `root`; raises `UserError` where they name something outside."""
     import jsonschema
 
     schema = arguments(tool)
@@ -87,11 +83,7 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inside(root: Path, text: str) -> str:
-    """A path relative to `root`, by its real name; of a folder no link leads out of `root` either.
-
-    Raises:
-        UserError: it is outside.
-    """
+    """A path relative to `root`, by its real name; of a folder no link leads out of `root` either."""
     path = (root / text).resolve()
     links = (Path(top, name) for top, *names in os.walk(path) for name in (*names[0], *names[1]))
     out = next((item for item in (path, *links) if not item.resolve().is_relative_to(root)), None)
@@ -112,11 +104,7 @@ def output_schema(tool: str) -> dict[str, Any] | None:
 async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]) -> dict[str, Any]:
     """The answer of one call, made in a process of its own, which ends where this is cancelled.
 
-    Args:
-        root: the folder of the server.
-        tool: its name.
-        given: its arguments.
-        say: awaited with the seconds since the beginning and what the call is doing.
+    `say` is awaited with the seconds since the beginning and what the call is doing.
     """
     import signal
     import subprocess
@@ -177,11 +165,7 @@ def work() -> None:
 
 
 def serve(root: Path) -> None:
-    """Serve the tools on stdin and stdout until the client goes.
-
-    Raises:
-        UserError: `root` is no folder, or the SDK is not installed.
-    """
+    """Serve the tools on stdin and stdout until the client goes."""
     if not root.is_dir():
         raise UserError("no such folder", where=root, remedy="check the path")
     root = root.resolve()

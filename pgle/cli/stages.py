@@ -184,10 +184,10 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
     from pgle.report import stages
-    from pgle.run.stages.auto import AutoOptions, run_auto
+    from pgle.run.stages.auto import run_auto
 
     request = _asked(ctx, "auto", options, "baseline")
-    result = run_auto(request, AutoOptions(**options))
+    result = run_auto(request, **options)
     if not ctx.meta["pgle.as_json"]:
         if result.stage.rank:
             text.warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)

@@ -220,7 +220,6 @@ def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progre
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
     against = None if before is None else find_differences(before, step)
-    findings = find_findings(step)
     warnings = _about_trace(step, side)
     if before is not None and other is not None:
         warnings += [f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)]
@@ -228,7 +227,7 @@ def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progre
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
             warnings.append(f"the main modules are {names}: are these runs of one program?")
     next_ = _next(step, side) if other is None else _next_of(side, other)
-    return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against, before)
+    return Analysis(step, find_findings(step), next_, tuple(dict.fromkeys(warnings)), against, before)
 
 
 def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
@@ -255,20 +254,16 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
         line, own = following(runs[0]), {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))}
         return tuple(filter(None, [tune(runs[0]) if line in own else line]))
     page = str(Next.of("report", *words))
-    if step.module is None:
-        found = _dump(step, side)
+    if step.module is None:  # its dump may be in or next to its traces
+        modules = {step.costs.program.key.name: step.costs.program.fingerprints}
+        folders = dict.fromkeys(
+            path if path.is_dir() else path.parent for path in side.inputs if isinstance(path, Path)
+        )
+        found = next(filter(None, (dump_near(folder, modules) for folder in folders)), None)
         return (str(Next.of("analyze", *words, f"--hlo={found}")), page) if found else (page,)
     if step.trace.simulated:
         return page, str(Next.of("profile", "--", *UNKNOWN))
     return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
-
-
-def _dump(step: MeasuredStep, side: StepInput) -> Path | None:
-    """The HLO dump of the step in or next to its traces, if there is one."""
-    program = step.costs.program
-    modules = {program.key.name: program.fingerprints}
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in side.inputs if isinstance(path, Path))
-    return next(filter(None, (dump_near(folder, modules) for folder in folders)), None)
 
 
 def _next_of_profile_run(step: MeasuredStep, side: StepInput) -> Iterator[str]:

@@ -57,12 +57,7 @@ def run_compare(
 ) -> tuple[Comparison, tuple[LimitCheck, ...]]:
     """Read (or first run) both sides, compare, and hold the result against the limits.
 
-    Args:
-        request: what to compare.
-        tell: called with one line before each ABBA run.
-
-    Raises:
-        WorkloadError: an ABBA command failed.
+    `tell` gets one line before each ABBA run. Raises `WorkloadError` if the command of one failed.
     """
     base, new, paired = _paths(request, tell)
     assumptions = replace(request.assumptions, paired=paired or request.assumptions.paired)

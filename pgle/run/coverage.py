@@ -70,10 +70,7 @@ def complete_file(
 ) -> tuple[tuple[Completion, ...], Written]:
     """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole profile; its file.
 
-    Args:
-        target: a GPU's name or description.
-        module: regular expression for module names; empty: the module that the profile has most costs of.
-        devices_per_host: GPUs that share NVLink.
+    `module` is a regular expression for module names; empty: the module that the profile has most costs of.
     """
     inputs = (profile, *hlo)
     check_output(output, force=force, inputs=inputs)
@@ -106,10 +103,8 @@ def carry_file(
 ) -> tuple[Carried, Written]:
     """Carry a profile from the module that it was measured on, in an old dump, to that of a new dump; and its file.
 
-    Args:
-        target: the GPU by whose links collectives of another size are scaled; empty: as the new dump says.
-        devices_per_host: GPUs that share NVLink.
-        module: regular expression for module names; empty: the module that the profile has most costs of.
+    `target` is the GPU by whose links collectives of another size are scaled; empty: as the new dump says. `module` is
+    as of `complete_file`.
     """
     check_output(output, force=force, inputs=(profile, old, new))
     given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])

@@ -108,11 +108,7 @@ COLUMNS = dict.fromkeys(Step._fields, np.float64) | {"step": np.int64, "mark": n
 
 
 def make_series(source: str, format: str, steps: Sequence[Step], **about: Any) -> Series:
-    """The series of steps, whose times must be positive and finite.
-
-    Args:
-        about: further fields of a `Series`.
-    """
+    """The series of steps, whose times must be positive and finite; `about` has further fields of a `Series`."""
     columns: dict[str, Any] = {
         name: np.array([getattr(step, name) for step in steps], kind) for name, kind in COLUMNS.items()
     }

@@ -26,7 +26,7 @@ from pgle.report.page import plain
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.perf_table import PerfTable, Transfer
-from pgle.run.stages.auto import AutoOptions, AutoResult
+from pgle.run.stages.auto import AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
 
 pytestmark = pytest.mark.usefixtures("read_once")
@@ -69,7 +69,7 @@ AUTO = AutoResult(
         StageRequest("auto", ("python", "train.py", "--config", "a b"), RunDirectory(Path("runs/auto")), "baseline"),
         simulated=False, step_times_s=(0.2, 0.21, 0.2),
     ),
-    AutoOptions(), Path("runs/auto/auto-cache"), "recompiled", "2 modules were compiled again with measured costs",
+    Path("runs/auto/auto-cache"), "recompiled", "2 modules were compiled again with measured costs",
     {"jit_train_step": 12_345, "jit_evaluate": 678},
 )  # fmt: skip
 Answer = list[Callable[[], object]]

@@ -6,6 +6,7 @@ at all; reading merges them.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
@@ -227,8 +228,6 @@ class _Reckoned(TypedDict, total=False):
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / ".manifest.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

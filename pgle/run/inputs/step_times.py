@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,8 @@ from pgle.errors import UserError
 from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
+from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.inputs.traces import read_traces
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
 from pgle.steps.series import MOST_STEPS, Rules, Series, Side, check_count, once_per_step, slowest_rank, steady
 
@@ -78,24 +81,25 @@ def _about(folder: Path) -> dict[str, str]:
 
     Hosts and GPUs are hashed: they tell two runs apart, and a page that is passed on names no machine.
     """
-    from pgle.run.directory.manifest import read_manifest
-
-    try:
+    records: Sequence[StageRecord] = ()
+    with suppress(UserError):
         records = read_manifest(folder.parent).of(folder.name)
-    except UserError:
+    if not records:
         return {}
-    gpus = [gpu for record in records for gpu in record.gpus]
+    first, gpus = records[0], [gpu for record in records for gpu in record.gpus]
     names = Counter(gpu.name for gpu in gpus)
-    found = {"hardware": ", ".join(f"{count} × {name}" for name, count in names.items())}
-    for record in records[:1]:
-        if record.topology.get("simulated") and record.topology.get("devices"):
-            found["hardware"] = f"{record.topology['devices']} × {record.topology['target']}"
-        found["module"] = str(record.facts.get("module", ""))
-        found |= {"started": record.started[:16], "commit": record.commit}
-        found |= {name: version for name, version in sorted(record.versions.items()) if name.startswith("jax")}
-        found["command"] = " ".join(record.argv)
-    found["driver"] = ", ".join(sorted({gpu.driver for gpu in gpus}))
-    if records and len(records) == records[0].ranks and all(record.host for record in records):
+    found = {
+        "hardware": ", ".join(f"{count} × {name}" for name, count in names.items()),
+        "module": str(first.facts.get("module", "")),
+        "started": first.started[:16],
+        "commit": first.commit,
+        **{name: version for name, version in sorted(first.versions.items()) if name.startswith("jax")},
+        "command": " ".join(first.argv),
+        "driver": ", ".join(sorted({gpu.driver for gpu in gpus})),
+    }
+    if first.topology.get("simulated") and first.topology.get("devices"):
+        found["hardware"] = f"{first.topology['devices']} × {first.topology['target']}"
+    if len(records) == first.ranks and all(record.host for record in records):
         found["hosts"] = _hashed(record.host for record in records)
         if gpus and all(gpu.uuid for gpu in gpus):
             chosen = (record.environment.get("CUDA_VISIBLE_DEVICES", "") for record in records)
@@ -144,7 +148,6 @@ def _read_file(path: Path, pattern: str | None) -> Series:
 
 
 def _read_trace(path: Path) -> Series:
-    from pgle.run.inputs.traces import read_traces
     from pgle.steps.series import execution_series
 
     return execution_series(read_traces([path]), str(path))

@@ -27,10 +27,8 @@ PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them fast
 def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
     """The activities of all inputs as one table; large inputs are read by several processes.
 
-    Args:
-        paths: nsys reports, exports, xplane files, profiler log directories, run directories.
-            One that is given twice counts once.
-        progress: called with (inputs read, inputs).
+    They are nsys reports, exports, xplane files, profiler log directories or run directories. One that is given twice
+    counts once. `progress` gets inputs read and inputs.
     """
     from pgle.trace.combine import combine, without_repeats
 
@@ -53,35 +51,27 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
 
 def _files_of(path: AnyPath) -> list[AnyPath]:
-    """The traces that a path names: itself, or a run directory's."""
+    """The traces that a path names: itself, a run directory's, or the nsys reports in a directory, as ranks of one job.
+
+    An export counts for its report.
+    """
+    if not isinstance(path, Path) or not path.is_dir():
+        return [path]
     if not is_run_dir(path):
-        return _reports_in(path) or [path]
-    found = RunDirectory(Path(path)).stage("profile").traces()
+        reports = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
+        ranks = (item for item in reports if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in reports)
+        return [*ranks] or [path]
+    found = RunDirectory(path).stage("profile").traces()
     if not found:
         raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
     return list(found)
 
 
-def _reports_in(path: AnyPath) -> list[AnyPath]:
-    """The nsys reports directly in a directory, as ranks of one job; an export counts for its report."""
-    if not isinstance(path, Path) or not path.is_dir():
-        return []
-    found = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
-    return [item for item in found if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in found]
-
-
 def _is_long(files: Sequence[AnyPath]) -> bool:
     """Whether reading takes longer than processes take to start; nsys takes seconds to export the smallest report."""
-    return sum(map(_size, files)) >= PARALLEL_BYTES or any(
-        isinstance(file, Path) and _is_report(file) for file in files
-    )
-
-
-def _size(file: AnyPath) -> int:
-    parts = file.rglob("*") if file.is_dir() else [file]
-    return sum(
-        part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts if part.is_file()
-    )
+    parts = (part for file in files for part in (file.rglob("*") if file.is_dir() else [file]) if part.is_file())
+    sizes = (part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts)
+    return sum(sizes) >= PARALLEL_BYTES or any(isinstance(file, Path) and _is_report(file) for file in files)
 
 
 def _counted(read: Iterable[Trace], count: int, progress: Progress | None) -> list[Trace]:

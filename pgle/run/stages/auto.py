@@ -33,23 +33,10 @@ Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-f
 
 
 @dataclass(frozen=True)
-class AutoOptions:
-    """How AutoPGLE is run."""
-
-    runs: int = 3  # executions of each function that it traces
-    percentile: int = 90  # of the costs over them
-    then_nsys: bool = False  # run again, with the program from the cache, under nsys, as a stage ``auto-nsys``
-    cache: Path | None = None  # JAX's compilation cache; None: a new one in the run directory
-    window: str = "auto"  # what nsys traces
-    force: bool = False  # run again; the old folders are kept under other names
-
-
-@dataclass(frozen=True)
 class AutoResult:
     """What AutoPGLE did."""
 
     stage: StageResult  # the run
-    options: AutoOptions  # what was asked
     cache: Path  # the folder of the compiled programs
     outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
     why: str  # in words, with what to do
@@ -69,43 +56,51 @@ class AutoResult:
     @property
     def good(self) -> bool:
         """Whether AutoPGLE did its work, and where asked for, handed it over."""
-        return self.worked and (not self.options.then_nsys or bool(self.handed_over))
+        return self.worked and (self.handover is None or bool(self.handed_over))
 
 
-def run_auto(request: StageRequest, options: AutoOptions) -> AutoResult:
-    """Run the command of a stage ``auto`` with AutoPGLE, then, if asked for, under nsys.
+def run_auto(
+    request: StageRequest, *, runs: int = 3, percentile: int = 90, then_nsys: bool = False, cache: Path | None = None,
+    window: str = "auto", force: bool = False,
+) -> AutoResult:  # fmt: skip
+    """Run the command of a stage ``auto`` with AutoPGLE; raises `WorkloadError` if the program failed.
 
-    Raises:
-        UserError: this machine or this jax cannot do it.
-        WorkloadError: the program failed.
+    Args:
+        request: the stage.
+        runs: executions of each function that it traces.
+        percentile: of the costs over them.
+        then_nsys: run again, with the program from the cache, under nsys, as a stage ``auto-nsys``.
+        cache: JAX's compilation cache; None: a new one in the run directory.
+        window: what nsys traces.
+        force: run again; the old folders are kept under other names.
     """
     is_here = Path(request.command[0]).name.startswith("python") if request.command else False
     if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):  # a launcher may start others
         remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
         raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
-    if options.then_nsys:
+    if then_nsys:
         _check_release(request.command)
     environment = {
         "JAX_ENABLE_PGLE": "true",
-        "JAX_PGLE_PROFILING_RUNS": str(options.runs),
-        "JAX_PGLE_AGGREGATION_PERCENTILE": str(options.percentile),
+        "JAX_PGLE_PROFILING_RUNS": str(runs),
+        "JAX_PGLE_AGGREGATION_PERCENTILE": str(percentile),
         **_CACHE_ALL,
     }
-    checked_window(options.window)  # the stage that it is for comes last
-    cache = (options.cache or request.run.path / "auto-cache").resolve()
-    stage = run_stage(request, RealBackEnd("none", environment=environment, cache=cache), force=options.force)
+    checked_window(window)  # the stage that it is for comes last
+    cache = (cache or request.run.path / "auto-cache").resolve()
+    stage = run_stage(request, RealBackEnd("none", environment=environment, cache=cache), force=force)
     files = request.folder.rank(stage.rank)
     facts = read_facts(files)
-    outcome, why = _outcome(options.runs, files.log, facts)
+    outcome, why = _outcome(runs, files.log, facts)
     seen = facts.get("auto_pgle", {})
     result = AutoResult(
-        stage, options, cache, outcome, why,
+        stage, cache, outcome, why,
         recompiled=dict(seen.get("recompiled", {})),
         loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
         verdict=confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None,
         warnings=stage.warnings,
     )  # fmt: skip
-    return _hand_over(result) if options.then_nsys else result
+    return _hand_over(result, window, force=force) if then_nsys else result
 
 
 _CACHE_ALL = {
@@ -150,15 +145,15 @@ def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, s
     return "too-few-runs", f"{why}; run more steps, or say --runs 1"
 
 
-def _hand_over(result: AutoResult) -> AutoResult:
+def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
     """Run again under nsys with the programs that AutoPGLE left in the cache."""
     if not result.worked:
         skipped = "not run under nsys: there is nothing to hand over"
         return replace(result, warnings=(*result.warnings, skipped))
     environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
     request = replace(result.stage.request, stage="auto-nsys")
-    back_end = RealBackEnd("nsys", result.options.window, environment, result.cache)
-    stage = run_stage(request, back_end, force=result.options.force)
+    back_end = RealBackEnd("nsys", window, environment, result.cache)
+    stage = run_stage(request, back_end, force=force)
     files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))

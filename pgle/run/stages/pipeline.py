@@ -47,10 +47,7 @@ GPU_DRIVER = Path("/proc/driver/nvidia/version")
 def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) -> BackEnd:
     """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
 
-    Args:
-        capture: the profiler, or ``simulated``.
-        window: the part to trace.
-        simulated: the fields of `SimulatedBackEnd`.
+    `simulated` has the fields of `SimulatedBackEnd`.
     """
     checked_window(window)
     if capture == "auto":
@@ -162,13 +159,8 @@ def run_pipeline(
 ) -> Pipeline:
     """Run the stages that are due. Where one fails, earlier ones are kept, and the next call continues there.
 
-    Args:
-        request: the experiment.
-        announce: called with the name of each stage before it starts, and with the skipped ones.
-        on_result: called with the result of a stage, as it ends.
-
-    Raises:
-        WorkloadError: the user's program failed, or as `StageError`, ended well and left not what its stage is for.
+    `announce` gets the name of each stage before it starts, also of the skipped ones; `on_result` what each came to.
+    Raises `WorkloadError` if the user's program failed; as `StageError` if it left not what its stage is for.
     """
     rank = find_rank()
     if not rank.is_alone:  # each would convert and compare what the others have not finished writing

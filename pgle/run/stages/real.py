@@ -147,13 +147,8 @@ class RealBackEnd:
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others, and record it in the manifest.
 
-        Args:
-            request: the stage.
-            again: set the folder of an older run aside.
-            force: by the user's wish: take nothing over from earlier runs.
-
-        Raises:
-            WorkloadError: the user's program failed.
+        `again` sets the folder of an older run aside; with `force` nothing is taken over from it. Raises
+        `WorkloadError` if the user's program failed.
         """
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)

@@ -111,8 +111,7 @@ class SimulatedBackEnd:
                 targets=target.texts,
                 dump_dir=files.hlo,
                 topology=topology,
-                # it quotes values itself
-                flags=tuple(flag.word for flag in child.flags.flags),
+                flags=tuple(flag.word for flag in child.flags.flags),  # it quotes values itself
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,

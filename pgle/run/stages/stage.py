@@ -100,14 +100,8 @@ def begin_record(
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    Args:
-        request: the stage.
-        environment: what the command, or the compiler in its place, will get.
-        basis: of the back end.
-        python: the interpreter of the command; default: ours.
-        rank: of this process; default: the only one.
-        simulated: the GPUs and variables of this machine do not matter.
-        before: as of `pgle.run.directory.manifest.waiting`.
+    `python` is the interpreter of the command, `before` as of `waiting`. If it is `simulated`, the GPUs and variables
+    of this machine do not matter.
     """
     machine, rank = None if simulated else this_machine(python), rank or Rank()
     record = StageRecord(

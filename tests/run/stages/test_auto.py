@@ -6,7 +6,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.stages.auto import AutoOptions, _outcome, run_auto
+from pgle.run.stages.auto import _outcome, run_auto
 from pgle.run.stages.stage import StageRequest
 
 GPU = {"compilations": 3, "platform": "gpu"}
@@ -43,5 +43,5 @@ def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     with pytest.raises(UserError, match="no NVIDIA driver"):
         words = ("python", "-c", "raise SystemExit('ran')")
-        run_auto(StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline"), AutoOptions())
+        run_auto(StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline"))
     assert not (tmp_path / "run").exists()
