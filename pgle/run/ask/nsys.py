@@ -102,34 +102,21 @@ def report_version(path: Path) -> Version:
 
 @contextmanager
 def exported(path: Path) -> Iterator[Path]:
-    """The SQLite export of a report, which is removed at the end. `TMPDIR` says where it is put."""
-    with tempfile.TemporaryDirectory(prefix="pgle-nsys-") as folder:
-        yield export_report(path, Path(folder))
+    """The SQLite export of a ``.nsys-rep`` file, or of a ``.qdstrm`` file that nsys left where it could not import it.
 
-
-def export_report(path: Path, folder: Path) -> Path:
-    """Export a report to SQLite.
-
-    Args:
-        path: a ``.nsys-rep`` file, or a ``.qdstrm`` file that nsys left where it could not import it.
-        folder: where the export is put, under the report's name; nothing else is touched.
-
-    Returns:
-        The ``.sqlite`` file.
+    It is removed at the end. `TMPDIR` says where it is put.
     """
-    if path.suffix == ".qdstrm":
-        path = _imported(path, folder)
-    version = report_version(path)
-    nsys = _able(path, version)
-    output = folder / f"{path.name.removesuffix('.nsys-rep')}.sqlite"
-    command = [str(nsys.path), "export", "--type", "sqlite", "--quiet", "true", "--force-overwrite", "true"]
-    if nsys.version >= TABLES_SINCE:
-        command += ["--tables", TABLES]
-    done = _run([*command, "--output", str(output), str(path)], path)
-    if done.returncode or not output.exists():
-        output.unlink(missing_ok=True)
-        raise _failure(path, nsys, version, done)
-    return output
+    with tempfile.TemporaryDirectory(prefix="pgle-nsys-") as folder:
+        report = _imported(path, Path(folder)) if path.suffix == ".qdstrm" else path
+        version = report_version(report)
+        nsys = _able(report, version)
+        output = Path(folder) / f"{report.name.removesuffix('.nsys-rep')}.sqlite"
+        command = [str(nsys.path), "export", "--type", "sqlite", "--quiet", "true", "--force-overwrite", "true"]
+        command += ["--tables", TABLES] if nsys.version >= TABLES_SINCE else []
+        done = _run([*command, "--output", str(output), str(report)], report)
+        if done.returncode or not output.exists():
+            raise _failure(report, nsys, version, done)
+        yield output
 
 
 def _able(path: Path, version: Version) -> Nsys:
@@ -137,9 +124,9 @@ def _able(path: Path, version: Version) -> Nsys:
     found = installed()
     if not found:
         raise UserError("needs nsys, which is not installed", where=path, remedy=INSTALL)
-    for nsys in found:
-        if not nsys.version or nsys.version >= version[: len(nsys.version)]:
-            return nsys
+    able = (nsys for nsys in found if not nsys.version or nsys.version >= version[: len(nsys.version)])
+    if nsys := next(able, None):
+        return nsys
     raise _too_new(path, found[0], version)
 
 

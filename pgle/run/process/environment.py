@@ -102,16 +102,14 @@ def given_flags(
     `own_dumps` leaves out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
     """
     user = user_flags(environ)
-    flags = [flag for flag in user.flags if not (own_dumps and flag.name.startswith("xla_dump_"))]
-    dropped = [flag for flag in user.flags if flag not in flags]
-    findings = [
-        FlagFinding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
-        for flag in dict.fromkeys(dropped)
-    ]
-    flags += [flag for flag in map(typed_flag, more) if flag.name not in EFFORTS]
+    dropped = [flag for flag in user.flags if own_dumps and flag.name.startswith("xla_dump_")]
     if not (dropped or more):
         return user
-    text = " ".join(part for part in (format_flags(flags), user.ignored) if part)
+    flags = [flag for flag in user.flags if flag not in dropped]
+    flags += [flag for flag in map(typed_flag, more) if flag.name not in EFFORTS]
+    what = "left out: pgle has XLA dump into a folder of its own"
+    findings = (FlagFinding("warning", "own-dumps", flag.name, what) for flag in dict.fromkeys(dropped))
+    text = " ".join(filter(None, (format_flags(flags), user.ignored)))
     return replace(user, flags=tuple(flags), text=text, findings=(*user.findings, *findings))
 
 
@@ -211,7 +209,7 @@ def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tu
         message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
         findings.append(FlagFinding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
     kept = [flag for flag in plan.flags if flag.text in known]
-    text = " ".join(part for part in (format_flags(kept), user.text.strip()) if part)
+    text = " ".join(filter(None, (format_flags(kept), user.text.strip())))
     return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
 
 

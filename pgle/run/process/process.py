@@ -60,11 +60,11 @@ def launch(
         is_shown: False: the output goes into the log alone, and the command has an empty stdin.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab", buffering=0) as file, _Forwarding() as forwarding:
+    with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
         unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
         child = started(command, unbuffered, **streams, stdin=None if is_shown else subprocess.DEVNULL)
-        forwarding.to(child)
+        forward_to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
         pumps = [
@@ -207,38 +207,33 @@ def _write(descriptor: int, data: bytes) -> None:
             select.select([], [descriptor], [])
 
 
-class _Forwarding:
-    """Signals that we get go to the command; its end decides ours. Earlier ones are kept for it."""
+@contextmanager
+def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Signals that we get go to the command, once it is given; its end decides ours. Earlier ones are kept for it."""
+    children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
-    def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        self._before: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
-
-    def to(self, child: subprocess.Popen[bytes]) -> None:
-        """The command runs: it gets what came before."""
-        self._child = child
-        for number in self._early:
-            self._forward(number, None)
-
-    def __enter__(self) -> _Forwarding:
-        if threading.current_thread() is threading.main_thread():
-            for number in FORWARDED:
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                    self._before[number] = signal.signal(number, self._forward)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
-    def _forward(self, number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         if number == signal.SIGINT and _in_foreground():
             return  # Ctrl-C: the terminal has sent it to the command as well
-        if self._child is None:
-            self._early.append(number)
-        elif self._child.poll() is None:
-            self._child.send_signal(number)
+        if not children:
+            early.append(number)
+        elif children[0].poll() is None:
+            children[0].send_signal(number)
+
+    def begin(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in early:
+            forward(number, None)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [number for number in FORWARDED if is_main and signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, forward) for number in taken}
+    try:
+        yield begin
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _in_foreground() -> bool:

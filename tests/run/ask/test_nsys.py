@@ -107,8 +107,8 @@ def test_an_error_of_the_export_names_the_report(install, report: Path) -> None:
 
 def test_an_older_nsys_is_not_asked(install, report: Path, tmp_path: Path) -> None:
     install(f'touch "{tmp_path}/asked"', version="2022.4.2.1-df9881f")
-    with pytest.raises(UserError, match=r"needs nsys >= 2023\.4\.4; installed is 2022\.4\.2\.1"):
-        nsys.export_report(report, tmp_path)
+    with pytest.raises(UserError, match=r"needs nsys >= 2023\.4\.4; installed is 2022\.4\.2\.1"), nsys.exported(report):
+        pass
     assert not (tmp_path / "asked").exists()
 
 
@@ -122,22 +122,28 @@ def test_an_older_nsys_is_not_asked(install, report: Path, tmp_path: Path) -> No
         ("Exportation error: the moon is full", r"exit code 1 \(Exportation error: the moon is full\)"),
     ],
 )
-def test_what_nsys_says_becomes_a_remedy(install, report: Path, tmp_path: Path, says: str, message: str) -> None:
+def test_what_nsys_says_becomes_a_remedy(
+    install, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, message: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     install(f'touch "$out"; echo "Processing [=== 30%" >&2; echo "{says}" >&2; exit 1')
-    with pytest.raises(UserError, match=message):
-        nsys.export_report(report, tmp_path)
-    assert not list(tmp_path.glob("*.sqlite"))
+    with pytest.raises(UserError, match=message), nsys.exported(report):
+        pass
+    assert not list(tmp_path.rglob("*.sqlite"))
 
 
 def test_an_nsys_that_is_killed_is_said(install, report: Path, tmp_path: Path) -> None:
     install("kill -9 $$")
-    with pytest.raises(UserError, match="ended by signal 9"):
-        nsys.export_report(report, tmp_path)
+    with pytest.raises(UserError, match="ended by signal 9"), nsys.exported(report):
+        pass
 
 
 def test_without_nsys_the_remedy_is_named(install, report: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"needs nsys, which is not installed.*nsys export --type sqlite"):
-        nsys.export_report(report, tmp_path)
+    with (
+        pytest.raises(UserError, match=r"needs nsys, which is not installed.*nsys export --type sqlite"),
+        nsys.exported(report),
+    ):
+        pass
 
 
 def test_a_raw_recording_is_imported_first(install, tmp_path: Path) -> None:
@@ -184,10 +190,10 @@ class TestRealNsys:
             recorded = nsys._imported(recorded, tmp_path)
         cut = tmp_path / "cut.nsys-rep"
         cut.write_bytes(recorded.read_bytes()[:3000])
-        with pytest.raises(UserError, match="damaged report"):
-            nsys.export_report(cut, tmp_path)
+        with pytest.raises(UserError, match="damaged report"), nsys.exported(cut):
+            pass
 
     def test_a_report_of_a_later_nsys_is_refused(self, report: Path, tmp_path: Path) -> None:
         report.write_bytes(b"NVIDIA Tegra Profiler Report 2099@1@1@1-1v0.\n")
-        with pytest.raises(UserError, match=r"needs nsys >= 2099\.1\.1"):
-            nsys.export_report(report, tmp_path)
+        with pytest.raises(UserError, match=r"needs nsys >= 2099\.1\.1"), nsys.exported(report):
+            pass

@@ -64,7 +64,10 @@ def _watch_processes(jax, devices, ranks, record):
     @functools.wraps(initialize)
     def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
         if num_processes is None and all(os.environ.get(name) == value for name, value in ranks.items()):
-            return initialize("localhost:%d" % _free_port(), 1, 0)
+            with socket.socket() as free:
+                free.bind(("localhost", 0))
+                address = "localhost:%d" % free.getsockname()[1]
+            return initialize(address, 1, 0)
         number = args[0] if args else kwargs.get("process_id")
         if num_processes is None or num_processes > 1:
             record.waits_for("process %s of %s" % (number, num_processes) if num_processes else "its other processes")
@@ -74,12 +77,6 @@ def _watch_processes(jax, devices, ranks, record):
         return result
 
     jax.distributed.initialize = new_initialize
-
-
-def _free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
 
 
 def _share(jax, devices, record):
