@@ -77,17 +77,14 @@ class Devices:
     topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
 
 
-def devices_for(
-    asked: int | None, environment: Mapping[str, str] | None = None, *, topology: str | None = None
-) -> Devices:
+def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
     """The devices of a captured program: as asked, else of the topology, else as the user's XLA_FLAGS say, else
-    `DEFAULT_DEVICES`.
-    """
+    `DEFAULT_DEVICES`."""
     if topology and asked in (None, devices_in(topology)):
         return Devices(devices_in(topology), topology=topology)
     if asked is not None:
         return Devices(asked)
-    exported = _EXPORTED.findall((os.environ if environment is None else environment).get("XLA_FLAGS", ""))
+    exported = _EXPORTED.findall(os.environ.get("XLA_FLAGS", ""))
     return Devices(int(exported[-1])) if exported else Devices(DEFAULT_DEVICES, assumed=True)
 
 
@@ -99,7 +96,6 @@ def capture_modules(
     devices: Devices,
     quiet_s: float,
     choose: str | None = None,
-    environment: Mapping[str, str] | None = None,
     until_step: bool = False,
     output: int = STDERR,
 ) -> tuple[Path, ...]:
@@ -114,7 +110,6 @@ def capture_modules(
             themselves may take hours.
         choose: the module that is wanted, as in `choose_module`; None: the program's step, which a program that fails
             must have executed again and again before.
-        environment: instead of `os.environ`.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
         output: descriptor that the program's output goes to.
 
@@ -128,10 +123,9 @@ def capture_modules(
     if devices.count > MOST_DEVICES:
         remedy = "'pgle scale' grows its module from smaller captures"
         raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
-    base = os.environ if environment is None else environment
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    variables = capture_environment(base, folder, devices, target)
+    variables = capture_environment(os.environ, folder, devices, target)
     wait = partial(_wait_or_stop, quiet_s=quiet_s, choose=choose, until_step=until_step)
     code = _run(command, variables, folder, wait, output)
     program = read_captured(folder)

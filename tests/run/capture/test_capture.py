@@ -72,15 +72,10 @@ def captured(tmp_path_factory):
         folder = tmp_path_factory.mktemp("program")
         script = folder / "träin ing.py"
         script.write_text(text)
-        environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-        found = capture_modules(
-            [sys.executable, str(script)],
-            folder / "captured",
-            target=H100,
-            devices=Devices(2),
-            quiet_s=60,
-            environment=environ,
-        )
+        words = [sys.executable, str(script)]
+        with pytest.MonkeyPatch.context() as environment:
+            environment.delenv("XLA_FLAGS", raising=False)
+            found = capture_modules(words, folder / "captured", target=H100, devices=Devices(2), quiet_s=60)
         return choose_module(found, None)
 
     return capture
@@ -303,7 +298,7 @@ for _ in range(2): w, x = step(w, x)
 @pytest.mark.rehearse
 def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp_path):
     words = [sys.executable, "-c", PARTITIONS_ITSELF]
-    devices = devices_for(None, {}, topology="2x2x4")
+    devices = devices_for(None, topology="2x2x4")
     chosen = choose_module(
         capture_modules(words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60), None
     )
@@ -655,10 +650,11 @@ def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(tm
     assert str(failed.value).endswith("PGLE_COMPUTE=1 executes all") == may
 
 
-def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp_path):
+def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     words = [sys.executable, "-c", "import jax.numpy as jnp; jnp.ones(3)\n{}['flops']"]
     with pytest.raises(WorkloadError) as failed:
-        capture_modules(words, tmp_path / "captured", target=H100, devices=devices_for(None, {}), quiet_s=60)
+        capture_modules(words, tmp_path / "captured", target=H100, devices=devices_for(None), quiet_s=60)
     why = "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before any step ran twice"
     assert why in str(failed.value)
     assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
@@ -674,11 +670,11 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
         (8, 4, Devices(8)),
     ],
 )
-def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported, devices, tmp_path):
+def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported, devices, tmp_path, monkeypatch):
     flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
-    environment = {"XLA_FLAGS": f"--xla_a=1 {flag}"}
-    assert devices_for(asked, environment) == devices
-    flags = capture_environment(environment, tmp_path, devices, H100)["XLA_FLAGS"].split()
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 {flag}")
+    assert devices_for(asked) == devices
+    flags = capture_environment(os.environ, tmp_path, devices, H100)["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_a=1", f"--xla_force_host_platform_device_count={devices.count}"]
 
 
