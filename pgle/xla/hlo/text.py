@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape, checked
@@ -89,70 +90,28 @@ def _array(match: re.Match[str]) -> Shape:
     return Shape(dtype, sizes, (), 0 if space is None else int(space.group(1)))
 
 
-class Attributes:
-    """What follows the operands of an instruction: raw text by attribute name in `values`, and parts of it."""
+def _names(value: str) -> tuple[str, ...]:
+    """``%a`` or ``{%a, %b}`` as names."""
+    return tuple([name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip()])
 
-    __slots__ = ("backend_config", "latency_ns", "metadata", "op_name", "replica_groups", "scheduling_name", "values")
 
-    def __init__(self, tail: str) -> None:
-        body, _, config = tail.partition(", backend_config=")
-        self.backend_config = unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
-        body, _, metadata = body.partition(", metadata={")
-        self.metadata = metadata
-        self.op_name = self.scheduling_name = self.replica_groups = ""
-        if metadata:
-            named = _OP_NAME.search(metadata)
-            self.op_name = "" if named is None else unescape(named[1])
-            known = _SCHEDULING_NAME.search(metadata) if "scheduling_name" in metadata else None
-            self.scheduling_name = "" if known is None else known[1]
-        self.latency_ns: int | None = None
-        self.values: dict[str, str] = {}
-        if len(body) > 2:
-            if "frontend_attributes={" in body:
-                stated = _LATENCY.search(body)
-                self.latency_ns = None if stated is None else int(stated[1])
-                body = _FRONTEND.sub("", body)
-            self.values = dict(_ATTRIBUTE.findall(body))
-            if "replica_groups=" in body:
-                groups = _GROUPS.search(body)
-                self.replica_groups = "" if groups is None else groups.group(1)
+def _number(value: str) -> int | None:
+    return int(value) if value.isdigit() else None
 
-    def source(self, frames: Mapping[str, str]) -> str:
-        """File and line; `frames` has them for stack frames, by number."""
-        if not self.op_name:
-            return ""
-        known = _SOURCE.search(self.metadata)
-        if known is not None:
-            return f"{unescape(known[1])}:{known[2] or 0}"
-        frame = _FRAME.search(self.metadata)
-        return "" if frame is None else frames.get(frame[1], "")
 
-    def called(self, opcode: str) -> tuple[str, ...]:
-        """The called computations in the order of the proto."""
-        if not self.values:
-            return ()
-        return tuple(name for key in _CALLED.get(opcode, _CALLED_BY_OTHERS) for name in self.names(key))
-
-    def names(self, key: str) -> tuple[str, ...]:
-        """``%a`` or ``{%a, %b}`` as names."""
-        value = self.values.get(key)
-        if not value:
-            return ()
-        return tuple(name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip())
-
-    def number(self, key: str) -> int | None:
-        """A whole number; None where absent."""
-        value = self.values.get(key, "")
-        return int(value) if value.isdigit() else None
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        """``{0,2}`` as numbers."""
-        return tuple(_integers(self.values.get(key, "").strip("{}")))
-
-    def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
-        """``{{0,1},{1,0}}`` as pairs."""
-        value = self.values.get(key)
-        return () if value is None else tuple((int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value))
+_FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
+    "control-predecessors": ("control_predecessors", "", _names),
+    "channel_id": ("channel_id", "", _number),
+    "source_target_pairs": ("source_target_pairs", "", lambda value: tuple(
+        (int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value)
+    )),
+    "custom_call_target": ("custom_call_target", "", lambda value: unescape(value[1:-1])),
+    "is_host_transfer": ("is_host_transfer", "", lambda value: value == "true"),
+    "kind": ("fusion_kind", "fusion", str),
+    "lhs_contracting_dims": ("dot_lhs_contracting", "dot", lambda value: tuple(_integers(value.strip("{}")))),
+    "index": ("tuple_index", "get-tuple-element", _number),
+}  # fmt: skip
+"""By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and how it is read."""
 
 
 def groups_from_text(text: str) -> Groups:
@@ -189,11 +148,8 @@ _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ?(?:\(.*)?\{$", re.DOTALL)
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 _BARE_OPERAND = re.compile(r"([\w.\-]+)((?:#\d+)*)(?=, |$)")
-_HEADER = {
-    "partitions": re.compile(r"num_partitions=(\d+)"),
-    "replicas": re.compile(r"replica_count=(\d+)"),
-    "fingerprint": re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"'),
-}
+_DEVICES = re.compile(r"(num_partitions|replica_count)=(\d+)")
+_FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 _FILE = re.compile(r'(\d+) "((?:[^"\\]|\\.)*)"$')
 _PLACE = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME_LINE = re.compile(r"(\d+) \{file_location_id=(\d+)\b")
@@ -305,35 +261,51 @@ class _Parser:
         operands = () if opcode in ("constant", "parameter") else self._operands(inside)
         if is_root:
             self.root = name
-        attributes = Attributes(tail)
-        called = attributes.called(opcode)
+        stated = self._attributes(opcode, tail)
+        called = stated.get("called", ())
         if "-" in opcode:
             opcode = self._opcode(opcode, called, operands)
         if opcode == "fusion":
             self.fused.update(called)
-        self.items[name] = Instruction(
-            name,
-            opcode,
-            self.shape(shape_text),
-            self.name,
-            operands,
-            called,
-            attributes.names("control-predecessors"),
-            attributes.scheduling_name,
-            attributes.op_name,
-            attributes.number("channel_id"),
-            self.groups(attributes.replica_groups),
-            attributes.pairs("source_target_pairs"),
-            unescape(attributes.values.get("custom_call_target", "")[1:-1]),
-            attributes.values.get("kind", "") if opcode == "fusion" else "",
-            attributes.backend_config,
-            attributes.numbers("lhs_contracting_dims") if opcode == "dot" else (),
-            attributes.number("index") if opcode == "get-tuple-element" else None,
-            int(inside) if opcode == "parameter" and inside.isdigit() else None,
-            attributes.values.get("is_host_transfer") == "true",
-            attributes.source(self.frames),
-            attributes.latency_ns,
-        )
+        elif opcode == "parameter" and inside.isdigit():
+            stated["parameter_number"] = int(inside)
+        self.items[name] = Instruction(name, opcode, self.shape(shape_text), self.name, operands, **stated)
+
+    def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
+        """What follows the operands of an instruction, by field of `Instruction`: of most, metadata at most."""
+        stated: dict[str, Any] = {}
+        body, _, config = tail.partition(", backend_config=")
+        if config:
+            stated["backend_config"] = unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
+        body, _, metadata = body.partition(", metadata={")
+        if metadata:
+            if (named := _OP_NAME.search(metadata)) and named[1]:
+                stated["op_name"], stated["source"] = unescape(named[1]), self._place(metadata)
+            if "scheduling_name" in metadata and (known := _SCHEDULING_NAME.search(metadata)):
+                stated["scheduling_name"] = known[1]
+        if len(body) <= 2:
+            return stated
+        if "frontend_attributes={" in body:
+            if latency := _LATENCY.search(body):
+                stated["latency_ns"] = int(latency[1])
+            body = _FRONTEND.sub("", body)
+        values = dict(_ATTRIBUTE.findall(body))
+        for key, value in values.items():
+            field, only, read = _FIELDS.get(key, ("", "", str))
+            if field and only in ("", opcode):
+                stated[field] = read(value)
+        keys = _CALLED.get(opcode, _CALLED_BY_OTHERS)  # in the order of the proto
+        stated["called"] = tuple([name for key in keys if key in values for name in _names(values[key])])
+        if "replica_groups=" in body and (groups := _GROUPS.search(body)):
+            stated["replica_groups"] = self.groups(groups[1])
+        return stated
+
+    def _place(self, metadata: str) -> str:
+        """File and line, of newer releases from the tables at the head of the text."""
+        if known := _SOURCE.search(metadata):
+            return f"{unescape(known[1])}:{known[2] or 0}"
+        frame = _FRAME.search(metadata)
+        return "" if frame is None else self.frames.get(frame[1], "")
 
     def _opcode(self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]) -> str:
         """The opcode of the proto: text of some versions prints ``all-gather-start`` for an ``async-start``."""
@@ -371,28 +343,24 @@ class _Parser:
     def module(self, program_id: int | None) -> Module:
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
-        found = {key: pattern.search(self.header) for key, pattern in _HEADER.items()}
+        devices, fingerprint = dict(_DEVICES.findall(self.header)), _FINGERPRINT.search(self.header)
         frontend = _FRONTEND_TEXT.search(self.header)
         attributes = {} if frontend is None else {k: unescape(v) for k, v in _PAIR.findall(frontend.group(1))}
         module = Module(
             name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
             program_id=program_id,
-            fingerprint=_first(found["fingerprint"], ""),
+            fingerprint="" if fingerprint is None else fingerprint[1],
             entry=self.entry,
             computations={
                 name: replace(item, is_fusion=name in self.fused) for name, item in self.computations.items()
             },
             is_scheduled="is_scheduled=true" in self.header,
             frontend_attributes=attributes,
-            num_partitions=int(_first(found["partitions"], "1")),
-            num_replicas=int(_first(found["replicas"], "1")),
+            num_partitions=int(devices.get("num_partitions", 1)),
+            num_replicas=int(devices.get("replica_count", 1)),
             source=self.source,
         )
         return checked(module)
-
-
-def _first(match: re.Match[str] | None, default: str) -> str:
-    return default if match is None else match.group(1)
 
 
 def _split_operands(line: str, start: int) -> tuple[str, str]:
