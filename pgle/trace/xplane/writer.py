@@ -3,6 +3,9 @@
 The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
 per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat metadata, launches and module
 executions as scope ranges with their tree in ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
+
+Events are encoded here, for there are millions: what those of an instruction share is encoded once, the integers of all
+events of a stream at once (https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ _KIND_NAMES = {
     ActivityKind.HOST: "Kernel",
 }
 _DETAILS = {ActivityKind.MEMCPY: "memcpy_details", ActivityKind.MEMSET: "memset_details"}
+_METADATA_ID, _OFFSET, _DURATION = 1, 2, 3  # fields of an XEvent; the first of an XStat, too
+_UINT64, _INT64 = 3, 4  # of an XStat
+_EVENTS = _STATS = 4  # of an XLine and of an XEvent
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ class _Scopes:
     """Scope range ids: of each row, and parent by child; 0 is "no scope"."""
 
     of_row: npt.NDArray[np.int64]
-    parents: Mapping[int, int]
+    child: npt.NDArray[np.int64]
+    parent: npt.NDArray[np.int64]
 
 
 def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
@@ -57,9 +64,13 @@ def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) 
     scopes = _scopes(trace)
     space = XSpace(hostnames=[host], warnings=trace.warnings)
     space.planes.append(_metadata_plane(trace.hlo if hlo is None else hlo, pid))
-    stats = [XStat(metadata_id=child, int64_value=parent) for child, parent in scopes.parents.items()]
-    space.planes.append(XPlane(name=SCOPE_PLANE, stats=stats))
-    space.planes.extend(_device_plane(trace, index, scopes) for index in range(len(trace.devices)))
+    tree = space.planes.add(name=SCOPE_PLANE)
+    tree.MergeFromString(
+        _messages(6, _integers(_METADATA_ID, scopes.child), _integers(_INT64, scopes.parent)).tobytes()
+    )
+    for index, device in enumerate(trace.devices):
+        plane = space.planes.add(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
+        _fill_device_plane(plane, trace, index, scopes)
     recording = trace.recordings.get(process)
     if recording is not None and recording.utc_ns is not None:
         space.planes.append(
@@ -90,7 +101,8 @@ def _scopes(trace: Trace) -> _Scopes:
     known = (trace.instance >= 0) | (trace.execution >= 0)
     of_row = np.where(known, launch + first_id, 0).astype(np.int64)
     has_parent = known & (top > 0)
-    return _Scopes(of_row, dict(zip(of_row[has_parent].tolist(), top[has_parent].tolist(), strict=True)))
+    child, first = np.unique(of_row[has_parent], return_index=True)
+    return _Scopes(of_row, child, top[has_parent][first])
 
 
 def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
@@ -108,10 +120,8 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
     return plane
 
 
-def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
-    """``/device:GPU:N`` with a line per stream."""
-    device = trace.devices[index]
-    plane = XPlane(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
+def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes) -> None:
+    """``/device:GPU:N`` with a line per stream, written into the space: copying it takes as long as all else."""
     names: dict[str, int] = {}  # stat metadata: an id per name, from 1
 
     def stat(name: str, **value: Any) -> XStat:
@@ -121,7 +131,7 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
         return stat(name, ref_value=names.setdefault(value, len(names) + 1))
 
     @cache
-    def unchanging(instruction: int, module: int, kind: int) -> XEvent:
+    def unchanging(instruction: int, module: int, kind: int) -> bytes:
         """What all events of an instruction have in common."""
         name, key = trace.instructions[instruction], trace.modules[module]
         plane.event_metadata[instruction + 1].CopyFrom(XEventMetadata(id=instruction + 1, name=name))
@@ -130,7 +140,8 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
             stats.append(text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
         if key.program_id is not None:
             stats.append(stat("program_id", int64_value=key.program_id))
-        return XEvent(metadata_id=instruction + 1, stats=stats)
+        serialized: bytes = XEvent(metadata_id=instruction + 1, stats=stats).SerializeToString()
+        return serialized
 
     correlation, scope_range = (stat(name).metadata_id for name in ("correlation_id", "scope_range_id"))
     rows = np.flatnonzero(trace.device == index)
@@ -139,15 +150,38 @@ def _device_plane(trace: Trace, index: int, scopes: _Scopes) -> XPlane:
         mine = rows[trace.stream[rows] == stream]
         kinds = sorted({_KIND_NAMES[ActivityKind(each)] for each in np.unique(trace.kind[mine]).tolist()})
         line = plane.lines.add(id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin)
-        columns = (trace.start_ns, trace.duration_ns, trace.instruction, trace.module, trace.kind, scopes.of_row)
-        for row, *values in zip(mine.tolist(), *(column[mine].tolist() for column in columns), strict=True):
-            start, duration, instruction, module, kind, scope = values
-            event = line.events.add()
-            event.CopyFrom(unchanging(instruction, module, kind))
-            event.offset_ps, event.duration_ps = (start - origin) * 1000, duration * 1000
-            event.stats.add(metadata_id=correlation, uint64_value=row + 1)
-            if scope:
-                event.stats.add(metadata_id=scope_range, int64_value=scope)
+        times = _integers(_OFFSET, (trace.start_ns[mine] - origin) * 1000)
+        durations = _integers(_DURATION, trace.duration_ns[mine].astype(np.int64) * 1000)
+        ids = (_integers(_METADATA_ID, np.full(len(mine), number)) for number in (correlation, scope_range))
+        launch = _messages(_STATS, next(ids), _integers(_UINT64, mine + 1))
+        scope = _messages(_STATS, next(ids), _integers(_INT64, scopes.of_row[mine]))
+        own = np.hstack([times, durations, launch, scope])
+        data, width, without = own.tobytes(), own.shape[1], own.shape[1] - scope.shape[1]
+        columns = (trace.instruction, trace.module, trace.kind, scopes.of_row)
+        events: list[bytes] = []
+        for at, values in enumerate(zip(*(column[mine].tolist() for column in columns), strict=True)):
+            common = unchanging(*values[:3])
+            size = len(common) + (width if values[3] else without)
+            changing = data[at * width : at * width + size - len(common)]
+            events += (bytes((_EVENTS << 3 | 2, size & 0x7F | 0x80, size >> 7)), common, changing)
+        line.MergeFromString(b"".join(events))
     for name, identity in names.items():
         plane.stat_metadata[identity].CopyFrom(XStatMetadata(id=identity, name=name))
-    return plane
+
+
+def _integers(number: int, values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """uint8[n, m], a field (under 16) with the integer of each of n messages, as wide as the largest needs."""
+    unsigned = values.view(np.uint64)
+    width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)
+    out = np.empty((len(values), width + 1), np.uint8)
+    out[:, 0] = number << 3
+    for place in range(width):
+        out[:, place + 1] = unsigned >> np.uint64(7 * place) & np.uint64(0x7F) | np.uint64(0x80)
+    out[:, -1] &= 0x7F
+    return out
+
+
+def _messages(number: int, *fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """uint8[n, m], a field (under 16) with a message of these fields, of under 128 bytes, in each of n messages."""
+    body = np.hstack(fields)
+    return np.hstack([np.broadcast_to(np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)), body])
