@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pgle.errors import many, some
 from pgle.next import MERGE
-from pgle.trace.table import ActivityKind, Device, Recording, Trace, Unresolved
+from pgle.trace.table import ActivityKind, Recording, Trace, Unresolved
 
 OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
 
@@ -51,7 +51,7 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
             elif not mine.is_known_to_hold(window):
                 guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
             renamed[name], moves[name] = mine.name, mine.add(window)
-        result.append(_renamed(_moved(trace, moves), renamed))
+        result.append(_placed(trace, renamed, moves))
     lines = [f"{PurePath(source).name}: another copy of a recording that was given; left out" for source in repeated]
     return result, (*lines, *(_nothing_tells(name, sources) for name, sources in guessed.items()))
 
@@ -150,22 +150,16 @@ class _Process:
         return move
 
 
-def _moved(trace: Trace, moves: dict[str, int]) -> Trace:
-    """The trace with times of each process moved."""
-    if not any(moves.values()):
-        return trace
+def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace:
+    """The trace with the names of its processes, and times of each process moved."""
     by_device = np.array([moves[device.process] for device in trace.devices], np.int64)
-    compiling = {name: times + moves[name] for name, times in trace.compiling.items()}
-    return replace(trace, start_ns=trace.start_ns + by_device[trace.device], compiling=compiling)
-
-
-def _renamed(trace: Trace, names: dict[str, str]) -> Trace:
-    if all(old == new for old, new in names.items()):
-        return trace
-    devices = tuple(Device(names[item.process], item.ordinal, item.global_id) for item in trace.devices)
-    recordings = {names.get(name, name): recording for name, recording in trace.recordings.items()}
-    compiling = {names[name]: times for name, times in trace.compiling.items()}
-    return replace(trace, devices=devices, recordings=recordings, compiling=compiling)
+    return replace(
+        trace,
+        start_ns=trace.start_ns + by_device[trace.device] if by_device.any() else trace.start_ns,
+        devices=tuple(replace(device, process=names[device.process]) for device in trace.devices),
+        recordings={names.get(name, name): recording for name, recording in trace.recordings.items()},
+        compiling={names.get(name, name): times + moves.get(name, 0) for name, times in trace.compiling.items()},
+    )
 
 
 def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
@@ -234,26 +228,19 @@ def combine(traces: Sequence[Trace]) -> Trace:
         return traces[0]
 
     traces, same_names = distinguish_processes(traces)
-    modules, module_maps = _unite([trace.modules for trace in traces])
-    instructions, instruction_maps = _unite([trace.instructions for trace in traces])
-    devices, device_maps = _unite([trace.devices for trace in traces])
-    launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
-    device = np.concatenate([table[trace.device] for trace, table in zip(traces, device_maps, strict=True)])
-    module = np.concatenate([table[trace.module] for trace, table in zip(traces, module_maps, strict=True)])
-    execution = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # in all windows there are more
-    _number_on(execution, device, module, traces)
-    instance = [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
     columns = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS}
-    columns |= {
-        "device": device,
-        "module": module,
-        "instruction": np.concatenate(
-            [table[t.instruction] for t, table in zip(traces, instruction_maps, strict=True)]
-        ),
-        "execution": execution,
-        "instance": np.concatenate(instance).astype(np.int32),
-    }
-    order = np.lexsort((columns["start_ns"], device))
+    modules, of_module = _unite([trace.modules for trace in traces])
+    instructions, of_instruction = _unite([trace.instructions for trace in traces])
+    devices, of_device = _unite([trace.devices for trace in traces])
+    for name, tables in (("module", of_module), ("instruction", of_instruction), ("device", of_device)):
+        codes = [table[getattr(trace, name)] for trace, table in zip(traces, tables, strict=True)]
+        columns[name] = np.concatenate(codes)
+    columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # there are more now
+    _number_on(columns["execution"], columns["device"], columns["module"], traces)
+    launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
+    instance = [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
+    columns["instance"] = np.concatenate(instance).astype(np.int32)
+    order = np.lexsort((columns["start_ns"], columns["device"]))
     unresolved: dict[str, tuple[int, int]] = {}
     for item in (item for trace in traces for item in trace.unresolved):
         count, time = unresolved.get(item.reason, (0, 0))

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Trace, distinct, median
+from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Trace, distinct, heads, median
 from pgle.xla.collectives import guess_kind
 
 WARM_UP_EXCESS = 0.02
@@ -86,13 +86,17 @@ def compute_ns(trace: Trace) -> npt.NDArray[np.float64]:
 
     The main module is the one with most of it: a barrier that waits for a rank outlasts any step.
     """
-    communicates = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
+    communicates = _communicates(trace)
     found = np.zeros(len(trace.modules))
     for at in range(0, len(trace), BLOCK_ROWS):
         rows = slice(at, at + BLOCK_ROWS)
         ns = np.where(communicates[trace.instruction[rows]], 0, trace.duration_ns[rows])
         found += np.bincount(trace.module[rows], weights=ns, minlength=len(found))
     return found
+
+
+def _communicates(trace: Trace) -> npt.NDArray[np.bool_]:
+    return np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
 
 
 def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> ModuleExecutions:
@@ -103,7 +107,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
         collective: bool[len(trace.instructions)], True for instructions that communicate; None: by their names.
     """
     if collective is None:
-        collective = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
+        collective = _communicates(trace)
     devices, last = max(len(trace.devices), 1), int(trace.execution.max(initial=0)) + 1
 
     def blocks() -> Iterator[tuple[slice | Rows, npt.NDArray[np.int64]]]:
@@ -115,7 +119,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
             of_device = trace.module[rows].astype(np.int64) * devices + trace.device[rows]
             yield rows, of_device * last + trace.execution[rows]
 
-    keys = distinct(np.concatenate([np.empty(0, np.int64), *(_heads(key) for _, key in blocks())]))
+    keys = distinct(np.concatenate([np.empty(0, np.int64), *(heads(key) for _, key in blocks())]))
     count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
     final = np.full(len(keys), np.iinfo(np.int64).min)
@@ -158,26 +162,17 @@ def measured_window(
     spans = executions.span_ns[keep]
     counts = np.bincount(executions.device[here])  # `np.unique` imports `numpy.ma`, a tenth of a small conversion
     devices = np.flatnonzero(counts)
-    counts = counts[devices]
-    per_device = counts.tolist()
-    used_per_device = [count for count in np.bincount(executions.device[keep]).tolist() if count]
+    per_device = counts[devices].tolist()
     return kept, MeasuredWindow(
         used=int(keep.sum()),
         seen=int(here.sum()),
-        steps_used=max(used_per_device, default=0),
+        steps_used=int(np.bincount(executions.device[keep]).max(initial=0)),
         steps_seen=max(per_device, default=0),
         dropped=dict(sorted(dropped.items())),
         span_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
     )
-
-
-def _heads(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The first of equal values that follow each other."""
-    new = np.ones(len(key), np.bool_)
-    new[1:] = key[1:] != key[:-1]
-    return key[new]
 
 
 def _mark(found: ModuleExecutions) -> None:

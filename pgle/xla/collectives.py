@@ -165,45 +165,35 @@ def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
                 continue
             start = start_of(module, done)
             if start is not None:
-                kind = collective_kind(module, start)
-                pairs.append(
-                    AsyncPair(start.name, done.name, computation.name, kind or _other(module, start), bool(kind))
-                )
+                wrapped, kind = module.wrapped(start), collective_kind(module, start)
+                other = start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode
+                pairs.append(AsyncPair(start.name, done.name, computation.name, kind or other, bool(kind)))
     return tuple(pairs)
 
 
 def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
     """By asynchronous start: the first of some instructions after its done in the same computation."""
-    found: dict[str, str] = {}
     after: dict[str, str] = {}
     pairs = async_pairs(module)
-    dones = {pair.done for pair in pairs}
-    for computation in {pair.computation: module.computations[pair.computation] for pair in pairs}.values():
+    for name in dict.fromkeys(pair.computation for pair in pairs):
         later = ""
-        for instruction in reversed(computation.instructions):
-            if instruction.name in dones:
-                after[instruction.name] = later
+        for instruction in reversed(module.computations[name].instructions):
+            after[instruction.name] = later
             if instruction.name in traced:
                 later = instruction.name
-    for pair in pairs:
-        found.setdefault(pair.start, after.get(pair.done, ""))
-    return found
-
-
-def _other(module: Module, start: Instruction) -> str:
-    wrapped = module.wrapped(start)
-    return start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode
+    return {pair.start: after[pair.done] for pair in reversed(pairs)}
 
 
 def start_of(module: Module, done: Instruction) -> Instruction | None:
     """The start that a done waits for; None if unknown."""
-    current = done
-    while current.operands:
-        current = module.instructions[current.operands[0]]
+    current, seen = done, {done.name}
+    while current.operands and (before := current.operands[0]) not in seen:
+        current = module.instructions[before]
         if is_start(current):
             return current
         if not current.opcode.endswith("-update"):
             break
+        seen.add(before)  # a damaged dump may lead in a circle
     if done.channel_id is None:
         return None
     opcode = done.opcode.removesuffix("-done")

@@ -16,6 +16,7 @@ from pgle.xla.collectives import (
 )
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.text import module_from_text
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
 
@@ -138,3 +139,12 @@ def test_a_copy_to_the_host_is_an_offload_and_no_collective() -> None:
     assert (pair.kind, pair.is_collective) == ("copy", False)
     assert is_host_copy(module, module.instructions["s"])
     assert not is_host_copy(module, module.instructions["p"])
+
+
+def test_updates_that_lead_in_a_circle_have_no_start() -> None:
+    text = (
+        b"HloModule m\n\nENTRY %e () -> f32[] {\n  %u = f32[] async-update(%u)\n  ROOT %d = f32[] async-done(%u)\n}\n"
+    )
+    module = module_from_text(text, "m.txt")
+    assert start_of(module, module.instructions["d"]) is None
+    assert async_pairs(module) == ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +102,9 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     """Records of graphs: launches, creations of nodes, whole-graph activities."""
     rows = tables.rows("StringIds", ("id", "value"), like=("value", ("cuGraphLaunch", "cudaGraphLaunch")))
     names = [identity for identity, _ in rows if isinstance(identity, int)]
-    traced = _traced(tables)
-    if not (names or traced[0] or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
+    start, end = tables.whole(TRACED, ("start", "end"))
+    traced = len(start), int((end - start)[(end > start) & (start != NULL)].sum())
+    if not (names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
         return Graphs(False, ranges.launches, ranges.launches.instructions)
     instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
     kernels = {}
@@ -116,41 +118,24 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name)
 
 
-def _traced(tables: Tables) -> tuple[int, int]:
-    count = duration = 0
-    for start, end in tables.integers(TRACED, ("start", "end")):
-        good = (end > start) & (start != NULL)
-        count += len(start)
-        duration += int((end - start)[good].sum())
-    return count, duration
-
-
 def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
     """For each process from correlation id to the running number of the graph launch; and their count."""
     if not names:
         return {}, 0
-    batches = list(tables.integers(API, ("globalTid", "correlationId"), keep=("nameId", names)))
-    if not batches:
-        return {}, 0
-    tid, correlation = (np.concatenate(column) for column in zip(*batches, strict=True))
+    tid, correlation = tables.whole(API, ("globalTid", "correlationId"), keep=("nameId", names))
     numbers = np.arange(len(tid), dtype=np.int32)
-    found = {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}
-    return found, len(tid)
+    return {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}, len(tid)
 
 
 def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
     """For each process from node id to the thunk in which the node was built."""
     for table in NODE_TABLES:
-        if "graphNodeId" not in tables.columns(table):
-            continue
-        wanted = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
-        batches = list(tables.integers(table, wanted))
-        if not batches:
-            continue
-        start, tid, node, original = (np.concatenate(column) for column in zip(*batches, strict=True))
-        return {
-            pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in by_value(tid & PROCESS)
-        }
+        if "graphNodeId" in tables.columns(table):
+            wanted = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
+            start, tid, node, original = tables.whole(table, wanted)
+            if len(start):
+                processes = by_value(tid & PROCESS)
+                return {pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in processes}
     return {}
 
 
@@ -264,18 +249,19 @@ class KernelNames:
 class Activities:
     """GPU activities of instructions as columns, and what was left out."""
 
-    # start, duration: ns
-    start: GrowingColumn[np.int64] = field(default_factory=lambda: GrowingColumn(np.int64))
-    duration: GrowingColumn[np.int64] = field(default_factory=lambda: GrowingColumn(np.int64))
-    kind: GrowingColumn[np.uint8] = field(default_factory=lambda: GrowingColumn(np.uint8))  # `ActivityKind`
-    device: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # index into `devices`
-    stream: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))  # as recorded
-    # the thunk that launched it
-    thunk: GrowingColumn[np.int32] = field(default_factory=lambda: GrowingColumn(np.int32))
-    # with graphs only: what the activities of one instruction share, besides the thunk
-    shared: GrowingColumn[np.int32] = field(default_factory=lambda: GrowingColumn(np.int32))
-    # with graphs only: index into the instructions; else it is the thunk's
-    instruction: GrowingColumn[np.int16] = field(default_factory=lambda: GrowingColumn(np.int16))
+    columns: dict[str, GrowingColumn[Any]] = field(
+        default_factory=lambda: {
+            "start": GrowingColumn(np.int64),  # ns
+            "duration": GrowingColumn(np.int64),  # ns
+            "kind": GrowingColumn(np.uint8),  # `ActivityKind`
+            "device": GrowingColumn(np.int16),  # index into `devices`
+            "stream": GrowingColumn(np.int16),  # as recorded
+            "thunk": GrowingColumn(np.int32),  # that launched it
+            # with graphs only: what the activities of one instruction share, besides the thunk
+            "shared": GrowingColumn(np.int32),
+            "instruction": GrowingColumn(np.int16),  # with graphs only: index; else it is the thunk's
+        }
+    )
     devices: dict[tuple[int, int], int] = field(default_factory=dict)  # pairs (globalPid, ordinal), numbered
     left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
     seen: int = 0  # activities read
@@ -312,7 +298,7 @@ class Activities:
             pid, ordinal = pid[good], ordinal[good]
         columns |= {"device": self._devices(pid, ordinal), "kind": np.full(len(pid), kind, np.uint8)}
         for name, column in columns.items():
-            getattr(self, name).append(column)
+            self.columns[name].append(column)
 
     def _leave_out(self, reasons: Reasons, duration: Ints) -> None:
         for code, rows in by_value(reasons.astype(np.int64)):

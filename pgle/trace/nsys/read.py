@@ -22,9 +22,10 @@ Exports hold the whole environment of the recorded process, and so secrets: noth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -119,23 +120,21 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
     """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
     hidden = graphs.hidden()
     unresolved = found.unresolved() if hidden is None else (*found.unresolved(), hidden)
-    if not len(found.start):
+    columns = found.columns
+    if not len(columns["start"]):
         raise _nothing(tables, found, unresolved)
     used = list(found.devices)
     names = devices_of(tables, used)
     by_name = sorted(range(len(used)), key=lambda number: (names[number].process, names[number].ordinal))
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
-    device = narrow(rank)[found.device.join()]
-    start = found.start.join()
+    device = narrow(rank)[columns["device"].join()]
+    start = columns["start"].join()
     order = by_time(device, start)
     start, device = start[order], device[order]
-    duration = found.duration.join()[order]
-    kind = found.kind.join()[order]
-    stream = found.stream.join()[order]
-    thunk = found.thunk.join()[order]
-    shared = found.shared.join()[order] if graphs.present else None
-    instruction = found.instruction.join()[order] if graphs.present else launches.instruction[thunk]
+    kept = ("duration", "kind", "stream", "thunk", *(("shared", "instruction") if graphs.present else ()))
+    duration, kind, stream, thunk, *of_graphs = (columns[name].join()[order] for name in kept)
+    shared, instruction = of_graphs or (None, launches.instruction[thunk])
     del order
     module_range = launches.module_range[thunk]
     exported = _exporter(tables)
@@ -221,7 +220,7 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
         used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
     """
     used = list(used)
-    host = _host(tables) or tables.path.stem
+    host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]
     launchers = _launchers(tables)
     named = _named(tables)
     pids = {pid for pid, _ in used}
@@ -241,12 +240,11 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     return tuple(found)
 
 
-def _host(tables: Tables) -> str:
-    """The machine's name; the recorded environment is not read."""
-    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("Hostname",))):
-        if isinstance(value, str) and value.strip():
-            return value.strip()[:255]
-    return ""
+def _system(tables: Tables, *names: str) -> Iterator[str]:
+    """What the export says of the machine under names that begin so; of its environment only flags are kept."""
+    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
+        if isinstance(value, str):
+            yield value.strip()
 
 
 def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
@@ -275,10 +273,13 @@ def _named(tables: Tables) -> dict[int, set[int]]:
 
 def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
     """Facts about each process."""
-    utc_ns = _session_start(tables)
-    namespace = _namespace(tables)
+    began = (value for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)))
+    utc_ns = next((value for value in began if isinstance(value, int) and value > 0), None)  # all times count from it
+    namespace = next(filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), "")
     gpus = _gpus(tables)
-    by_ordinal = _gpu_of_ordinal(tables)
+    # exports of 2024 and later have it
+    rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+    by_ordinal = {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
     of_process: dict[str, list[object]] = {}
     for (pid, ordinal), device in zip(used, devices, strict=True):
         of_process.setdefault(device.process, []).append(by_ordinal.get((process_id(pid), ordinal)))
@@ -293,22 +294,6 @@ def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequenc
     }
 
 
-def _session_start(tables: Tables) -> int | None:
-    """When the session began, which all times count from."""
-    for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
-
-
-def _namespace(tables: Tables) -> str:
-    names = ("NamespacePID", "SystemUID")
-    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
-        if isinstance(value, str) and _NAMESPACE.fullmatch(value.strip()):
-            return value.strip()
-    return ""
-
-
 def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
     """The identity of each GPU that the recorder saw."""
     found: dict[object, frozenset[str]] = {}
@@ -317,12 +302,6 @@ def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
             if isinstance(value, str) and value.strip("0-:. "):
                 found[gpu] = found.get(gpu, frozenset()) | {f"{kind}:{value.strip().lower()}"}
     return found
-
-
-def _gpu_of_ordinal(tables: Tables) -> dict[tuple[object, object], object]:
-    """The GPU by process id and device ordinal; exports of 2024 and later have it."""
-    rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
-    return {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
 
 
 def _exporter(tables: Tables) -> dict[str, str]:
@@ -337,11 +316,9 @@ def _exporter(tables: Tables) -> dict[str, str]:
 
 def xla_flags(tables: Tables) -> str:
     """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
-    for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))):
-        if isinstance(value, str):  # NAME="value"
-            return " ".join(_FLAG.findall(value))
-    blobs = tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("DeviceEnvironment",)))
-    for _, value in blobs:
-        if isinstance(value, str) and (match := _VARIABLE.search(value)):
-            return " ".join(_FLAG.findall(match[1]))
-    return ""
+    captured = tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",)))  # NAME="value"
+    variables = map(_VARIABLE.search, _system(tables, "DeviceEnvironment"))
+    texts = chain(
+        (value for (value,) in captured if isinstance(value, str)), (found[1] for found in variables if found)
+    )
+    return " ".join(_FLAG.findall(next(texts, "")))

@@ -133,6 +133,11 @@ class Tables:
                 if rows:
                     yield tuple(found[name] if name in found else np.full(rows, NULL) for name in columns)
 
+    def whole(self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None) -> Columns:
+        """As `integers`, all rows at once; empty columns where there is no such table."""
+        batches = [*self.integers(table, columns, keep=keep)] or [(np.empty(0, np.int64),) * len(columns)]
+        return tuple(map(np.concatenate, zip(*batches, strict=True)))
+
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
         """Batches of columns that the table has, from its pages where it is stored plainly."""
         leaves = self._leaves(self._root[table]) if self._root[table] else None
@@ -143,11 +148,9 @@ class Tables:
         step = max(BLOCK_BYTES // self._page_bytes, 1)
         for at in range(0, len(leaves), step):
             waiting.append(self._block(table, columns, leaves[at : at + step]))
-            if sum(len(part[0]) for part in waiting) >= BATCH_ROWS:
+            if at + step >= len(leaves) or sum(len(part[0]) for part in waiting) >= BATCH_ROWS:
                 yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
                 waiting = []
-        if waiting:
-            yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
 
     def _asked(self, table: str, columns: Sequence[str], where: str) -> Iterator[Columns]:
         """Batches of columns as SQLite gives them, a value at a time."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -272,6 +272,12 @@ class Stat:
     value: Ints
     end: Ints
 
+    @property
+    def integers(self) -> Ints:
+        """int64[n], the integers; 0 where the value is something else."""
+        is_integer = self.form == INTEGER
+        return self.value if is_integer.all() else np.where(is_integer, self.value, 0)
+
 
 @dataclass(frozen=True)
 class Events:
@@ -391,12 +397,6 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     return keys, values
 
 
-def integers(stat: Stat, absent: int) -> Ints:
-    """int64[n], the integer values of a stat."""
-    is_integer = stat.form == INTEGER
-    return stat.value if is_integer.all() else np.where(is_integer, stat.value, absent)
-
-
 GPU_PREFIX = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
@@ -408,7 +408,7 @@ PROFILE_START = "profile_start_time"
 """The stat with the wall clock, in ns since 1970, that the times of all lines count from (`SetSessionTimestamps` in
 `xla/tsl/profiler/utils/timestamp_utils.cc`)."""
 
-_SPACE_FIELDS = {1: "planes", 2: "errors", 3: "warnings", 4: "hostnames"}
+_PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of an XSpace
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
 _LINES = 3
 _FIRST = re.compile(rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))")
@@ -470,23 +470,22 @@ def read_space(data: bytes) -> Space:
         DamagedError: it is cut short or overwritten.
     """
     planes: list[Plane] = []
-    texts: dict[str, list[str]] = {name: [] for name in _SPACE_FIELDS.values()}
+    texts: dict[int, list[str]] = {number: [] for number in (_ERRORS, _WARNINGS, _HOSTNAMES)}
     try:
         for number, kind, start, end, _ in fields(data, 0, len(data)):
-            if number not in _SPACE_FIELDS or kind != BYTES:
+            if kind != BYTES or number not in (_PLANES, *texts):
                 raise NotXplaneError
-            if number == 1:
+            if number == _PLANES:
                 planes.append(_plane(data, start, end))
             else:
-                texts[_SPACE_FIELDS[number]].append(data[start:end].decode(errors="replace"))
+                texts[number].append(data[start:end].decode(errors="replace"))
     except DamagedError:
         if not planes and not _begins_with_plane(data):
             raise NotXplaneError from None
         raise
     if not planes:
         raise NotXplaneError
-    hostname = texts["hostnames"][0] if texts["hostnames"] else ""
-    return Space(tuple(planes), hostname, tuple(texts["errors"] + texts["warnings"]))
+    return Space(tuple(planes), "".join(texts[_HOSTNAMES][:1]), tuple(texts[_ERRORS] + texts[_WARNINGS]))
 
 
 def _begins_with_plane(data: bytes) -> bool:
@@ -553,13 +552,7 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
     return found
 
 
-T = TypeVar("T")
 MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
-
-
-def code_of(codes: dict[T, int], key: T) -> int:
-    """The running number of a key, a new one where it is new."""
-    return codes.setdefault(key, len(codes))
 
 
 @dataclass
@@ -586,12 +579,15 @@ class Strings:
         if (found == -2).any():
             for reference in distinct(references[found == -2]).tolist():
                 name = self.plane.rest.stat_metadata[reference].name if reference < len(self.table) - 1 else ""
-                self.table[reference] = code_of(self.codes, name) if name else -1
+                self.table[reference] = self._code(name)
             found = self.table[references]
         if everywhere:
             return found
         out[is_reference] = found
         for i in np.flatnonzero(stat.form == TEXT).tolist():
             text = data[int(stat.value[i]) : int(stat.end[i])].decode(errors="replace")
-            out[i] = code_of(self.codes, text) if text else -1
+            out[i] = self._code(text)
         return out
+
+    def _code(self, name: str) -> int:
+        return self.codes.setdefault(name, len(self.codes)) if name else -1

@@ -49,9 +49,7 @@ from pgle.trace.xplane.planes import (
     Space,
     Stat,
     Strings,
-    code_of,
     embedded_hlo,
-    integers,
     may_begin,
     profile_start_ns,
     read_events,
@@ -61,49 +59,19 @@ from pgle.trace.xplane.planes import (
     signed,
 )
 
+_NOT_ACTIVITIES = ("memalloc_details", "memfree_details", "memory_residency_details")
 WANTED = (
-    "hlo_op",
-    "hlo_module",
-    "program_id",
-    "correlation_id",
-    "scope_range_id",
-    "memcpy_details",
-    "memset_details",
-    "cuda_graph_exec_id",
-    "memalloc_details",
-    "memfree_details",
-    "memory_residency_details",
-    "run_id",
-    "device_ordinal",
-)
+    "hlo_op", "hlo_module", "program_id", "correlation_id", "scope_range_id", "memcpy_details", "memset_details",
+    "cuda_graph_exec_id", "run_id", "device_ordinal", *_NOT_ACTIVITIES,
+)  # fmt: skip
 """Stats that are read, under the names of `xla/tsl/profiler/utils/xplane_schema.cc`."""
 
-_NOT_ACTIVITIES = ("memalloc_details", "memfree_details", "memory_residency_details")
-_COLUMNS = (
-    "start_ns",
-    "duration_ns",
-    "correlation",
-    "scope",
-    "top",
-    "module",
-    "instruction",
-    "kernel",
-    "device",
-    "stream",
-    "kind",
-)
-_TYPES = dict.fromkeys(_COLUMNS[:5], np.int64) | dict.fromkeys(_COLUMNS[5:10], np.int32) | {"kind": np.uint8}
-
-
-@dataclass(frozen=True)
-class LinePlace:
-    """Where the events of one line belong."""
-
-    device: Device
-    stream: int
-    origin_ns: int
-    scopes: Scopes
-    libraries: Mapping[int, str] = field(default_factory=dict)  # names of libraries' kernels, by metadata id
+_TYPES = {
+    **dict.fromkeys(("start_ns", "duration_ns", "correlation", "scope", "top"), np.int64),
+    **dict.fromkeys(("module", "instruction", "kernel", "device", "stream"), np.int32),
+    "kind": np.uint8,
+}
+"""The columns of all activities, as in `LaunchRows` and `Trace`."""
 
 
 @dataclass
@@ -111,7 +79,7 @@ class GatheredEvents:
     """Columns of all activities read so far, and what was left out."""
 
     # columns by name, in blocks
-    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
+    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _TYPES})
     # instructions, modules, devices: codes; a module's key is (name, program id)
     instructions: dict[str, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -132,65 +100,24 @@ class GatheredEvents:
             count, total = self.left_out.get(reason, (0, 0))
             self.left_out[reason] = (count + len(durations_ns), total + int(durations_ns.sum()))
 
-    def add_gpu(self, events: Events, data: bytes, strings: tuple[Strings, Strings], where: LinePlace) -> None:
-        """Take one block of a stream's events."""
-        activity = np.ones(len(events), bool)
-        for name in _NOT_ACTIVITIES:
-            activity &= events.stats[name].form == ABSENT
-        start, duration = events.times_ns(where.origin_ns)
-        instruction = strings[0].codes_of(events.stats["hlo_op"], data)
-        module = strings[1].codes_of(events.stats["hlo_module"], data)
-        graph = activity & (events.stats["cuda_graph_exec_id"].form != ABSENT)
-        self.leave_out("graph-launch", duration[graph])
-        activity &= ~graph
-        self.leave_out("no-thunk", duration[activity & (instruction < 0) & (module >= 0)])
-        self.leave_out("no-range", duration[activity & (instruction < 0) & (module < 0)])
-        self.leave_out("no-module", duration[activity & (instruction >= 0) & (module < 0)])
-        kind = np.zeros(len(events), np.uint8)
-        kind[events.stats["memcpy_details"].form != ABSENT] = ActivityKind.MEMCPY
-        kind[events.stats["memset_details"].form != ABSENT] = ActivityKind.MEMSET
-        keep = activity & (instruction >= 0) & (module >= 0)
-        scope = integers(events.stats["scope_range_id"], 0)
-        if not keep.any():
-            return
-        codes = self.module_codes(module, events.stats["program_id"])
-        for identity, name in where.libraries.items():
-            rows = np.flatnonzero(keep & (events.metadata == identity))
-            pairs = distinct(codes[rows] << 32 | instruction[rows]).tolist()
-            self.kernels.update((pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs)
-        self.append(
-            keep,
-            start_ns=start,
-            duration_ns=duration,
-            correlation=integers(events.stats["correlation_id"], 0),
-            scope=scope,
-            top=where.scopes.outermost(scope),
-            module=codes,
-            instruction=instruction,
-            kernel=events.metadata,
-            device=np.full(len(events), code_of(self.devices, where.device)),
-            stream=np.full(len(events), where.stream),
-            kind=kind,
-        )
-
     def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
         """Codes of (module name, program id); -1 where there is no name."""
-        number, given = integers(program, 0), program.form == INTEGER
+        number, given = program.integers, program.form == INTEGER
         new = np.ones(len(name), bool)
         new[1:] = (np.diff(name) != 0) | (np.diff(number) != 0) | (np.diff(given) != 0)
         heads = np.flatnonzero(new)
         triples = zip(name[heads].tolist(), number[heads].tolist(), given[heads].tolist(), strict=True)
         codes = [
-            -1 if code < 0 else code_of(self.modules, (code, program if known else None))
+            -1 if code < 0 else self.modules.setdefault((code, program if known else None), len(self.modules))
             for code, program, known in triples
         ]
         return np.repeat(np.array(codes, np.int64), np.diff(np.append(heads, len(name))))
 
-    def append(self, keep: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> None:
-        """Add the rows in `keep`."""
-        everything = bool(keep.all())
+    def append(self, **columns: npt.ArrayLike) -> None:
+        """Add rows; a column may be one value for all of them."""
         for name, values in columns.items():
-            self.parts[name].append((values if everything else values[keep]).astype(_TYPES[name]))
+            of_type = np.array(values, _TYPES[name])  # a copy: those of a block would hold all of it
+            self.parts[name].append(np.broadcast_to(of_type, np.shape(columns["start_ns"])))
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Names of libraries' kernels by module and instruction."""
@@ -209,6 +136,68 @@ class GatheredEvents:
 _POSITIVE = (1 << 62) - 1
 
 
+def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: GatheredEvents) -> None:
+    """Take the activities of a GPU's streams."""
+    ordinal = plane.name.removeprefix(GPU_PREFIX)
+    device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
+    strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
+    named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
+    libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
+    for line in (_Line(data, *span) for span in plane.lines):
+        if not line.name.startswith("Stream #"):  # others repeat or summarise what these hold
+            continue
+        for events in read_events(data, line.starts, line.ends, WANTED, plane.stat_ids):
+            found = _activities(events, data, strings, gathered, line.timestamp_ns)
+            if not found:
+                continue
+            for identity, name in libraries.items():
+                rows = np.flatnonzero(found["kernel"] == identity)
+                pairs = distinct(found["module"][rows] << 32 | found["instruction"][rows]).tolist()
+                gathered.kernels.update((pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs)
+            gathered.append(
+                **found,
+                top=scopes.outermost(found["scope"]),
+                device=gathered.devices.setdefault(device, len(gathered.devices)),
+                stream=line.identity & 0x7FFFFFFF,
+            )
+
+
+def _activities(
+    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: GatheredEvents, origin_ns: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the events of one stream that belong to instructions; nothing if none does."""
+    stats = events.stats
+    activity = np.ones(len(events), bool)
+    for name in _NOT_ACTIVITIES:
+        activity &= stats[name].form == ABSENT
+    start, duration = events.times_ns(origin_ns)
+    instruction = strings[0].codes_of(stats["hlo_op"], data)
+    module = strings[1].codes_of(stats["hlo_module"], data)
+    graph = activity & (stats["cuda_graph_exec_id"].form != ABSENT)
+    gathered.leave_out("graph-launch", duration[graph])
+    activity &= ~graph
+    gathered.leave_out("no-thunk", duration[activity & (instruction < 0) & (module >= 0)])
+    gathered.leave_out("no-range", duration[activity & (instruction < 0) & (module < 0)])
+    gathered.leave_out("no-module", duration[activity & (instruction >= 0) & (module < 0)])
+    keep = activity & (instruction >= 0) & (module >= 0)
+    if not keep.any():
+        return {}
+    kind = np.zeros(len(events), np.uint8)
+    kind[stats["memcpy_details"].form != ABSENT] = ActivityKind.MEMCPY
+    kind[stats["memset_details"].form != ABSENT] = ActivityKind.MEMSET
+    columns: dict[str, npt.NDArray[Any]] = {
+        "start_ns": start,
+        "duration_ns": duration,
+        "correlation": stats["correlation_id"].integers,
+        "scope": stats["scope_range_id"].integers,
+        "module": gathered.module_codes(module, stats["program_id"]),
+        "instruction": instruction,
+        "kernel": events.metadata,
+        "kind": kind,
+    }
+    return columns if keep.all() else {name: column[keep] for name, column in columns.items()}
+
+
 def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredEvents) -> None:
     """Take the thunks of ``/host:CPU``; the line's running number is the stream."""
     if "hlo_op" not in plane.stat_ids:
@@ -222,20 +211,12 @@ def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredE
             continue
         thunks = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         keep = ~enclosing(thunks.pop("start_ps"), thunks.pop("end_ps"))
-        if keep.any():
-            ordinal = thunks["device"]
-            for number in distinct(ordinal[keep]).tolist():
-                thunks["device"] = np.where(
-                    ordinal == number, code_of(gathered.devices, Device(process, number)), thunks["device"]
-                )
-            nothing = np.zeros(len(keep), np.int64)
-            where = {
-                "correlation": nothing,
-                "scope": nothing,
-                "stream": nothing + stream,
-                "kind": nothing + ActivityKind.HOST,
-            }
-            gathered.append(keep, **thunks, **where)
+        thunks = {name: column[keep] for name, column in thunks.items()}
+        ordinals = distinct(thunks["device"])
+        devices = [Device(process, number) for number in ordinals.tolist()]
+        codes = np.array([gathered.devices.setdefault(each, len(gathered.devices)) for each in devices], np.int32)
+        thunks["device"] = codes[np.searchsorted(ordinals, thunks["device"])]
+        gathered.append(**thunks, correlation=0, scope=0, stream=stream, kind=ActivityKind.HOST)
 
 
 def _thunks(
@@ -255,7 +236,7 @@ def _thunks(
         "instruction": instruction,
         "module": gathered.module_codes(np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]),
         "kernel": events.metadata,
-        "device": integers(events.stats["device_ordinal"], 0),
+        "device": events.stats["device_ordinal"].integers,
         "top": (run.value & _POSITIVE) + 1,
     }
     return {name: column[keep] for name, column in columns.items()}
@@ -358,15 +339,13 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
 
 def _recording(space: Space, data: bytes) -> Recording:
     """When it began, and on what GPUs."""
-    device = next((plane for plane in space.planes if plane.name.startswith(GPU_PREFIX)), None)
-    if device is None:
-        return Recording(profile_start_ns(space, data))
-    major, minor = (device.stat_value(f"compute_cap_{part}") for part in ("major", "minor"))
-    return Recording(
-        profile_start_ns(space, data),
-        vendor=device.stat_word("device_vendor"),
-        capability=None if major is None else (major, minor or 0),
-    )
+    began = profile_start_ns(space, data)
+    for plane in space.planes:
+        if plane.name.startswith(GPU_PREFIX):
+            major, minor = (plane.stat_value(f"compute_cap_{part}") for part in ("major", "minor"))
+            capability = None if major is None else (major, minor or 0)
+            return Recording(began, vendor=plane.stat_word("device_vendor"), capability=capability)
+    return Recording(began)
 
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
@@ -394,21 +373,6 @@ def _add_space(space: Space, data: bytes, process: str, gathered: GatheredEvents
             if plane.name == HOST_PLANE:
                 _add_host_plane(plane, data, process, gathered)
     yield 1.0
-
-
-def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: GatheredEvents) -> None:
-    ordinal = plane.name.removeprefix(GPU_PREFIX)
-    strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
-    ids = plane.stat_ids
-    named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
-    libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
-    for line in (_Line(data, *span) for span in plane.lines):
-        if not line.name.startswith("Stream #"):  # others repeat or summarise what these hold
-            continue
-        device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
-        place = LinePlace(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, scopes, libraries)
-        for events in read_events(data, line.starts, line.ends, WANTED, ids):
-            gathered.add_gpu(events, data, strings, place)
 
 
 class _Line:

@@ -7,7 +7,6 @@ that compilation. It is used for collectives only: elsewhere simplifications aft
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
 from pgle.xla.collectives import collective_kind, is_start, result_shape, walk_collectives
@@ -41,13 +40,15 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
     """
     names: dict[str, str] = {}
     unknown: list[Instruction] = []
-    known = None if lhs_module is None else _Starts(lhs_module)
+    known = None if lhs_module is None else _starts(lhs_module)
     for item, _ in walk_collectives(module):
         wrapped = module.wrapped(item)
         name = item.scheduling_name or item.name
         if known is not None:
-            found = known.find(_candidates(item, wrapped), _key(module, item))
-            if found is None:
+            key = _key(module, item)
+            candidates = (known[other] for other in _candidates(item, wrapped) if other in known)
+            found = next((start for start, of in candidates if of == key), "")
+            if not found:
                 unknown.append(item)
             name = found or name
         names[item.name] = name
@@ -67,21 +68,15 @@ def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
     return [item.name] if wrapped is None else [item.name, wrapped.name]
 
 
-class _Starts:
-    """The collectives of a module by own and by wrapped name."""
-
-    def __init__(self, module: Module) -> None:
-        self.by_name: dict[str, tuple[str, Hashable]] = {}
-        for item, _ in walk_collectives(module):
-            wrapped = module.wrapped(item)
-            if wrapped is not None:
-                self.by_name.setdefault(wrapped.name, (item.name, _key(module, item)))
-            self.by_name[item.name] = (item.name, _key(module, item))
-
-    def find(self, names: Iterable[str], key: Hashable) -> str | None:
-        """The collective that goes by the first of these names and is the same otherwise, None if none does."""
-        found = (self.by_name[name] for name in names if name in self.by_name)
-        return next((name for name, known in found if known == key), None)
+def _starts(module: Module) -> dict[str, tuple[str, Hashable]]:
+    """The name of each collective of a module and what it is otherwise, by its own and by its wrapped name."""
+    known: dict[str, tuple[str, Hashable]] = {}
+    for item, _ in walk_collectives(module):
+        wrapped = module.wrapped(item)
+        if wrapped is not None:
+            known.setdefault(wrapped.name, (item.name, _key(module, item)))
+        known[item.name] = (item.name, _key(module, item))
+    return known
 
 
 def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]) -> dict[str, str]:
@@ -101,13 +96,8 @@ def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: 
         ours, theirs = _grouped(module, items, key), _grouped(lhs_module, free, key)
         for value, group in ours.items():
             partners = theirs.get(value, [])
-            if len(partners) != len(group):
-                continue
-            for item, partner in zip(group, partners, strict=True):
-                names[item.name] = partner.name
-                wrapped = module.wrapped(item)
-                if wrapped is not None:
-                    names[wrapped.name] = partner.name
+            for item, partner in zip(group, partners, strict=True) if len(partners) == len(group) else ():
+                names[item.name] = names[(module.wrapped(item) or item).name] = partner.name
         items = [item for item in items if item.name not in names]
         free = [item for item in free if item.name not in names.values()]
     return names
@@ -126,9 +116,9 @@ def _channel(module: Module, item: Instruction) -> int | None:
 def _grouped(
     module: Module, items: Iterable[Instruction], key: Callable[[Module, Instruction], Hashable]
 ) -> dict[Hashable, list[Instruction]]:
-    groups: dict[Hashable, list[Instruction]] = defaultdict(list)
+    groups: dict[Hashable, list[Instruction]] = {}
     for item in items:
-        groups[key(module, item)].append(item)
+        groups.setdefault(key(module, item), []).append(item)
     return groups
 
 

@@ -150,16 +150,13 @@ def module_from_bytes(data: bytes, source: str) -> Module:
         raise UserError("a cost profile, not HLO", where=source, remedy=NOT_HLO)
     if _STABLEHLO.match(data):
         raise UserError("StableHLO, not yet scheduled", where=source, remedy=Next.of("rehearse", PurePath(source)))
-    proto = hlo_pb2.HloProto()
     try:
-        proto.ParseFromString(data)
-        module = proto.hlo_module
+        module = hlo_pb2.HloProto.FromString(data).hlo_module
     except DecodeError:
         module = hlo_pb2.HloModuleProto()
     if not module.computations:
-        module = hlo_pb2.HloModuleProto()
         try:
-            module.ParseFromString(data)
+            module = hlo_pb2.HloModuleProto.FromString(data)
         except DecodeError:
             raise UserError("not an HLO protocol buffer, or cut short", where=source, remedy=NOT_HLO) from None
     return module_from_proto(module, source)
@@ -333,18 +330,19 @@ class BufferPlan:
 
 def buffers_from_bytes(data: bytes) -> BufferPlan | None:
     """The plan in a serialized `HloProto`; None where it is something else or holds none."""
-    proto = hlo_pb2.HloBuffersProto()
     try:
-        proto.ParseFromString(data)
+        proto = hlo_pb2.HloBuffersProto.FromString(data)
     except DecodeError:
         return None
     plan = proto.buffer_assignment
     if not plan.buffer_allocations:
         return None
-    sizes = {"arguments": 0, "outputs": 0, "constants": 0, "temporary": 0}
+    sizes = dict.fromkeys(("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0)
     for item in plan.buffer_allocations:
         if not item.is_thread_local and item.color == 0:  # other colours are other memories
-            sizes[_kind(item)] += item.size
+            kind = "outputs" if item.maybe_live_out else "temporary"
+            kind = "arguments" if item.is_entry_computation_parameter else "constants" if item.is_constant else kind
+            sizes[f"{kind}_bytes"] += item.size
     names = {item.id: item.name for group in proto.hlo_module.computations for item in group.instructions}
     buffers = {
         item.id: Buffer(names.get(item.defined_at.instruction_id, ""), tuple(item.defined_at.shape_index), item.size)
@@ -357,23 +355,7 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         if sum(buffers[key].size_bytes for key in found) >= sum(buffers[key].size_bytes for key in live):
             live, at = found, where
     largest = sorted((buffers[key] for key in live), key=lambda item: (-item.size_bytes, item.instruction))
-    return BufferPlan(
-        arguments_bytes=sizes["arguments"],
-        outputs_bytes=sizes["outputs"],
-        constants_bytes=sizes["constants"],
-        temporary_bytes=sizes["temporary"],
-        live=tuple(largest),
-        live_bytes=sum(item.size_bytes for item in largest),
-        peak_at=at,
-    )
-
-
-def _kind(item: hlo_pb2.BufferAllocationProto) -> str:
-    if item.is_entry_computation_parameter:
-        return "arguments"
-    if item.is_constant:
-        return "constants"
-    return "outputs" if item.maybe_live_out else "temporary"
+    return BufferPlan(**sizes, live=tuple(largest), live_bytes=sum(item.size_bytes for item in largest), peak_at=at)
 
 
 def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> tuple[list[int], str]:

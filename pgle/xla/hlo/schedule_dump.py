@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -26,10 +25,9 @@ from pgle.xla.protos import schedule_pb2
 
 _NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
+# field 1 is a module: it begins with its field 1, the name
+_MODULE_FIRST = re.compile(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a")
 _NOISE = 1e-6  # cycles; sums of floats are not exact
-_MODULE_FIRST = re.compile(
-    rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a"
-)  # field 1 is a module: it begins with its field 1, the name
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
@@ -170,9 +168,9 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
 
 
 def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
-    proto = schedule_pb2.ScheduleProto() if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto()
+    kind = schedule_pb2.ScheduleProto if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto
     try:
-        proto.ParseFromString(data)
+        proto: _Proto = kind.FromString(data)
     except DecodeError:
         raise UserError("not a binary schedule dump, or cut short", where=path, remedy=_HOW) from None
     return proto
@@ -182,20 +180,12 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     module = module_from_proto(proto.hlo_module, source)
     names = {item.id: item.name for computation in proto.hlo_module.computations for item in computation.instructions}
     computation_names = {computation.id: computation.name for computation in proto.hlo_module.computations}
-    dumped: list[Any] = (
-        [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else [*proto.computation_schedules]
-    )
-    pairs = async_pairs(module)
+    dumped = [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else proto.computation_schedules
+    computations: dict[str, ComputationSchedule] = {}
     try:
-        computations = {
-            computation_names[item.computation_id]: ComputationSchedule(
-                {
-                    names[each.id]: Slot(each.start_timestamp_cycles, each.end_timestamp_cycles)
-                    for each in item.instructions
-                }
-            )
-            for item in dumped
-        }
+        for of in dumped:
+            placed = {names[i.id]: Slot(i.start_timestamp_cycles, i.end_timestamp_cycles) for i in of.instructions}
+            computations[computation_names[of.computation_id]] = ComputationSchedule(placed)
     except KeyError as error:
         raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
     slots = {name: slot for item in computations.values() for name, slot in item.slots.items()}
@@ -204,7 +194,7 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
         computations=computations,
         latencies={
             pair.start: Latency(pair, slots[pair.done].start_cycles - slots[pair.start].start_cycles)
-            for pair in pairs
+            for pair in async_pairs(module)
             if pair.start in slots and pair.done in slots
         },
         source=source,
