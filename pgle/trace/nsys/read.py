@@ -72,9 +72,6 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
     Args:
         path: a ``.sqlite`` file.
         progress: called with rows done and rows in all.
-
-    Raises:
-        UserError: it is missing, damaged, of another kind, or holds no GPU work of an XLA program.
     """
     if not isinstance(path, Path):
         raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")

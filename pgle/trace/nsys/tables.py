@@ -54,11 +54,7 @@ _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 
 
 class Tables:
-    """An export of ``--type sqlite`` as named tables with named columns, opened read-only.
-
-    Raises:
-        UserError: the file is missing, empty, truncated or no SQLite database.
-    """
+    """An export of ``--type sqlite`` as named tables with named columns, opened read-only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -263,9 +263,6 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
 
     Args:
         logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or a file.
-
-    Raises:
-        UserError: there is no such file or directory, or it holds no trace.
     """
     if not logdir.exists():
         raise UserError("no such file or directory", where=logdir, remedy="check the path")
@@ -298,9 +295,6 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     Args:
         paths: the files; ``.gz`` and ``.xz`` are decompressed.
         progress: called with (done, total), in thousandths of a file.
-
-    Raises:
-        UserError: a file is missing, damaged or no xplane, or no file holds work that is tied to HLO instructions.
     """
     gathered = GatheredEvents()
     hlo: dict[ModuleKey, bytes] = {}

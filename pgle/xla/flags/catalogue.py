@@ -36,11 +36,7 @@ ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for re
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as ``.dev2026`` are cut.
-
-    Raises:
-        UserError: it does not begin with a number.
-    """
+    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as ``.dev2026`` are cut."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     if found is None:
         raise UserError(f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2")
@@ -146,11 +142,7 @@ def known_flags() -> KnownFlags:
 
 
 def find(name: str) -> KnownSetting:
-    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be in lower case.
-
-    Raises:
-        UserError: there is none; the remedy names the nearest.
-    """
+    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be in lower case."""
     wanted = name.strip().lstrip("-").split("=")[0]
     settings = catalogue()
     if wanted.upper() in settings:

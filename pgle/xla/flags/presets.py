@@ -157,9 +157,6 @@ def flags_for(
         user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
         dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps where empty.
         profile: path of the cost profile; needed by ``perf``, not allowed otherwise.
-
-    Raises:
-        UserError: ``perf`` without a profile, a profile with another mode, or flags given as a file name.
     """
     user = parse_flags(user_flags) if isinstance(user_flags, str) else user_flags
     if user.file:
@@ -327,9 +324,6 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
     Args:
         version: release to adapt it to; the newest recorded one where None.
         profile: path of the profile, for ``pgle-perf``.
-
-    Raises:
-        UserError: no such preset, or ``pgle-perf`` without a profile.
     """
     if name not in _PRESETS:
         remedy = f"{suggestion(name, _PRESETS)} choose one of {', '.join(_PRESETS)}".strip()

@@ -145,11 +145,7 @@ def parse_flags(text: str) -> FlagList:
 
 
 def typed_flag(text: str) -> Flag:
-    """A flag of a command line, ``--name=value``, where a value with blanks needs no quotes.
-
-    Raises:
-        UserError: it does not begin with two dashes.
-    """
+    """A flag of a command line, ``--name=value``, where a value with blanks needs no quotes."""
     name, equals, value = text.partition("=")
     if not name.startswith("--"):
         raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value")

@@ -26,11 +26,7 @@ def is_hlo(path: AnyPath) -> bool:
 
 
 def read_module(path: AnyPath) -> Module:
-    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too.
-
-    Raises:
-        UserError: it is missing, damaged or not HLO.
-    """
+    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too."""
     if _SCHEDULE.search(path.name):
         from pgle.xla.hlo.schedule_dump import read_schedule_dump  # and protocol buffers, which most answers do without
 
@@ -70,9 +66,6 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
 
     Returns:
         The modules in the order of their paths, dumps numbered ``module_9`` before ``module_10``.
-
-    Raises:
-        UserError: nothing there is HLO, or a file of it is damaged.
     """
     if not path.is_dir():
         return (read_module(path),)
@@ -101,11 +94,7 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
 
 
 def read_scheduled(path: AnyPath) -> list[Module]:
-    """The modules of `read_modules` that hold a schedule of a GPU.
-
-    Raises:
-        UserError: there is none: nothing is scheduled yet, or XLA compiled it for CPUs.
-    """
+    """The modules of `read_modules` that hold a schedule of a GPU."""
     scheduled = [module for module in read_modules(path) if module.is_scheduled]
     found = [module for module in scheduled if ".cpu_after_optimizations" not in module.source]
     if not found:
@@ -140,9 +129,6 @@ def fingerprint_of(dump: AnyPath) -> str:
 
     Read off the raw bytes (of a protobuf the map entry: key field 1, value field 2), so that a dump of any size costs
     one search.
-
-    Raises:
-        UserError: it cannot be read.
     """
     found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
     return found["hex"].decode() if found else ""
@@ -157,11 +143,7 @@ class Dumps:
     schedules: Mapping[str, AnyPath] = field(default_factory=dict)  # schedule dumps by module name
 
     def lhs_module(self, name: str) -> Module | None:
-        """A module as LHS saw it, from its schedule dump; None if absent.
-
-        Raises:
-            UserError: the dump is damaged.
-        """
+        """A module as LHS saw it, from its schedule dump; None if absent."""
         if name not in self.schedules:
             return None
         file = self.schedules[name]
@@ -170,11 +152,7 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
-    """The dumps in files and directories; schedule dumps of LHS are looked for in the same folders.
-
-    Raises:
-        UserError: one is missing, damaged or holds no HLO.
-    """
+    """The dumps in files and directories; schedule dumps of LHS are looked for in the same folders."""
     if not paths:
         return Dumps()
     from pgle.xla.hlo.schedule_dump import find_schedule_dumps

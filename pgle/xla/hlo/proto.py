@@ -139,11 +139,7 @@ _DTYPES: Mapping[int, str] = {
 
 
 def module_from_bytes(data: bytes, source: str) -> Module:
-    """A module from a serialized `HloProto` or `HloModuleProto`.
-
-    Raises:
-        UserError: they are neither, or cut short.
-    """
+    """A module from a serialized `HloProto` or `HloModuleProto`."""
     if data.lstrip()[:9] == b"HloModule":
         raise UserError("is HLO text, not a protocol buffer", where=source, remedy="name the file .txt")
     if re.match(rb"\s*costs\s*\{", data):

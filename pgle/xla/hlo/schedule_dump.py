@@ -143,11 +143,7 @@ def _module_name(file: AnyPath) -> str:
 
 
 def read_schedule_dump(path: AnyPath) -> LhsSchedule:
-    """Read a ``.schedule.txt`` or ``.schedule.pb`` (``.xz``, ``.gz`` too).
-
-    Raises:
-        UserError: missing, empty, cut short or not a schedule dump.
-    """
+    """Read a ``.schedule.txt`` or ``.schedule.pb`` (``.xz``, ``.gz`` too)."""
     data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
     if not data.strip():
         raise UserError("empty schedule dump", where=path, remedy=_HOW)

@@ -164,9 +164,6 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     Args:
         data: UTF-8 text that begins with ``HloModule``.
         program_id: where the file name tells; text does not.
-
-    Raises:
-        UserError: it is no HLO text, cut short, or what cannot be (`checked`).
     """
     check_begin(data, source)
     parser = _Parser(source)
