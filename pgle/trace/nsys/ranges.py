@@ -56,6 +56,11 @@ class Lookup:
             order = np.argsort(keys, kind="stable")
             self._keys, self._table = keys[order], values[order]
 
+    @classmethod
+    def of(cls, numbers: Mapping[int, int]) -> Lookup:
+        """The numbers of a dictionary; unknown keys give -1."""
+        return cls(np.array(list(numbers), np.int64), np.array(list(numbers.values()), np.int32), -1)
+
     def __call__(self, keys: Ints) -> Codes:
         """The number of each key."""
         if not len(self._table):
@@ -208,24 +213,22 @@ class _Labels:
 
     def number(self, text: str) -> int:
         """The label of a text; -1 where it is not XLA's."""
-        known = self._number.get(text)
-        if known is not None:
-            return known
-        kind = range_kind(text) if len(text) <= MAX_TEXT else None
-        number = -1
-        if kind is not None:
-            number = len(self.kind)
-            self.kind.append(int(kind))
-            self.value.append(self._meaning(kind, text))
-        self._number[text] = number
-        return number
+        if text not in self._number:
+            self._number[text] = self._new(text)
+        return self._number[text]
 
-    def _meaning(self, kind: RangeKind, text: str) -> int:
+    def _new(self, text: str) -> int:
+        kind = range_kind(text) if len(text) <= MAX_TEXT else None
+        if kind is None:
+            return -1
+        value = -1
         if kind is THUNK and (name := thunk_instruction(text)):
-            return self.instructions.setdefault(name, len(self.instructions))
-        if kind is MODULE and (key := module_key(text)) and key.program_id is not None:
-            return self.modules.setdefault(key, len(self.modules))
-        return -1
+            value = self.instructions.setdefault(name, len(self.instructions))
+        elif kind is MODULE and (key := module_key(text)) and key.program_id is not None:
+            value = self.modules.setdefault(key, len(self.modules))
+        self.kind.append(int(kind))
+        self.value.append(value)
+        return len(self.kind) - 1
 
 
 def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
@@ -261,12 +264,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
 
 def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
     """Batches of (start, end, globalTid, label) of push/pop ranges."""
-    ids, numbers = [], []
-    for identity, text in tables.rows("StringIds", ("id", "value"), like=("value", PREFIXES)):
-        if isinstance(identity, int) and isinstance(text, str):
-            ids.append(identity)
-            numbers.append(labels.number(text))
-    label_of = Lookup(np.array(ids, np.int64), np.array(numbers, np.int32), -1)
+    label_of = Lookup.of({identity: labels.number(text) for identity, text in tables.texts(PREFIXES)})
     wanted = ("start", "end", "globalTid", "textId")
     unregistered = False
     for start, end, tid, text_id in tables.integers("NVTX_EVENTS", wanted, keep=("eventType", PUSH_POP)):
@@ -277,16 +275,13 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
     if not unregistered or not set(columns) <= tables.columns("NVTX_EVENTS"):
         return
     # the row itself has the text of an unregistered string
-    batch: list[tuple[int, int, int, int]] = []
-    for begin, stop, thread, kind, registered, text in tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES)):
-        if (
-            registered is None
-            and kind in PUSH_POP
-            and isinstance(begin, int)
-            and isinstance(thread, int)
-            and isinstance(text, str)
-        ):
-            batch.append((begin, stop if isinstance(stop, int) else NULL, thread, labels.number(text)))
+    rows = tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES))
+    batch = [
+        (begin, stop if isinstance(stop, int) else NULL, thread, labels.number(text))
+        for begin, stop, thread, kind, registered, text in rows
+        if registered is None and kind in PUSH_POP
+        if isinstance(begin, int) and isinstance(thread, int) and isinstance(text, str)
+    ]
     if batch:
         start, end, tid, label = np.array(batch, np.int64).T
         yield start, end, tid, label.astype(np.int32)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pgle.errors import UserError, many
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.collectives import ASYNC_FLAGS
-from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Flag, FlagFinding, FlagList, as_bool, same_value
+from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Flag, FlagFinding, FlagList, Level, as_bool, same_value
 
 OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
 
@@ -32,6 +32,12 @@ SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
+PROFILE_SWITCHES_ON = "0.5.1"
+"""From here on a profile switches LHS on, and XLA reads only profiles named .pbtxt or .pb."""
+
+HOPPER_DEFAULT = ("0.8.0", "0.11.2")
+"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
+
 ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
 
 
@@ -105,6 +111,10 @@ class KnownFlags:
     kinds: Mapping[str, str]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
     present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
 
+    def seen(self, name: str) -> list[str]:
+        """The releases that know a flag, oldest first."""
+        return [item for item in self.releases if item in self.present.get(name, ())]
+
     def known_in(self, name: str, version: str) -> bool | None:
         """Whether a release knows the flag; None where the releases before and after it disagree."""
         at = release(version)
@@ -150,11 +160,8 @@ def find(name: str) -> KnownSetting:
     for candidate in (wanted, f"xla_gpu_{wanted}", f"xla_gpu_enable_{wanted}"):
         if candidate in settings:
             return settings[candidate]
-        kind = known_flags().kinds.get(candidate)
-        if kind is not None:
-            return KnownSetting(
-                candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate)
-            )
+        if candidate in known_flags().kinds:
+            return _undescribed(candidate)
     near = nearest(wanted, [*settings, *known_flags().kinds])
     hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows the described ones"
     raise UserError(f"no setting called '{wanted}'", remedy=hint)
@@ -173,12 +180,16 @@ def nearest(name: str, candidates: Iterable[str], count: int = 3) -> tuple[str, 
     return tuple(get_close_matches(name, sorted(set(candidates)), count, cutoff=0.8))
 
 
-def _observed(name: str) -> dict[str, Any]:
-    table = known_flags()
-    seen = [item for item in table.releases if item in table.present[name]]
-    next_ones = table.releases[table.releases.index(seen[-1]) + 1 :]
-    since = "" if seen[0] == table.releases[0] else seen[0]
-    return {"since": since, "gone": next_ones[0] if next_ones else "", "source": ("asked of the published wheels",)}
+def _undescribed(name: str) -> KnownSetting:
+    """A flag that only the releases themselves tell of."""
+    table, seen = known_flags(), known_flags().seen(name)
+    later = table.releases[table.releases.index(seen[-1]) + 1 :]
+    return KnownSetting(
+        name, "XLA_FLAGS", table.kinds[name], "(not described in the catalogue)",
+        since="" if seen[0] == table.releases[0] else seen[0],
+        gone=later[0] if later else "",
+        source=("asked of the published wheels",),
+    )  # fmt: skip
 
 
 def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
@@ -307,13 +318,11 @@ def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | No
     if verdicts is None:
         known = known_in(flag.name, jaxlib)
         if known is None:
-            table = known_flags()
-            seen = ", ".join(item for item in table.releases if item in table.present.get(flag.name, ()))
+            seen = ", ".join(known_flags().seen(flag.name))
             message = f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
-            yield FlagFinding(
-                "warning", "uncertain", flag.name, message, f"run '{FLAGS_LINT}' where jaxlib is installed"
-            )
-        status, answer = ("unknown", "") if known is False else _value_verdict(flag)
+            remedy = f"run '{FLAGS_LINT}' where jaxlib is installed"
+            yield FlagFinding("warning", "uncertain", flag.name, message, remedy)
+        status, answer = "unknown" if known is False else _status(flag), ""
     else:
         status, answer = verdicts.get(flag.text, ("known", ""))
     if status == "unknown":
@@ -330,15 +339,13 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
     setting = catalogue().get(flag.name)
     table = known_flags()
     if setting is not None and setting.is_flag:
-        since = setting.since and release(jaxlib) < release(setting.since)
-        if since:
+        if setting.since and release(jaxlib) < release(setting.since):
             message = f"jaxlib {jaxlib} does not know it yet (since {setting.since}): XLA ends the program"
             return FlagFinding("error", "too-new", flag.name, message, f"use jaxlib {setting.since} or leave it out")
         when = "was never a flag of XLA" if setting.gone == "always" else f"is gone since jaxlib {setting.gone}"
         remedy = f"use {setting.use}" if setting.use else (setting.remarks[0] if setting.remarks else "leave it out")
         return FlagFinding("error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip("."))
-    if flag.name in table.present:
-        seen = [item for item in table.releases if item in table.present[flag.name]]
+    if seen := table.seen(flag.name):
         message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
         return FlagFinding("error", "removed", flag.name, message, "leave it out")
     near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
@@ -359,27 +366,23 @@ def _bad_value(flag: Flag, answer: str) -> FlagFinding:
     return FlagFinding("error", "bad-value", flag.name, message, remedy)
 
 
-def _value_verdict(flag: Flag) -> tuple[str, str]:
-    """Whether a value is of its kind, by the catalogue."""
-    kind = known_flags().kinds.get(flag.name, "")
-    value = flag.value
-    if value is None:
-        return ("known", "") if kind in ("bool", "") else ("unknown", "")
-    if kind == "bool" and as_bool(value) is None:
-        return "bad-value", ""
+def _status(flag: Flag) -> str:
+    """What XLA does with a value, by the catalogue: ``known``, ``unknown`` (it needs one) or ``bad-value``."""
+    kind, setting = known_flags().kinds.get(flag.name, ""), catalogue().get(flag.name)
+    if flag.value is None:
+        return "known" if kind in ("bool", "") else "unknown"
+    value = flag.value.lower()
+    good = kind != "bool" or as_bool(value) is not None
     if kind in ("int", "float"):
         try:
             (int if kind == "int" else float)(value)
         except ValueError:
-            return "bad-value", ""
-    setting = catalogue().get(flag.name)
+            good = False
     if kind == "choice" and setting is not None and setting.values:
-        allowed = {item.lower() for item in setting.values}
-        items = [item.lstrip("+-").lower() for item in value.split(",")] if setting.kind == "list" else [value.lower()]
-        may_be_empty = flag.name == COMMAND_BUFFER
-        if any(item not in allowed and not (may_be_empty and not item) for item in items):
-            return "bad-value", ""
-    return "known", ""
+        items = [item.lstrip("+-") for item in value.split(",")] if setting.kind == "list" else [value]
+        empty = {""} if flag.name == COMMAND_BUFFER else set()
+        good = {item.lower() for item in setting.values} | empty >= set(items)
+    return "known" if good else "bad-value"
 
 
 def _repeated(flags: FlagList) -> Iterator[FlagFinding]:
@@ -403,40 +406,44 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     path = flags.value(PROFILE_PATH)
     if path is None:
         return
-    at = release(jaxlib)
-    if not path:
-        message = "is empty: there is no profile"
-        yield FlagFinding("warning", "no-effect", PROFILE_PATH, message, "give a path or leave it out")
-    elif path.startswith("~"):
-        message = "XLA does not expand '~': no profile is read"
-        yield FlagFinding("error", "no-effect", PROFILE_PATH, message, "write the path")
-    elif "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")) and at >= release("0.5.1"):
-        message = "XLA reads .pbtxt and .pb only and ignores this file without a word"
-        yield FlagFinding("error", "no-effect", PROFILE_PATH, message, "rename it")
-    if flags.is_true(LHS) is False and at >= release("0.11.2"):
-        message = f"jaxlib {jaxlib} ignores the profile without a word if LHS is off"
-        yield FlagFinding("error", "contradiction", LHS, message, f"set --{LHS}=true")
-    if flags.is_true(LHS) is not True and at < release("0.5.1"):
-        message = f"jaxlib {jaxlib} ignores the profile without a word unless LHS is on"
-        yield FlagFinding("error", "contradiction", LHS, message, f"set --{LHS}=true")
-    if flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR":
-        message = "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile"
-        yield FlagFinding("warning", "strict", CHECKER, message, f"leave it at WARN and use '{VERIFY}'")
+    at, on = release(jaxlib), flags.is_true(LHS)
+    of_home, named = path.startswith("~"), "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb"))
+    ignored, set_it = f"jaxlib {jaxlib} ignores the profile without a word", f"set --{LHS}=true"
+    yield from _that_hold(
+        (not path, "warning", "no-effect", PROFILE_PATH, "is empty: there is no profile",
+         "give a path or leave it out"),
+        (of_home, "error", "no-effect", PROFILE_PATH, "XLA does not expand '~': no profile is read", "write the path"),
+        (named and not of_home and at >= release(PROFILE_SWITCHES_ON), "error", "no-effect", PROFILE_PATH,
+         "XLA reads .pbtxt and .pb only and ignores this file without a word", "rename it"),
+        (on is False and at >= release(HOPPER_DEFAULT[1]), "error", "contradiction", LHS,
+         f"{ignored} if LHS is off", set_it),
+        (on is not True and at < release(PROFILE_SWITCHES_ON), "error", "contradiction", LHS,
+         f"{ignored} unless LHS is on", set_it),
+        (flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR", "warning", "strict", CHECKER,
+         "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile",
+         f"leave it at WARN and use '{VERIFY}'"),
+    )  # fmt: skip
 
 
 def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
-    at = release(jaxlib)
-    still_on = release("0.8.0") <= at < release("0.11.2") and flags.is_true(SOL) is not False
-    if flags.is_true(LHS) is False and still_on:
-        message = f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs"
-        yield FlagFinding("warning", "no-effect", LHS, message, f"also set --{SOL}=false")
+    stays = (
+        release(HOPPER_DEFAULT[0]) <= release(jaxlib) < release(HOPPER_DEFAULT[1]) and flags.is_true(SOL) is not False
+    )
     disabled = (flags.value(DISABLE_ASYNC) or "").lower()
-    if disabled:
-        message = "changes the fingerprint: files and entries named by it fit only runs with this flag"
-        yield FlagFinding("note", "fingerprint", DISABLE_ASYNC, message)
-    if flags.is_true(LHS) and {"allcollectives", *ASYNC_KINDS.split(",")} & set(disabled.split(",")):
-        message = "leaves LHS nothing to overlap for these collectives; right in a profile run only"
-        yield FlagFinding("warning", "contradiction", DISABLE_ASYNC, message)
+    collectives = {"allcollectives", *ASYNC_KINDS.split(",")} & set(disabled.split(","))
+    return _that_hold(
+        (stays and flags.is_true(LHS) is False, "warning", "no-effect", LHS,
+         f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs", f"also set --{SOL}=false"),
+        (disabled, "note", "fingerprint", DISABLE_ASYNC,
+         "changes the fingerprint: files and entries named by it fit only runs with this flag", ""),
+        (flags.is_true(LHS) and collectives, "warning", "contradiction", DISABLE_ASYNC,
+         "leaves LHS nothing to overlap for these collectives; right in a profile run only", ""),
+    )  # fmt: skip
+
+
+def _that_hold(*rows: tuple[object, Level, str, str, str, str]) -> Iterator[FlagFinding]:
+    """The findings of the rows whose first item holds."""
+    return (FlagFinding(level, *finding) for holds, level, *finding in rows if holds)
 
 
 def _lost(flags: FlagList) -> Iterator[FlagFinding]:

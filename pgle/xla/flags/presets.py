@@ -12,8 +12,10 @@ from pgle.xla.flags.catalogue import (
     ASYNC_KINDS,
     COMBINING,
     DISABLE_ASYNC,
+    HOPPER_DEFAULT,
     LHS,
     PROFILE_PATH,
+    PROFILE_SWITCHES_ON,
     catalogue,
     known_flags,
     known_in,
@@ -123,9 +125,6 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
 }
 """What each kind of run is for, and its settings; log lines and dumps come to all, the profile to ``perf``."""
 
-HOPPER_DEFAULT = ("0.8.0", "0.11.2")
-"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
-
 
 @dataclass(frozen=True, slots=True)
 class FlagPlan:
@@ -211,7 +210,7 @@ def _lhs_off(mode: Mode, version: str) -> str:
     if at >= release(HOPPER_DEFAULT[1]):
         lost = {"perf": "the profile is ignored without a word", "sync": "the names PGLE needs are not recorded"}
         return f"your flag turns LHS off in jaxlib {version}: {lost.get(mode, 'nothing is overlapped')}"
-    if at >= release("0.5.1") and mode == "perf":
+    if at >= release(PROFILE_SWITCHES_ON) and mode == "perf":
         return f"your flag is overruled in jaxlib {version}, where a profile switches LHS on"
     if at >= release(HOPPER_DEFAULT[0]):
         return f"your flag turns LHS off in jaxlib {version}, but not on Hopper and newer, where it stays on"

@@ -120,8 +120,8 @@ class MergedFlags:
 
     text: str  # the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win
     added: tuple[Flag, ...]  # our flags that were added
-    kept: tuple[Flag, ...]  # our flags that the user's own value replaces
-    findings: tuple[FlagFinding, ...]  # one for each flag in `kept`, and for what the user's text hides
+    # one for each of ours that the user's own value replaces (``kept``), and for what the user's text hides
+    findings: tuple[FlagFinding, ...]
 
 
 def parse_flags(text: str) -> FlagList:
@@ -172,7 +172,7 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
 
 
 def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
-    """Add our flags to the user's. The user's flags win and stay unchanged; `kept` lists ours that lost.
+    """Add our flags to the user's. The user's flags win and stay unchanged; a finding names each of ours that lost.
 
     Args:
         user: the user's flags. Where they name a file, pass what the file holds.
@@ -180,7 +180,6 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
     """
     values = user.effective()
     added: list[Flag] = []
-    kept: list[Flag] = []
     findings: list[FlagFinding] = []
     for name, value in effective(ours).items():
         flag = Flag(name, value)
@@ -192,19 +191,17 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
         elif name not in values:
             added.append(flag)
         elif not same_value(values[name], value):
-            kept.append(flag)
             theirs = Flag(name, values[name]).text
             message = f"yours stays ({theirs}); pgle would have set {flag.text}"
             findings.append(FlagFinding("warning", "kept", name, message))
     parts = [format_flags(added), user.text.strip(BLANKS)]
-    return MergedFlags(" ".join(part for part in parts if part), tuple(added), tuple(kept), (*findings, *user.findings))
+    return MergedFlags(" ".join(part for part in parts if part), tuple(added), (*findings, *user.findings))
 
 
 def same_value(first: str | None, second: str | None) -> bool:
     """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by text."""
-    if as_bool("true" if first is None else first) is not None:
-        return as_bool("true" if first is None else first) == as_bool("true" if second is None else second)
-    return first == second
+    one, other = (as_bool("true" if value is None else value) for value in (first, second))
+    return first == second if one is None else one == other
 
 
 def as_bool(value: str | None) -> bool | None:
