@@ -24,9 +24,8 @@ from pgle.schedule.predict import Prediction, placements, predict
 from pgle.schedule.program import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace, distinct, usual_values
-from pgle.xla.collectives import KINDS, collective_kind, is_sync
+from pgle.xla.collectives import KINDS, collective_kind, is_sync, lhs_names
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.names import lhs_names
 from pgle.xla.targets import Hardware
 
 LOOKED_AT = 64  # collectives, those with most exposed time

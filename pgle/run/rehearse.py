@@ -35,11 +35,10 @@ from pgle.run.rehearse_program import (
     tune_line,
 )
 from pgle.schedule.predict import Move, Prediction, compare_placements, placements, predict
-from pgle.xla.flags.catalogue import LHS, SOL, release
-from pgle.xla.flags.presets import HOPPER_DEFAULT
+from pgle.xla.collectives import loops
+from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import loops
 from pgle.xla.log.events import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Hardware, Target

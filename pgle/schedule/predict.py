@@ -39,9 +39,8 @@ from pgle.schedule.program import (
 from pgle.schedule.simulate import run_program
 from pgle.trace.intervals import covered
 from pgle.trace.table import distinct
-from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
+from pgle.xla.collectives import async_pairs, collective_kind, lhs_names, walk_collectives
 from pgle.xla.hlo.module import Computation, Module
-from pgle.xla.hlo.names import lhs_names
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 ESTIMATE_RANGE = (0.9, 1.4)

@@ -27,9 +27,17 @@ from pgle.errors import UserError, many
 from pgle.next import VERIFY
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 from pgle.trace.table import distinct
-from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, result_shape, start_of
+from pgle.xla.collectives import (
+    FREE_TARGETS,
+    collective_kind,
+    is_done,
+    is_host_copy,
+    is_start,
+    is_sync,
+    result_shape,
+    start_of,
+)
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
-from pgle.xla.hlo.names import FREE_TARGETS
 from pgle.xla.targets import Hardware
 
 ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` indexes this

@@ -14,9 +14,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import many, some
+from pgle.errors import some
 from pgle.next import MERGE
-from pgle.trace.table import ActivityKind, Recording, Trace, Unresolved
+from pgle.trace.table import ROW_COLUMNS, Recording, Trace, Unresolved
 
 OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
 
@@ -180,38 +180,9 @@ def _distinct(one: str, other: str) -> tuple[str, str]:
 
 
 SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace
-ROW_COLUMNS = (*SAME_COLUMNS, "device", "module", "instruction", "execution", "instance")
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
-
-
-def without_repeats(trace: Trace) -> Trace:
-    """The trace with each GPU activity once, and a warning where some were recorded again.
-
-    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are one activity.
-    """
-    same = (np.diff(trace.start_ns) == 0) & (np.diff(trace.device) == 0) & (np.diff(trace.duration_ns) == 0)
-    if not same.any():
-        return trace
-    near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-    near = near[trace.kind[near] != ActivityKind.HOST]
-    columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
-    order = near[np.lexsort(tuple(column[near] for column in columns))]
-    again = np.ones(len(order), np.bool_)
-    again[:1] = False
-    for column in columns:
-        again[1:] &= np.diff(column[order]) == 0
-    if not again.any():
-        return trace
-    keep = np.ones(len(trace), np.bool_)
-    keep[order[again]] = False
-    twice = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
-    return replace(
-        trace,
-        **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
-        warnings=(*trace.warnings, f"{twice}. Record again if the profiler was started twice"),
-    )
 
 
 def combine(traces: Sequence[Trace]) -> Trace:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from pgle.errors import many
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -275,3 +277,35 @@ class Trace:
     def end_ns(self) -> npt.NDArray[np.int64]:
         """int64[n], start + duration."""
         return np.asarray(self.start_ns + self.duration_ns)
+
+
+ROW_COLUMNS = ("start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance")
+"""The columns of a `Trace` with a value for each row."""
+
+
+def without_repeats(trace: Trace) -> Trace:
+    """The trace with each GPU activity once, and a warning where some were recorded again.
+
+    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are one activity.
+    """
+    same = (np.diff(trace.start_ns) == 0) & (np.diff(trace.device) == 0) & (np.diff(trace.duration_ns) == 0)
+    if not same.any():
+        return trace
+    near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    near = near[trace.kind[near] != ActivityKind.HOST]
+    columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
+    order = near[np.lexsort(tuple(column[near] for column in columns))]
+    again = np.ones(len(order), np.bool_)
+    again[:1] = False
+    for column in columns:
+        again[1:] &= np.diff(column[order]) == 0
+    if not again.any():
+        return trace
+    keep = np.ones(len(trace), np.bool_)
+    keep[order[again]] = False
+    twice = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    return replace(
+        trace,
+        **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
+        warnings=(*trace.warnings, f"{twice}. Record again if the profiler was started twice"),
+    )

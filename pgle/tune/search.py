@@ -26,11 +26,10 @@ from pgle.costs.measure.contention import Contention, LaunchGaps
 from pgle.schedule.predict import Prediction
 from pgle.schedule.program import Op, Program, Stream
 from pgle.schedule.simulate import run_program
-from pgle.xla.collectives import is_done, result_shape, walk_collectives
+from pgle.xla.collectives import is_done, loops, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import KnownSetting, catalogue, known_in, release
 from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module
-from pgle.xla.hlo.names import loops
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
 

@@ -19,10 +19,9 @@ from pgle.schedule.program import ORIGINS, Timeline
 from pgle.trace.intervals import join, union
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
-from pgle.xla.collectives import collective_kind
+from pgle.xla.collectives import collective_kind, owner
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import owner
 
 DATA = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 STEP, INIT = "0040", "0019"

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgle.errors import UserError
-from pgle.xla.collectives import walk_collectives
+from pgle.xla.collectives import lhs_names, loops, owner, schedulable, walk_collectives
 from pgle.xla.hlo.dumps import read_module
-from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable
 
 FOLDER = Path(__file__).parents[2] / "testdata" / "hlo" / "jax-0.12.0.1" / "collectives"
 FILES = {path.name.removesuffix(".xz"): lzma.decompress(path.read_bytes()) for path in sorted(FOLDER.glob("*.xz"))}

@@ -31,9 +31,8 @@ from pgle.costs.estimate.kernels import (
     sort_passes,
 )
 from pgle.errors import UserError
-from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
+from pgle.xla.collectives import FREE_TARGETS, collective_kind, is_host_copy, result_shape
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.names import FREE_TARGETS
 from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     ATTENTION_RANGE,

@@ -25,8 +25,8 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, likely_kind, strip_
 from pgle.errors import UserError, choices
 from pgle.trace.table import Codes, Device, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import compute_ns
+from pgle.xla.collectives import loops, owner
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import loops, owner
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""

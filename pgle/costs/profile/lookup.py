@@ -12,9 +12,21 @@ from functools import cached_property
 from math import prod
 
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, strip_remat
-from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, result_shape, start_of
+from pgle.xla.collectives import (
+    accepted_names,
+    collective_kind,
+    is_done,
+    is_host_copy,
+    is_start,
+    lhs_names,
+    loops,
+    owner,
+    result_shape,
+    schedulable,
+    start_of,
+    unscheduled_conditions,
+)
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
-from pgle.xla.hlo.names import accepted_names, lhs_names, loops, owner, schedulable, unscheduled_conditions
 
 
 @value_of_many

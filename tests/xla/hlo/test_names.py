@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.collectives import result_shape, walk_collectives
+from pgle.xla.collectives import lhs_names, loops, owner, result_shape, schedulable, walk_collectives
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module, trip_count
-from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 PAX = Path(__file__).parents[3] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
