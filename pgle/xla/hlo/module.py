@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import prod
@@ -109,7 +109,6 @@ class Computation:
     instructions: tuple[Instruction, ...]
     root: str
     is_fusion: bool = False
-    execution_thread: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ class Module:
     entry: str  # name of the entry computation
     computations: Mapping[str, Computation]  # by name
     is_scheduled: bool  # True where instruction order is the schedule
-    frontend_attributes: Mapping[str, str] = field(default_factory=dict)  # of the module
     num_partitions: int = 1  # SPMD partitions; 1 where unknown
     num_replicas: int = 1  # replicas; 1 where unknown
     source: str = ""  # where it was read from

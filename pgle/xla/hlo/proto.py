@@ -174,15 +174,13 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
         raise UserError("two computations have one name; the dump is damaged", where=source, remedy="dump it again")
     if entry not in computations:
         raise UserError("its entry computation is missing; the dump is cut short", where=source, remedy="copy it again")
-    attributes = dict(proto.frontend_attributes.map)
     module = Module(
         name=proto.name,
         program_id=proto.id,
-        fingerprint=attributes.get("fingerprint_before_lhs", ""),
+        fingerprint=proto.frontend_attributes.map.get("fingerprint_before_lhs", ""),
         entry=entry,
         computations=computations,
         is_scheduled=proto.entry_computation_id in proto.schedule.sequences,
-        frontend_attributes=attributes,
         num_partitions=max(proto.device_assignment.computation_count, 1),
         num_replicas=max(proto.device_assignment.replica_count, 1),
         source=source,
@@ -230,7 +228,6 @@ class _Builder:
             instructions=tuple([built[id_] for id_ in order]),
             root=ids[proto.root_id],
             is_fusion=proto.is_fusion_computation,
-            execution_thread=proto.execution_thread,
         )
 
     def instruction(self, item: hlo_pb2.HloInstructionProto, computation: str, ids: Mapping[int, str]) -> Instruction:
@@ -315,7 +312,6 @@ class BufferPlan:
     constants_bytes: int  # constants
     temporary_bytes: int  # the rest, with what fragmentation wastes
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
-    live_bytes: int  # their sum
     peak_at: str  # instruction at which the temporary buffers are most; empty where unknown
 
     @property
@@ -351,7 +347,7 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         if sum(buffers[key].size_bytes for key in found) >= sum(buffers[key].size_bytes for key in live):
             live, at = found, where
     largest = sorted((buffers[key] for key in live), key=lambda item: (-item.size_bytes, item.instruction))
-    return BufferPlan(**sizes, live=tuple(largest), live_bytes=sum(item.size_bytes for item in largest), peak_at=at)
+    return BufferPlan(**sizes, live=tuple(largest), peak_at=at)
 
 
 def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> tuple[list[int], str]:

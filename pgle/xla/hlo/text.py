@@ -153,9 +153,6 @@ _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 _FILE = re.compile(r'(\d+) "((?:[^"\\]|\\.)*)"$')
 _PLACE = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME_LINE = re.compile(r"(\d+) \{file_location_id=(\d+)\b")
-_FRONTEND_TEXT = re.compile(r'frontend_attributes=\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
-_PAIR = re.compile(r'([\w.\-]+)="((?:[^"\\]|\\.)*)"')
-_THREAD = re.compile(r'execution_thread="([^"]*)"')
 
 
 def module_from_text(data: bytes, source: str, *, program_id: int | None = None) -> Module:
@@ -222,7 +219,7 @@ class _Parser:
             elif line[0].isdigit():
                 self._table_row(line)
         elif line[0] == "}":
-            self._close(line)
+            self._close()
         else:
             match = _INSTRUCTION.match(line)
             if match is not None:
@@ -237,8 +234,7 @@ class _Parser:
         elif (match := _FILE.match(line)) and match[1] not in self.files:  # the functions follow, from 1 again
             self.files[match[1]] = unescape(match[2])
 
-    def _close(self, line: str) -> None:
-        thread = _THREAD.search(line)
+    def _close(self) -> None:
         items = tuple(self.items.values())
         if not items:
             raise UserError(f"computation {self.name} has no instruction")
@@ -247,9 +243,7 @@ class _Parser:
                 if name not in self.items:
                     raise UserError(f"%{item.name} refers to %{name}, which is not in its computation")
             self.called.update(item.called)
-        self.computations[self.name] = Computation(
-            self.name, items, self.root or items[-1].name, False, "" if thread is None else thread.group(1)
-        )
+        self.computations[self.name] = Computation(self.name, items, self.root or items[-1].name)
         self.name, self.root, self.items = "", "", {}
 
     def _instruction(self, line: str, match: re.Match[str]) -> None:
@@ -341,8 +335,6 @@ class _Parser:
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
         devices, fingerprint = dict(_DEVICES.findall(self.header)), _FINGERPRINT.search(self.header)
-        frontend = _FRONTEND_TEXT.search(self.header)
-        attributes = {} if frontend is None else {k: unescape(v) for k, v in _PAIR.findall(frontend.group(1))}
         module = Module(
             name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
             program_id=program_id,
@@ -352,7 +344,6 @@ class _Parser:
                 name: replace(item, is_fusion=name in self.fused) for name, item in self.computations.items()
             },
             is_scheduled="is_scheduled=true" in self.header,
-            frontend_attributes=attributes,
             num_partitions=int(devices.get("num_partitions", 1)),
             num_replicas=int(devices.get("replica_count", 1)),
             source=self.source,

@@ -50,7 +50,7 @@ def test_text_and_proto_have_equal_instructions(dumps: Path, run: str) -> None:
 def test_text_and_proto_have_equal_computations_in_equal_order(dumps: Path, run: str) -> None:
     def outline(module: Module) -> dict[str, object]:
         return {
-            item.name: (item.root, item.is_fusion, item.execution_thread, [
+            item.name: (item.root, item.is_fusion, [
                 inner.name for inner in item.instructions if inner.opcode != "get-tuple-element"
             ])
             for item in module.computations.values()
