@@ -47,7 +47,7 @@ def main() -> None:
     table = {cost.name: cost for cost in truth.costs}
 
     def report(label: str, module: Module) -> None:
-        found = run_program(read_program(module, table)).breakdown
+        found = run_program(read_program(module, table, hardware)).breakdown
         print(f"{label:32}{found.step_us:12.1f}{found.exposed_communication_us:14.1f}", flush=True)
 
     print(f"{'profile':32}{'step µs':>12}{'exposed µs':>14}")

@@ -77,7 +77,7 @@ def main() -> None:
     for size in (largest // 8, largest // 4, largest // 2, largest):
         module = make_module(size)
         costs = make_costs(module)
-        measured = seconds(lambda: run_program(read_program(module, costs)))  # noqa: B023
+        measured = seconds(lambda: run_program(read_program(module, costs, hardware)))  # noqa: B023
         estimated = seconds(lambda: run_program(read_program(module, {}, hardware)))  # noqa: B023
         line = f"{size:12,}{measured:12.2f}{estimated:13.2f}{measured / size * 1e6:10.2f}"
         if find_spec("networkx"):

@@ -216,8 +216,7 @@ def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.in
         if len(timeline):
             stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
             origin = ORIGINS[int(timeline.origin[row])]
-        kind = timeline.kinds[code] if timeline.kinds else ""
-        lhs_name = timeline.lhs_names[code] if timeline.lhs_names else name
+        kind, lhs_name = timeline.kinds[code], timeline.lhs_names[code]
         found.append(named(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
     return timeline.instruction.astype(np.int32), tuple(found)
 

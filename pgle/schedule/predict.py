@@ -299,7 +299,7 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     """
     compute = timeline.stream == Stream.COMPUTE
     overlapped = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute])
-    is_product = np.array([kind == "matmul" for kind in timeline.kinds] or [False])
+    is_product = np.array([kind == "matmul" for kind in timeline.kinds], bool)
     factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
     return float((overlapped * (1.0 - 1.0 / factor)).sum())
 

@@ -99,12 +99,12 @@ class Exposure:
 
     name: str  # the instruction
     kind: str  # ``all-gather`` …, ``copy``
+    filed_as: str  # its name when LHS ran, which its cost has in a profile
     duration_us: float  # all its executions together
     exposed_us: float  # the part of it during which nothing computes
     count: int  # executions
     sync: bool  # it runs on the compute stream, nothing can hide it
     origin: Origin  # where its cost comes from
-    filed_as: str  # its name when LHS ran, which its cost has in a profile
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,10 @@ class Timeline:
     count: npt.NDArray[np.int64]  # int64[n], executions that the row represents
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
     step_us: float  # length of the step, from the start of the first activity to the end of the last
+    kinds: tuple[str, ...]  # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
+    lhs_names: tuple[str, ...]  # what each of `names` was called when LHS ran, by which schedules are compared
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
-    # what each of `names` is: ``all-gather``, ``matmul``, else its opcode; empty where unknown
-    kinds: tuple[str, ...] = ()
-    # what each of `names` was called when LHS ran, by which schedules are compared; empty where unknown
-    lhs_names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
     lower_bound: bool = False  # one iteration is counted of a loop of unknown length: the step takes at least `step_us`
 
@@ -166,9 +164,8 @@ class Timeline:
             exposed = exposed if exposed > 1e-9 * self.step_us else 0.0  # sums of floats are not exact
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
-            name, filed_as = self.names[code], self.lhs_names[code] if self.lhs_names else self.names[code]
-            kind = self.kinds[code] if self.kinds else ""
-            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin, filed_as))
+            names = self.names[code], self.kinds[code], self.lhs_names[code]
+            found.append(Exposure(*names, total, exposed, count, bool(self.sync[first]), origin))
         return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
 
     @property
@@ -263,20 +260,20 @@ class Program:
 def read_program(
     module: Module,
     costs: Mapping[str, Cost],
-    hardware: Hardware | None = None,
+    hardware: Hardware,
     kernels: Mapping[str, float] = {},
 ) -> Program:
     """What the runtime does with a scheduled module.
 
     Args:
         costs: by the name that LHS looks up: a collective by its start.
-        hardware: the GPU, for estimates of what has no cost, and for bounds. Without it both are 0.
+        hardware: the GPU, for estimates of what has no cost, and for bounds.
         kernels: launches of one run of an instruction, if not one.
 
     Raises:
         UserError: its calls run a few instructions millions of times.
     """
-    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module))
+    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware))
     reader.read(module.entry)
     reader.check_size(module.entry)
     found = Program(module.entry, reader.computations, ())
@@ -303,16 +300,12 @@ class _ProgramReader:
 
     module: Module
     costs: Mapping[str, Cost]
-    hardware: Hardware | None
+    hardware: Hardware
     kernels: Mapping[str, float]
     table: LookupTable
+    estimate: Callable[[Instruction], float]
     computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
-
-    @cached_property
-    def estimate(self) -> Callable[[Instruction], float]:
-        assert self.hardware is not None
-        return estimator(self.module, self.hardware)
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -396,15 +389,13 @@ class _ProgramReader:
     def _priced(self, instruction: Instruction, action: HostAction, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, found = self._cost(instruction)
-        cost_us, origin, least = 0.0, Origin.ESTIMATED, 0.0
         if found is not None and found.is_valid:
             cost_us, origin = found.cost_us, found.origin
-        elif self.hardware is not None:
-            cost_us = self.estimate(instruction)
-        if self.hardware is not None:
-            guessed = origin is Origin.ESTIMATED  # where hosts end was perhaps another for a measured one
-            least = least_us(self.module, instruction, self.hardware, hosts=guessed)
-            cost_us = max(cost_us, least) if guessed else cost_us
+        else:
+            cost_us, origin = self.estimate(instruction), Origin.ESTIMATED
+        guessed = origin is Origin.ESTIMATED  # where hosts end was perhaps another for a measured one
+        least = least_us(self.module, instruction, self.hardware, hosts=guessed)
+        cost_us = max(cost_us, least) if guessed else cost_us
         return Op(instruction.name, action, stream, lane, cost_us, origin, kernels, kind, lhs_name, least_us=least)
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:

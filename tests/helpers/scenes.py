@@ -16,6 +16,7 @@ def timeline(*rows: Row, loops: tuple[Loop, ...] = (), counts: tuple[int, ...] =
     return Timeline(
         names=names,
         kinds=tuple(kinds[name] for name in names),
+        lhs_names=names,
         instruction=np.array([names.index(row[0]) for row in rows], dtype=np.int32),
         stream=np.array([row[2] for row in rows], dtype=np.uint8),
         sync=np.zeros(n, dtype=bool),

@@ -7,18 +7,18 @@ from pgle.costs.profile.value import Cost
 from pgle.schedule.program import Timeline, read_program
 from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Hardware
+from pgle.xla.targets import TABLE, Hardware
 
 
 def simulate(
     module: Module,
     costs: Mapping[str, Cost],
     *,
-    hardware: Hardware | None = None,
+    hardware: Hardware = TABLE["h100-sxm"],
     launch: LaunchGaps = DEFAULT,
     slower: Factors = NONE,
     expand_loops: bool = False,
 ) -> Timeline:
-    """Without hardware, an instruction without a cost takes no time."""
+    """What has no cost is estimated."""
     program = read_program(module, costs, hardware, launch.kernels)
     return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)

@@ -25,6 +25,7 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
         origin=np.zeros(n, np.uint8),
         step_us=max(start + duration for start, duration in zip(starts, durations, strict=True)),
         kinds=tuple(kinds),
+        lhs_names=tuple(f"i{number}" for number in range(n)),
     )
 
 

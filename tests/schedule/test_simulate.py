@@ -198,11 +198,6 @@ def test_a_host_that_falls_behind_inside_a_loop_bounds_its_later_iterations() ->
     assert found.step_us == pytest.approx(100 * 4 + 2, abs=8)
 
 
-def test_what_has_no_cost_counts_as_nothing() -> None:
-    found = run(module(op("a"), op("b")), a=2)
-    assert found.step_us == 2
-
-
 def test_the_start_wins_over_the_wrapped_name() -> None:
     wrapped = Computation("inner", (op("rs.1", "reduce-scatter"),), "rs.1")
     of = module(op("rs-start", "async-start", called=("inner",)), op("d", "async-done", "rs-start", called=("inner",)))

@@ -10,6 +10,7 @@ from pgle.schedule.program import Timeline, breakdown, ceiling, read_program
 from pgle.schedule.simulate import run_program
 from pgle.trace.intervals import union
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.targets import TABLE
 
 ARRAY = Shape("f32", (8,))
 SPANS = st.lists(st.tuples(st.floats(0, 90), st.floats(0.1, 10)), max_size=15)
@@ -67,7 +68,7 @@ def schedules(draw: st.DrawFn) -> tuple[Module, dict[str, Cost], LaunchGaps]:
 
 def run(case: tuple[Module, dict[str, Cost], LaunchGaps], *, expand: bool = False) -> Timeline:
     module, costs, launch = case
-    return run_program(read_program(module, costs), launch, expand_loops=expand)
+    return run_program(read_program(module, costs, TABLE["h100-sxm"]), launch, expand_loops=expand)
 
 
 @given(schedules())
@@ -91,7 +92,7 @@ def test_folding_loops_changes_no_sum(case: tuple[Module, dict[str, Cost], Launc
 @given(schedules())
 def test_no_schedule_beats_the_ceiling(case: tuple[Module, dict[str, Cost], LaunchGaps]) -> None:
     module, costs, launch = case
-    bound = ceiling(module, read_program(module, costs), launch)
+    bound = ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), launch)
     assert bound <= run(case).step_us + 1e-6
 
 
@@ -100,7 +101,7 @@ def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
     entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
     module = Module("m", 1, "", "e", {"e": Computation("e", entry, "b")}, True, num_partitions=2)
     costs = {name: Cost(name, cost) for name, cost in (("s", 9.0), ("a", 4.0), ("b", 3.0))}
-    bound = ceiling(module, read_program(module, costs), LaunchGaps(0.0, 0.0, 0.0))
+    bound = ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0))
     assert bound == 9.0
 
 
@@ -109,12 +110,16 @@ def test_of_branches_the_ceiling_takes_the_longest() -> None:
     bodies = {name: Computation(name, (Instruction(f"{name}x", "fusion", ARRAY, name),), f"{name}x") for name in "pq"}
     module = Module("m", 1, "", "e", {"e": Computation("e", (fork,), "c"), **bodies}, True)
     costs = {name: Cost(name, cost) for name, cost in (("px", 2.0), ("qx", 6.0))}
-    assert ceiling(module, read_program(module, costs), LaunchGaps(0.0, 0.0, 0.0)) == 6
+    assert ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0)) == 6
 
 
 def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
     names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ("d",)))
     entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
     module = Module("m", 1, "", "e", {"e": Computation("e", entry, "a")}, True, num_partitions=2)
-    bound = ceiling(module, read_program(module, {"s": Cost("s", 9.0), "a": Cost("a", 4.0)}), LaunchGaps(0.0, 0.0, 0.0))
+    bound = ceiling(
+        module,
+        read_program(module, {"s": Cost("s", 9.0), "a": Cost("a", 4.0)}, TABLE["h100-sxm"]),
+        LaunchGaps(0.0, 0.0, 0.0),
+    )
     assert bound == 13.0
