@@ -34,7 +34,7 @@ from pgle.report.page.figures import time as duration
 from pgle.report.text import say
 from pgle.run.compiler.compile import Compiler
 from pgle.run.rehearse_program import RehearseCommand, prepared
-from pgle.run.tune import AT_ONCE, NAME, SAME_STEP, TuneRequest, Tuning, open_bench, tune
+from pgle.run.tune import AT_ONCE, NAME, SAME_STEP, Tuning, open_bench, tune
 from pgle.tune.search import Spread, judge, steps_in, worlds
 
 FRESH = ((71, Spread()), (72, Spread(0.2, 0.4, 40.0)))
@@ -80,9 +80,8 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
     asked = RehearseCommand(program.words, target="h100", topology=program.topology, out=str(out), cached=False)
     with prepared(asked, question=NAME) as (_, given):
-        request = TuneRequest(**vars(given), budget=budget)
         began, before = time.perf_counter(), _cpu_s()
-        found = tune(request)
+        found = tune(given, budget)
         wall_s, cpu_s = time.perf_counter() - began, _cpu_s() - before
     tuned, pgle = found.tuned.trial, found.pgle.trial
     held = judge(tuned.worlds_us, pgle.worlds_us)
@@ -109,7 +108,7 @@ def speed(module: Path, out: Path) -> Iterator[str]:
     )
     with (
         prepared(asked) as (_, given),
-        open_bench(TuneRequest(**vars(given))) as bench,
+        open_bench(given) as bench,
     ):
         compiler = bench.session.compiler
         for what, settings in (

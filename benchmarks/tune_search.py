@@ -21,7 +21,7 @@ from statistics import mean
 
 from pgle.report.text import say
 from pgle.run.rehearse_program import RehearseCommand, prepared
-from pgle.run.tune import TuneRequest, open_bench
+from pgle.run.tune import open_bench
 from pgle.tune.search import MIB, Axis, Flags, Trial, holds_up, judge, search
 
 UNSET = ""
@@ -79,7 +79,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")
-        with prepared(asked) as (_, given), open_bench(TuneRequest(**vars(given))) as bench:
+        with prepared(asked) as (_, given), open_bench(given) as bench:
             pgle = bench.pgle
             known: dict[str, Trial] = {}
 

@@ -366,12 +366,12 @@ def tune(
     from pgle.report import tune as report
     from pgle.report.predict import write_page
     from pgle.run.rehearse_program import launch, prepared
-    from pgle.run.tune import NAME, TuneRequest, tune
+    from pgle.run.tune import NAME, tune
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with prepared(asked, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
-            found = tune(TuneRequest(**vars(given), budget=budget), on_trial=on_trial, on_phase=on_phase)
+            found = tune(given, budget, on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(known))
         out = given.out
         page = write_page(out, report.tune_page(found, out), force=True)

@@ -61,7 +61,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         identity=(
             found.pgle.module.name, f"{found.pgle.module.num_devices} × {found.request.target.name}",
             f"jaxlib {found.jaxlib}", f"predicted from {found.costs_are} costs",
-            f"{done} of at most {found.request.budget} trials",
+            f"{done} of at most {found.budget} trials",
         ),
         verdict=words,
         tone=tone,

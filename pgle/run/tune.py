@@ -83,26 +83,6 @@ WORLDS = worlds(20)
 
 
 @dataclass(frozen=True)
-class TuneRequest(RehearseRequest):
-    """What to tune; `out` is new or empty, or that of the same search."""
-
-    budget: int = 20  # trials at most
-
-    def is_of(self) -> dict[str, Any]:
-        """All that a trial depends on, but its flags."""
-        return {
-            "schema": "pgle.search/1",
-            "pgle": __version__,
-            "jaxlib": installed(self.python).jaxlib,
-            "module": sha256(read_bytes(self.module)),
-            "profile": sha256(read_bytes(self.profile)) if self.profile else "",
-            "flags": list(self.flags),
-            "target": sha256(self.target.text.encode()),
-            **{name: getattr(self, name) for name in ("memory_fraction", "topology", "network_gb_s")},
-        }
-
-
-@dataclass(frozen=True)
 class Simulated:
     """One setting with its schedule."""
 
@@ -142,7 +122,8 @@ class Proven:
 class Tuning:
     """What the search found."""
 
-    request: TuneRequest  # what was tuned
+    request: RehearseRequest  # what was tuned; its folder is new or empty, or that of the same search
+    budget: int  # trials at most
     verdict: str  # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
     baseline: Simulated  # LHS without a profile, the user's own flags
     pgle: Simulated  # the same flags with the profile
@@ -171,21 +152,22 @@ OnTrial = Callable[[Trial, Trial], None]
 
 
 def tune(
-    request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None, on_phase: OnPhase = lambda phase: None
-) -> Tuning:
-    """Search, judge, prove.
+    request: RehearseRequest, budget: int = 20, *,
+    on_trial: OnTrial = lambda trial, pgle: None, on_phase: OnPhase = lambda phase: None,
+) -> Tuning:  # fmt: skip
+    """Search with so many trials at most, judge, prove.
 
     Raises:
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
     check(request)  # before anything is compiled
     with open_bench(request, on_phase) as bench:
-        write_files({request.out / NAME: json.dumps(request.is_of(), indent=1) + "\n"}, force=True)
+        write_files({request.out / NAME: json.dumps(_question(request), indent=1) + "\n"}, force=True)
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not nothing_to_gain(bench.pgle.prediction)
         found = _Search(bench, on_trial)
-        proof = found.run() if room else None
+        proof = found.run(budget) if room else None
         if proof is None:  # what an earlier search in this folder had found, by another limit, does not stand
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
@@ -193,6 +175,7 @@ def tune(
     pgle = bench.pgle
     return Tuning(
         request=request,
+        budget=budget,
         verdict="cannot-tell" if unknown else "no-room" if not room else "not-better" if proof is None else "better",
         baseline=bench.baseline,
         pgle=pgle,
@@ -212,7 +195,7 @@ def tune(
     )
 
 
-def check(request: TuneRequest) -> None:
+def check(request: RehearseRequest) -> None:
     """What needs no compiler to be refused.
 
     Raises:
@@ -222,7 +205,21 @@ def check(request: TuneRequest) -> None:
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
         check_ours(request.out / name)
-    check_question(request.out / NAME, request.is_of(), "the trials of another search")
+    check_question(request.out / NAME, _question(request), "the trials of another search")
+
+
+def _question(request: RehearseRequest) -> dict[str, Any]:
+    """All that a trial depends on, but its flags."""
+    return {
+        "schema": "pgle.search/1",
+        "pgle": __version__,
+        "jaxlib": installed(request.python).jaxlib,
+        "module": sha256(read_bytes(request.module)),
+        "profile": sha256(read_bytes(request.profile)) if request.profile else "",
+        "flags": list(request.flags),
+        "target": sha256(request.target.text.encode()),
+        **{name: getattr(request, name) for name in ("memory_fraction", "topology", "network_gb_s")},
+    }
 
 
 class Bench:
@@ -236,7 +233,7 @@ class Bench:
         memory_share: part of the GPU's memory that the program needs.
     """
 
-    def __init__(self, request: TuneRequest, session: Session) -> None:
+    def __init__(self, request: RehearseRequest, session: Session) -> None:
         self.request, self.session = request, session
         self._programs: dict[tuple[str, str], Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
@@ -392,7 +389,7 @@ class Bench:
 
 
 @contextmanager
-def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
+def open_bench(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
     """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
     folder = request.out / "trials"
     emptied(folder)
@@ -428,11 +425,11 @@ class _Search:
         self.trials: list[Trial] = []
         self.refused: list[str] = []
 
-    def run(self) -> Proven | None:
+    def run(self, budget: int) -> Proven | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
         bench, pgle = self.bench, self.bench.pgle.trial
         ceiling_us = bench.pgle.prediction.ceiling_us
-        search(pgle, ceiling_us, bench.axes(), self.attempt, budget=self.request.budget)
+        search(pgle, ceiling_us, bench.axes(), self.attempt, budget=budget)
         left = [trial for trial in self.trials if self._is_better(trial)]
         for _ in range(PROOFS):
             trial = best(pgle, left)
@@ -539,7 +536,7 @@ def _refusal(proof: Proven) -> str:
     return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 
 
-def _warnings(request: TuneRequest, pgle: Simulated, proof: Proven | None) -> list[str]:
+def _warnings(request: RehearseRequest, pgle: Simulated, proof: Proven | None) -> list[str]:
     tuned = pgle.trial if proof is None else proof.scheduled.trial
     have = request.allocator_bytes
     near = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else ""

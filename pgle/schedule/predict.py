@@ -398,43 +398,33 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     cost = _cost_by_name(timeline)
     compute = {timeline.names[code] for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])}
     exposures = {item.name: item for item in timeline.exposures}
-    chosen = [
-        (item, kind)
-        for item, kind in walk_collectives(module)
-        if not item.opcode.endswith(("-done", "-update")) and item.name in cost
-    ]
-    by_computation: dict[str, list[str]] = {}
-    for item, _ in chosen:
-        by_computation.setdefault(item.computation, []).append(item.name)
-    read = {name: _read(module.computations[name]) for name in by_computation}
-    free_us = {
-        name: us
-        for of, inside in by_computation.items()
-        for name, us in _independent_us(module.computations[of], inside, cost, compute).items()
-    }
     dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
-    positions = {c.name: {item.name: i for i, item in enumerate(c.instructions)} for c in module.computations.values()}
+    chosen: dict[str, list[tuple[str, str]]] = {}  # collectives, each with its kind, by computation
+    for item, kind in walk_collectives(module):
+        if item.name in cost:
+            chosen.setdefault(item.computation, []).append((item.name, kind))
     found: dict[str, Placement] = {}
-    for item, kind in chosen:
-        computation = module.computations[item.computation]
-        where = positions[computation.name]
-        done = dones.get(item.name, item.name)
-        inside = computation.instructions[where[item.name] + 1 : where[done]]
-        covering = [other.name for other in inside if other.name in compute and collective_kind(module, other) is None]
-        name = names.get(item.name, item.name)
-        found[name] = Placement(
-            name=name,
-            kind=kind,
-            sync=not covering,
-            between=len(covering),
-            cover_us=sum(cost.get(other, 0.0) for other in covering),
-            cost_us=cost[item.name],
-            exposed_us=exposures[item.name].exposed_us if item.name in exposures else 0.0,
-            independent_us=free_us[item.name],
-            count=exposures[item.name].count if item.name in exposures else 1,
-            kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
-            unread=item.name not in read[item.computation],
-        )
+    for computation, inside in ((module.computations[of], inside) for of, inside in chosen.items()):
+        where = {item.name: at for at, item in enumerate(computation.instructions)}
+        free_us = _independent_us(computation, [start for start, _ in inside], cost, compute)
+        read = _read(computation)
+        for start, kind in inside:
+            between = computation.instructions[where[start] + 1 : where[dones.get(start, start)]]
+            covering = [item.name for item in between if item.name in compute and collective_kind(module, item) is None]
+            name = names.get(start, start)
+            found[name] = Placement(
+                name=name,
+                kind=kind,
+                sync=not covering,
+                between=len(covering),
+                cover_us=sum(cost.get(other, 0.0) for other in covering),
+                cost_us=cost[start],
+                exposed_us=exposures[start].exposed_us if start in exposures else 0.0,
+                independent_us=free_us[start],
+                count=exposures[start].count if start in exposures else 1,
+                kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
+                unread=start not in read,
+            )
     return found
 
 

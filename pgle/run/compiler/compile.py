@@ -302,15 +302,6 @@ class Compiler:
             process.wait()
         self._errors.close()
 
-    def compile(self, request: CompileRequest) -> CompileResult:
-        """Compile `request.module` up to its schedule.
-
-        Raises:
-            UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
-                is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
-        """
-        return self._compile(request, None)
-
     def start(self, request: CompileRequest) -> Compiling:
         """Begin to compile; `Compiling.result` raises what `compile` raises."""
         unscheduled: Future[int] = Future()
@@ -318,7 +309,7 @@ class Compiler:
         def work() -> CompileResult:
             devices = 0
             try:
-                made = self._compile(request, unscheduled)
+                made = self.compile(request, unscheduled)
                 devices = made.num_devices if (request.dump_dir / worker.UNSCHEDULED).exists() else 0
                 return made
             finally:
@@ -327,7 +318,13 @@ class Compiler:
 
         return Compiling(unscheduled, begun(work))
 
-    def _compile(self, request: CompileRequest, unscheduled: Unscheduled) -> CompileResult:
+    def compile(self, request: CompileRequest, unscheduled: Unscheduled = None) -> CompileResult:
+        """Compile `request.module` up to its schedule.
+
+        Raises:
+            UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
+                is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
+        """
         check(request)
         folder = request.dump_dir.resolve()
         claim(folder)
