@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ Row = tuple[int, int, str, int, int, int]
 """(device, execution, instruction, launch, start µs, duration µs)"""
 
 
+@cache
 def _has(*names: str) -> bool:
     return any(importlib.util.find_spec(name.split(".")[0]) and importlib.util.find_spec(name) for name in names)
 

@@ -18,6 +18,7 @@ import pgle
 from pgle.cli.main import run
 from pgle.report.page.html import render
 from pgle.report.page.value import Page
+from tests.conftest import MISSING
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "docs" / "library.md"
@@ -159,8 +160,9 @@ def test_what_the_user_can_mend_is_a_user_error(call, message: str) -> None:  # 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.rehearse)])
-def test_the_examples_of_the_documentation_run(compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("read_once")
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiles = MISSING["rehearse"] is None
     (tmp_path / "testdata").symlink_to(ROOT / "testdata")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

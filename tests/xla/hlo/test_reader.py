@@ -12,6 +12,8 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import module_from_bytes
 from pgle.xla.protos import hlo_pb2
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 TESTDATA = Path(__file__).parents[3] / "testdata"
 PAX = TESTDATA / "pax_fsdp4"
 STEP = "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
