@@ -46,12 +46,12 @@ from pgle.run.process.environment import (
     user_flags,
 )
 from pgle.run.process.process import check_program
-from pgle.xla.flags.catalogue import known_in
+from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
-LHS_ON = "--xla_gpu_enable_latency_hiding_scheduler=true"
+LHS_ON = f"--{LHS}=true"
 NEAR = 0.03
 """Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended rematerialisation, and the step
 got shorter by several per cent (marin-community/marin, pull request 8070)."""
@@ -60,7 +60,7 @@ DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
 OURS: Mapping[str, str] = {
     "xla_dump_to": "give the folder with -o",
-    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+    PROFILE_PATH: "give the profile with --profile",
 }
 """Flags that a rehearsal sets itself, and what to do instead."""
 

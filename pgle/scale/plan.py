@@ -113,12 +113,8 @@ def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[
 
 
 def fitting(wanted: Sequence[SizeTrial], name: str) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
-    """For each size and all other values a bisection for the last value of a name that fits into memory.
-
-    Args:
-        wanted: trials; those of one size and the same other values go from the least memory to the most.
-        name: the varied name.
-    """
+    """For each size and all other values a bisection for the last value of a varied name that fits into memory; trials
+    of one size and the same other values go from the least memory to the most."""
     found: dict[tuple[object, ...], list[SizeTrial]] = {}
     for trial in wanted:
         others = tuple(pair for pair in trial.values if pair[0] != name)
@@ -210,12 +206,7 @@ def _number(name: str, values: Mapping[str, str]) -> int:
 
 
 def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
-    """The sizes to capture for one of so many devices, the smallest first.
-
-    Args:
-        devices: that are asked.
-        most: that can be captured.
-        hosts_of: devices of a host, which has to be full.
+    """The sizes to capture for one of so many devices, the smallest first: `most` devices at most, and full hosts.
 
     Raises:
         UnfitError: halving it does not lead to full hosts.
@@ -230,11 +221,7 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
 
 
 def grown(modules: Mapping[int, str], devices: int) -> str:
-    """StableHLO at a size, grown from smaller sizes.
-
-    Args:
-        modules: the text at each of `SIZES` sizes.
-        devices: the size wanted.
+    """StableHLO for so many devices, grown from the text at each of `SIZES` smaller sizes.
 
     Raises:
         UnfitError: they differ in more than numbers, or a number follows no rule.

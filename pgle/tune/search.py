@@ -484,15 +484,7 @@ def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[Wor
 def step_in(
     world: World, program: Program, shapes: dict[str, str], launch: LaunchGaps, contention: Contention
 ) -> float:
-    """Microseconds of a step in a world.
-
-    Args:
-        world: which.
-        program: a schedule with its costs.
-        shapes: what kernels of one shape share, by instruction.
-        launch: gaps between kernels.
-        contention: the likely one.
-    """
+    """Microseconds of a step in a world; kernels with the same text in `shapes`, by instruction, differ together."""
     costs = {
         op.name: world.cost_us(op, shapes.get(op.name, op.kind))
         for ops in program.computations.values()

@@ -35,7 +35,7 @@ from pgle.files import check_file, is_bare, read_bytes, write_files
 from pgle.run.ask.jaxlib import cache_directory, installed
 from pgle.run.compiler import worker
 from pgle.run.directory.directory import claim
-from pgle.xla.flags.catalogue import catalogue
+from pgle.xla.flags.catalogue import PROFILE_PATH, catalogue
 from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
@@ -502,7 +502,7 @@ EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_sch
 OF_JAX = "--jax_"
 """What flags begin with that are settings of jax: options of the compilation (`environment.EFFORTS`)."""
 
-PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
+PROFILE_FLAG = f"--{PROFILE_PATH}"
 ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
 SCHEDULING_PASSES = (
     "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,latency-hiding-scheduler,"
