@@ -229,17 +229,11 @@ class Target:
     compute_capability: tuple[int, int]  # (major, minor)
 
     @property
-    def portable_text(self) -> str:
-        """`text` without the fields that older XLA does not know; XLA refuses a description with an unknown field.
-
-        It keeps ``runtime_version { … }``, which releases before 0.6 do not know (`without_runtime`).
-        """
-        return _top_level(_RECENT_SCALAR.sub("", self.text))
-
-    @property
     def texts(self) -> tuple[str, ...]:
-        """`text` and what older releases know of it; XLA understands the first that it does not refuse."""
-        return self.text, self.portable_text, without_runtime(self.portable_text)
+        """`text` and what older releases know of it. XLA refuses a description with an unknown field, and understands
+        the first of these that it does not refuse; the last is for releases before 0.6, without ``runtime_version``."""
+        portable = _top_level(_RECENT_SCALAR.sub("", self.text))
+        return self.text, portable, _without_block(portable, "runtime_version")
 
 
 def load_target(name_or_path: str) -> Target:
@@ -269,11 +263,6 @@ def load_target(name_or_path: str) -> Target:
     if "runtime_version" not in text:  # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
         text = f"{text.rstrip()}\n{_RUNTIME}\n"
     return parse_target(text, name=name_or_path)
-
-
-def without_runtime(text: str) -> str:
-    """A description for releases that do not know ``runtime_version { … }``."""
-    return _without_block(text, "runtime_version")
 
 
 _RUNTIME = "runtime_version { major: 12 minor: 9 }"

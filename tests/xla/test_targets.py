@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target, without_runtime
+from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target
 
 
 # Data sheets of NVIDIA: SMs, memory GB (decimal), memory bandwidth TB/s, compute capability
@@ -56,10 +56,10 @@ def test_description_that_a_run_dumped(testdata: Path) -> None:
 
 def test_portable_text_drops_what_old_xla_does_not_know() -> None:
     target = load_target("h100-sxm")
-    portable = parse_target(target.portable_text, name="portable")
+    portable = parse_target(target.texts[1], name="portable")
     for field in ("feature_extension", "matrix_unit_description", "rate_infos", "pcie_bandwidth", "active_links"):
         assert field in target.text
-        assert field not in target.portable_text
+        assert field not in target.texts[1]
     assert (portable.clock_ghz, portable.core_count, portable.device) == (1.98, 132, target.device)
 
 
@@ -113,5 +113,5 @@ def test_a_description_of_an_old_dump_gets_a_cuda_runtime(testdata: Path) -> Non
 def test_every_shipped_target_has_what_a_real_device_has(name: str) -> None:
     target = load_target(name)
     assert f'name: "{target.device}"' in target.text  # by which XLA finds its own figures of the GPU
-    assert "runtime_version { major: 12 minor: 9 }" in target.portable_text
-    assert "runtime_version" not in without_runtime(target.portable_text)
+    assert "runtime_version { major: 12 minor: 9 }" in target.texts[1]
+    assert "runtime_version" not in target.texts[2]
