@@ -36,9 +36,9 @@ from pgle.analyze.window import (
     row_streams,
     step_parts,
 )
-from pgle.costs.measure.measured import ProgramCosts
-from pgle.costs.measure.naming import Naming, TracedProgram, name_instructions
+from pgle.costs.measure.measured import ProgramCosts, TracedProgram
 from pgle.costs.measure.ranks import align_program, renumbered
+from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.table import Trace, distinct
@@ -223,8 +223,8 @@ def measure_step(
         mode: of the profile run that recorded it; empty: no profile run.
     """
     program, module = costs.program, costs.program.hlo
-    naming = name_instructions(trace, program)
-    trace = renumbered(trace, [program], [align_program(trace, program, naming)])
+    naming = name_instructions(trace, program.instructions, program.hlo)
+    trace = renumbered(trace, [program.index], [align_program(trace, program.index, naming)])
     of_main, of_others = _streams(trace, naming)
     main = program.index
     stream = row_streams(trace, main, of_main, of_others)

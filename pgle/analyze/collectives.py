@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
-from pgle.costs.measure.naming import Naming, group_of_device
-from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.costs.statistic import heads
 from pgle.schedule.predict import Prediction, placements, predict

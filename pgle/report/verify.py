@@ -8,7 +8,6 @@ from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.lookup import LIGHT_SPEED
 from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
 from pgle.errors import cut, many, shown, some
 from pgle.next import quoted, word_of
@@ -108,7 +107,7 @@ def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
 def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) -> Iterator[Section]:
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
     weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
-    if module.fallback == LIGHT_SPEED:
+    if module.is_modelled:
         weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
         yield Section("gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12)))
@@ -155,7 +154,7 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
     for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE):
         valid = isfinite(gap.assumed_us) and gap.assumed_us >= 0
         assumed = gap.assumed_us if valid else f"{gap.assumed_us:g}"
-        if module.fallback == LIGHT_SPEED and not gap.is_mismatch:
+        if module.is_modelled and not gap.is_mismatch:
             assumed = "model"
         weight = gap.weight_us / module.time.total if module.time.total else None
         rows.append((shown(gap.name), gap.cost_us, assumed, weight, shown(gap.hint)))

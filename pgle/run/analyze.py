@@ -14,8 +14,7 @@ from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_ste
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.rules import LEAST_HIDDEN, StepFinding, find_findings
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.measured import ProgramCosts, measure
-from pgle.costs.measure.naming import TracedProgram
+from pgle.costs.measure.measured import ProgramCosts, TracedProgram, measure
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError

@@ -12,8 +12,7 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, aggregate, find_programs
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.xla.hlo.module import Instruction, Module
 from tests.analyze.conftest import SIDE, Run, made, repeated

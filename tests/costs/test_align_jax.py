@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.measure.naming import find_programs, name_instructions, unite_programs
+from pgle.costs.measure.measured import find_programs, unite_programs
 from pgle.costs.measure.ranks import MAX_SPREAD_NS, align_program
+from pgle.costs.profile.lookup import name_instructions
 from pgle.trace.combine import combine
 from pgle.trace.xplane.read import find_xplanes, read_xplane
 
@@ -96,7 +97,7 @@ def shifts(traces):
     trace = combine(traces)
     trace, programs = unite_programs(trace, find_programs(trace, []))
     step = next(program for program in programs if program.key.name == "jit_step")
-    found = align_program(trace, step, name_instructions(trace, step))
+    found = align_program(trace, step.index, name_instructions(trace, step.instructions, step.hlo))
     number = {device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)}
     return [number[one.devices[0].process] for one in traces]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import CostKind
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys

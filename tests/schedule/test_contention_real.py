@@ -16,8 +16,7 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.measure.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
-from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import predict
 from pgle.trace.combine import combine

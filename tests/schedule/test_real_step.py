@@ -12,8 +12,7 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
-from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import Origin
 from pgle.schedule.program import ORIGINS, Timeline
 from pgle.trace.intervals import join, union

@@ -5,8 +5,7 @@ import pytest
 from nsys_export import write_nsys_sqlite
 from simulated import simulate
 
-from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import Noise, record
 from pgle.trace.nsys.read import read_nsys

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from simulated import simulate
 
-from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, measured_profile
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, find_programs, measured_profile
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict

@@ -28,7 +28,7 @@ from pgle.trace.table import Trace, median
 from pgle.xla.hlo.module import Module
 
 if TYPE_CHECKING:
-    from pgle.costs.measure.naming import Naming
+    from pgle.costs.profile.lookup import Naming
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """A trace and the HLO dumps of its program become costs: per module, per instruction, robust to warm-up.
 
-1. `traced_programs`, `select_programs` (naming.py): the executables in the trace, and the requested ones.
-2. `name_instructions` (naming.py): under which name the time of each traced instruction is filed.
+1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules; the requested ones.
+2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is filed.
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
 4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
@@ -9,10 +9,16 @@
 7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences, and over whole loops;
    collectives without the wait for the last rank.
 8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
+
+A program id is the running number of a module in its process. A rank that compiles one helper module more than the
+others has other ids from then on, and jit compiles again under a new one; kept separate, collectives of such a rank
+would never be compared with the other ranks' executions, so `unite_programs` makes them one.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
@@ -23,14 +29,6 @@ import numpy.typing as npt
 
 from pgle import __version__
 from pgle.costs.measure.contention import UNMEASURED, Contention, LaunchGaps, measure_contention, measure_launch
-from pgle.costs.measure.naming import (
-    Naming,
-    TracedProgram,
-    name_instructions,
-    select_programs,
-    traced_programs,
-    with_embedded_hlo,
-)
 from pgle.costs.measure.ranks import AlignedProgram, Alignment, CollectiveEnds, align_program, rank_ids, renumbered
 from pgle.costs.measure.samples import (
     collect_samples,
@@ -39,14 +37,190 @@ from pgle.costs.measure.samples import (
     loop_costs,
     rank_skew_us,
 )
+from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import Statistic, parse_statistic
-from pgle.errors import UserError, some
+from pgle.errors import UserError, choices, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
-from pgle.trace.table import ActivityKind, Trace
-from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
+from pgle.trace.table import ActivityKind, Codes, ModuleKey, Trace, distinct, totals
+from pgle.trace.windows import MeasuredWindow, compute_ns, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
+from pgle.xla.hlo.module import Module
+
+MIN_NAME_OVERLAP = 0.9
+"""An HLO module of another program id is taken for a program when it has this share of the instruction names."""
+
+BLOCK = 1 << 18  # rows that are looked at together
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """One executable, as every process of a job runs it."""
+
+    key: ModuleKey  # name and program id
+    index: int  # into `Trace.modules`
+    instructions: tuple[int, ...]  # the ones that it ran, as indices into `Trace.instructions`, ascending
+    hlo: Module | None  # its final HLO module, None where none was given or embedded
+    fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
+    gpu_time_ns: int  # total time of its activities in the trace
+    compute_ns: int  # without collectives
+    lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None if absent
+
+
+def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[TracedProgram, ...]]:
+    """The programs of a trace, the one with most compute first, and the trace with one module index for each.
+
+    Args:
+        modules: HLO modules from dumps; without, modules in the trace separate programs of one name.
+    """
+    found = find_programs(trace, modules)
+    times = Counter(program.key.name for program in found)
+    named = [with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item for item in found]
+    return unite_programs(trace, named)
+
+
+def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
+    """The program with the HLO that the trace embeds, where it has none from a dump."""
+    if program.hlo is not None or program.key not in trace.hlo:
+        return program
+    from pgle.xla.hlo.proto import module_from_bytes  # protocol buffers: most conversions of nsys do without
+
+    module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
+    fingerprints = (module.fingerprint,) if module.fingerprint else ()
+    return replace(program, hlo=module, fingerprints=fingerprints)
+
+
+def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgram, ...]:
+    """The programs of a trace, the one with most compute (the main module) first."""
+    times, busy = totals(trace.module, trace.duration_ns, len(trace.modules)), compute_ns(trace)
+    ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
+    programs = []
+    for index, key in enumerate(trace.modules):
+        instructions = tuple(ran.get(index, ()))
+        found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
+        fingerprints = tuple(dict.fromkeys(module.fingerprint for module in found if module.fingerprint))
+        hlo = found[0] if found else None
+        programs.append(TracedProgram(key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])))
+    return _by_time(programs)
+
+
+def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
+    return tuple(sorted(programs, key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name)))
+
+
+def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
+    """The HLO modules of one executable, the ones with its program id first, then the ones that only share its name."""
+    named = [module for module in modules if module.name == key.name]
+    same_id = [module for module in named if module.program_id == key.program_id]
+    if same_id or not named:
+        return tuple(same_id)
+
+    def overlap(module: Module) -> float:
+        return len(names & module.instructions.keys()) / max(len(names), 1)
+
+    return tuple(module for module in sorted(named, key=overlap, reverse=True) if overlap(module) >= MIN_NAME_OVERLAP)
+
+
+def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[TracedProgram, ...]:
+    """The programs that ``--module`` names.
+
+    Args:
+        selector: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
+
+    Raises:
+        UserError: nothing matches.
+    """
+    if selector == "auto":
+        return tuple(programs[:1])
+    if selector == "all":
+        return tuple(programs)
+    chosen = tuple(program for program in programs if re.search(selector, program.key.name))
+    if not chosen:
+        remedy = choices(selector, (program.key.name for program in programs))
+        raise UserError("no module of the trace matches", where=f"--module {selector}", remedy=remedy)
+    return chosen
+
+
+def unite_programs(trace: Trace, programs: Sequence[TracedProgram]) -> tuple[Trace, tuple[TracedProgram, ...]]:
+    """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
+
+    Returns:
+        The trace with one module index for each program, executions numbered over all its ids by time; and the
+        programs, the one with most compute first.
+    """
+    if len({program.key.name for program in programs}) == len(programs):
+        return trace, tuple(programs)
+    ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
+    processes = {index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()}
+    groups: list[list[TracedProgram]] = []
+    for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
+        same = (group for group in groups if group[0].key.name == program.key.name)
+        partner = next((group for group in same if _is_one(processes, group, program)), None)
+        groups.append([program]) if partner is None else partner.append(program)
+    if len(groups) == len(programs):
+        return trace, tuple(programs)
+    module, execution = trace.module.copy(), trace.execution.astype(np.int32)  # united ones are more than each
+    united = []
+    for group in groups:
+        if len(group) > 1:
+            rows = np.flatnonzero(np.isin(trace.module, [program.index for program in group]))
+            execution[rows] = _numbered_by_time(trace, rows)
+            module[rows] = group[0].index
+        united.append(_united(group))
+    return replace(trace, module=module, execution=execution), _by_time(united)
+
+
+def _united(group: Sequence[TracedProgram]) -> TracedProgram:
+    return replace(
+        group[0],
+        instructions=tuple(sorted({code for program in group for code in program.instructions})),
+        hlo=next((program.hlo for program in group if program.hlo is not None), None),
+        fingerprints=tuple(dict.fromkeys(one for program in group for one in program.fingerprints)),
+        gpu_time_ns=sum(program.gpu_time_ns for program in group),
+        compute_ns=sum(program.compute_ns for program in group),
+    )
+
+
+def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
+    """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
+    present = np.empty(0, np.int64)
+    for first in range(0, len(module), BLOCK):
+        keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
+        present = distinct(np.concatenate((present, distinct(keys))))
+    found: dict[int, list[int]] = {}
+    for key in present.tolist():
+        found.setdefault(key // count, []).append(key % count)
+    return found
+
+
+def _is_one(processes: Mapping[int, set[str]], group: Sequence[TracedProgram], program: TracedProgram) -> bool:
+    if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
+        return True
+    of_group = set().union(*(processes.get(other.index, set()) for other in group))
+    if of_group & processes.get(program.index, set()):
+        return False  # one process tells its modules apart
+    mine, theirs = set(program.instructions), set(group[0].instructions)
+    return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
+
+
+def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
+    """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
+    result = trace.execution[rows].astype(np.int32)
+    known = np.flatnonzero(result >= 0)
+    device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
+    executions = int(result.max(initial=0)) + 1
+    pair = device * len(trace.modules) + module
+    if np.count_nonzero(np.bincount(pair)) == len(distinct(device)):
+        return result  # on each device one module, numbered as it is
+    keys, first, inverse = np.unique(pair * executions + result[known], return_index=True, return_inverse=True)
+    of_device = keys // executions // len(trace.modules)
+    order = np.lexsort((first, of_device))  # rows of a device are ordered by start
+    number = np.empty(len(keys), np.int32)
+    number[order] = np.arange(len(keys)) - np.searchsorted(of_device[order], of_device[order])
+    result[known] = number[inverse]
+    return result
+
 
 MODULES_SHOWN = 3  # modules that are named where a warning is about several
 
@@ -195,9 +369,10 @@ def aggregate(
     trace: Trace, programs: Sequence[TracedProgram], options: AggregateOptions | None = None
 ) -> tuple[ProgramCosts, ...]:
     """The costs of each program."""
-    namings = [name_instructions(trace, program, program.lhs_module) for program in programs]
-    aligned = [align_program(trace, program, naming) for program, naming in zip(programs, namings, strict=True)]
-    numbered = renumbered(trace, programs, aligned)
+    indices = [program.index for program in programs]
+    namings = [name_instructions(trace, item.instructions, item.hlo, item.lhs_module) for item in programs]
+    aligned = [align_program(trace, index, naming) for index, naming in zip(indices, namings, strict=True)]
+    numbered = renumbered(trace, indices, aligned)
     executions = find_executions(numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings]))
     options = options or AggregateOptions()
     windows = [measured_window(executions, program.index, options.keep_all) for program in programs]

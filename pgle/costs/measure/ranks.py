@@ -20,7 +20,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Naming, TracedProgram, group_of_device
+from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.trace.table import Trace, median
 from pgle.xla.collectives import ends_together
@@ -325,21 +325,21 @@ class AlignedProgram:
     windows: tuple[CollectiveEnds, ...]  # when their collectives ended
 
 
-def align_program(trace: Trace, program: TracedProgram, naming: Naming) -> AlignedProgram:
-    """Where the window of each device begins, for one program."""
+def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
+    """Where the window of each device begins, for the program of one module index."""
     shift = np.zeros(len(trace.devices), np.int64)
     compared = _compared(naming.filed)
-    windows = _windows(trace, program, naming, compared) if compared else {}
+    windows = _windows(trace, module, naming, compared) if compared else {}
     found = align(tuple(windows.values()))
     shift[list(windows)] = found.shift
     return AlignedProgram(found, shift, tuple(windows.values()))
 
 
-def renumbered(trace: Trace, programs: Sequence[TracedProgram], aligned: Sequence[AlignedProgram]) -> Trace:
-    """The trace with execution numbers of each program that mean the same execution on every device."""
+def renumbered(trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedProgram]) -> Trace:
+    """The trace with execution numbers of each of some modules that mean the same execution on every device."""
     move = np.zeros((len(trace.modules), len(trace.devices)), np.int32)
-    for program, found in zip(programs, aligned, strict=True):
-        move[program.index] = found.shift
+    for module, found in zip(modules, aligned, strict=True):
+        move[module] = found.shift
     if not move.any():
         return trace
     by = move[trace.module, trace.device]
@@ -355,14 +355,14 @@ def _compared(filed: Sequence[Cost]) -> list[int]:
     return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
 
 
-def _windows(trace: Trace, program: TracedProgram, naming: Naming, names: Sequence[int]) -> dict[int, CollectiveEnds]:
+def _windows(trace: Trace, module: int, naming: Naming, names: Sequence[int]) -> dict[int, CollectiveEnds]:
     """By device, when these collectives ended (in a loop, the last time), in ns since the first end in its process."""
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
         code[np.flatnonzero(naming.target == name)] = number
     rows = np.flatnonzero((code >= 0)[trace.instruction])
     rows = rows[
-        (trace.module[rows] == program.index) & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)
+        (trace.module[rows] == module) & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)
     ]
     device, execution = trace.device[rows].astype(np.int64), trace.execution[rows]
     end = trace.start_ns[rows] + trace.duration_ns[rows]

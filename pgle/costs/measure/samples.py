@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import FiledLoop, Naming, group_of_device
+from pgle.costs.profile.lookup import FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
 from pgle.costs.statistic import Statistic, by_group, heads, percentile_of_sorted
 from pgle.trace.table import Device, GrowingColumn, Trace, usual_values

@@ -21,7 +21,7 @@ from statistics import median
 from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
-from pgle.costs.profile.lookup import T_SHIRT_SIZES, LookupRow, LookupTable, assumed_us, fallback_of
+from pgle.costs.profile.lookup import LIGHT_SPEED, T_SHIRT_SIZES, LookupRow, LookupTable, assumed_us, fallback_of
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -163,6 +163,11 @@ class ModuleCoverage:
     implausible: tuple[Implausible, ...]  # covered by a cost that is far off the estimate, heaviest first
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
     hints: tuple[str, ...] = ()  # what to do, each with a command
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether XLA takes gaps for what its speed-of-light model says."""
+        return self.fallback == LIGHT_SPEED
 
     @property
     def mismatched(self) -> int:

@@ -1,17 +1,25 @@
 """What XLA looks up: a row per instruction of a module that wants a cost, with the names it would be found by.
 
-The one place that says which cost of a profile an instruction gets, and what XLA takes one without a cost for.
-Measuring files times by it, coverage looks for gaps with it, the simulator takes costs through it.
+The one place that says which cost of a profile an instruction gets, what XLA takes one without a cost for, and under
+which name the time of a traced instruction is filed. Coverage looks for gaps with it, the simulator takes costs by it.
+
+XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name. Collectives may
+not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under the name it wraps. What
+belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion, a ``.remat`` copy) is its owner's time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, strip_remat
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, likely_kind, strip_remat
+from pgle.trace.table import Device, Trace
 from pgle.xla.collectives import (
     accepted_names,
     collective_kind,
@@ -234,3 +242,144 @@ def assumed_us(module: Module, instruction: Instruction) -> float:
 def fallback_of(module: Module) -> str:
     """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer), else constants."""
     return LIGHT_SPEED if (module.compute_capability or (0, 0)) >= (9, 0) else T_SHIRT_SIZES
+
+
+_LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as all else of a name
+_NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
+
+
+FiledLoop = tuple[Cost, list[int]]
+"""A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as indices into
+`Trace.instructions`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """How the instruction names of a trace map to the names that one program's costs are filed under."""
+
+    target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
+    filed: tuple[Cost, ...]  # the names to file costs under, each with what is known of it before it is measured
+    # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO; and
+    owners: tuple[str, ...]
+    # occurrences per execution of the module (of a name with rematerialised copies the sum of all; 0 if unknown); and
+    occurrences: tuple[int, ...]
+    groups: tuple[tuple[tuple[int, ...], ...], ...]  # replica groups of a collective; empty: all devices
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # traced names that are no cost, by reason
+    loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
+
+    @cached_property
+    def communicates(self) -> npt.NDArray[np.bool_]:
+        """bool[max(names, 1)]: which names are collectives."""
+        return np.array([item.kind == CostKind.COLLECTIVE for item in self.filed] or [False])
+
+    @cached_property
+    def iterations(self) -> npt.NDArray[np.int32]:
+        """int32[max(names, 1)]: `occurrences`; where unknown, launches with nothing in between are one."""
+        return np.array(self.occurrences or [0], dtype=np.int32)
+
+    @property
+    def collective_instructions(self) -> npt.NDArray[np.bool_]:
+        """bool[len(trace.instructions)]: which traced names are collectives of the program."""
+        return (self.target >= 0) & self.communicates[self.target]
+
+    @property
+    def instruction_iterations(self) -> npt.NDArray[np.int64]:
+        """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
+        return np.where(self.target >= 0, self.iterations[self.target], 0).astype(np.int64)
+
+
+def name_instructions(
+    trace: Trace, codes: Sequence[int], hlo: Module | None, lhs_module: Module | None = None
+) -> Naming:
+    """Decide for every instruction name of a program where its time goes.
+
+    Args:
+        codes: of the instructions that the program ran, as indices into `Trace.instructions`, ascending.
+        hlo: its final module. Without, every name is filed as it is and its kind is a guess.
+        lhs_module: the module as LHS saw it (schedule dump), where there is one.
+    """
+    filed: dict[str, tuple[Cost, LookupRow | None]] = {}
+    left_out: dict[str, list[str]] = {}
+    target = np.full(len(trace.instructions), -1, dtype=np.int32)
+    table = None if hlo is None else LookupTable(hlo, lhs_module)
+    order: dict[str, int] = {}
+    runs: dict[str, dict[str, int]] = {}
+    for code in codes:
+        name = trace.instructions[code]
+        found = _file_by_guess(name) if table is None else _file(table, name)
+        if isinstance(found, str):
+            left_out.setdefault(found, []).append(name)
+            continue
+        cost, row = found
+        known = filed.get(cost.name)
+        if known is None or (known[0].trace_name and not cost.trace_name):
+            filed[cost.name] = found
+        executions = 0 if row is None or not row.is_counted else row.executions
+        runs.setdefault(cost.name, {})["" if row is None else row.instruction.name] = executions
+        target[code] = order.setdefault(cost.name, len(order))
+    times = [sum(counts.values()) if all(counts.values()) else 0 for counts in runs.values()]
+    kept = [filed[name] for name in order]
+    return Naming(
+        target=target,
+        filed=tuple(cost for cost, _ in kept),
+        owners=tuple("" if row is None else row.instruction.name for _, row in kept),
+        occurrences=tuple(times),
+        groups=tuple(() if row is None else row.groups for _, row in kept),
+        left_out={reason: tuple(names) for reason, names in left_out.items()},
+        loops=() if hlo is None else _loops(trace, codes, hlo),
+    )
+
+
+def _loops(trace: Trace, codes: Sequence[int], module: Module) -> tuple[FiledLoop, ...]:
+    """The outermost loops, each with the instructions that run inside it."""
+    found: dict[str, list[int]] = {}
+    for code in codes:
+        owning = owner(module, trace.instructions[code])
+        around = () if owning is None else loops(module, owning)
+        if around and module.instructions[around[0][0]].computation == module.entry:
+            found.setdefault(around[0][0], []).append(code)
+    return tuple(
+        (Cost(name, 0.0, kind=_LOOP, opcode="while", shape=str(module.instructions[name].shape)), found[name])
+        for name in sorted(found)
+    )
+
+
+def _file_by_guess(name: str) -> tuple[Cost, None] | str:
+    if name.startswith("command_buffer"):
+        return "command buffer"
+    kind = likely_kind(name)
+    if kind is _LOOP:
+        return "control flow"
+    bare = strip_remat(name)
+    return Cost(bare, 0.0, kind=kind, trace_name="" if bare == name else name), None
+
+
+def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
+    """Where the time of a traced name goes, or the reason why nowhere."""
+    if name.startswith("command_buffer"):
+        return "command buffer"
+    row = table.row_of(name)
+    if row is None:
+        return "not in the HLO module"
+    if row.instruction.opcode in _NEVER_A_COST:
+        return "control flow"
+    cost = row.cost(0.0, Origin.MEASURED)
+    return (cost if cost.name == name else cost._replace(trace_name=name)), row
+
+
+def group_of_device(naming: Naming, devices: Sequence[Device]) -> npt.NDArray[np.int64]:
+    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
+    table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
+    ids = [device.global_id for device in devices]
+    if len({device.process for device in devices}) == 1 and all(number is None for number in ids):
+        # JAX numbers the devices of a lone process as CUDA does
+        members = {number for groups in naming.groups for group in groups for number in group}
+        ids = [device.ordinal for device in devices]
+        if members != set(ids):
+            return table
+    if any(number is None for number in ids):
+        return table
+    for row, groups in enumerate(naming.groups):
+        member = {number: index for index, group in enumerate(groups) for number in group}
+        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
+    return table

@@ -16,8 +16,7 @@ from pgle.costs.estimate.kernels import (
     compute_us,
     matmuls,
 )
-from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError

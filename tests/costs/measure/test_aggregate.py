@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, aggregate, find_programs
 from pgle.costs.statistic import parse_statistic
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 

@@ -14,7 +14,7 @@ from pgle.costs.measure.contention import (
     contention_of,
     measure_contention,
 )
-from pgle.costs.measure.naming import Naming
+from pgle.costs.profile.lookup import Naming
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.trace.table import Device, ModuleKey, Trace
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape

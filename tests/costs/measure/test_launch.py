@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.measure.contention import MIN_GAPS, LaunchGaps, measure_launch
-from pgle.costs.measure.naming import Naming
+from pgle.costs.profile.lookup import Naming
 from pgle.costs.profile.value import Cost, Origin, likely_kind
 from pgle.trace.table import Device, ModuleKey, Trace
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from nsys_export import write_nsys_sqlite
 
-from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import find_programs, name_instructions
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.measure.ranks import MatchedBy, align_program
+from pgle.costs.profile.lookup import name_instructions
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Recording
@@ -145,7 +145,7 @@ def in_rows_and_columns():
 def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
     (program,) = find_programs(trace, [in_rows_and_columns()])
-    found = align_program(trace, program, name_instructions(trace, program))
+    found = align_program(trace, program.index, name_instructions(trace, program.instructions, program.hlo))
     assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], MatchedBy.ENDS)
 
 

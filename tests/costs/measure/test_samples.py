@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.measure.naming import Naming
 from pgle.costs.measure.samples import _union_ns, collect_samples
+from pgle.costs.profile.lookup import Naming
 from pgle.costs.profile.value import Cost, CostKind
 
 

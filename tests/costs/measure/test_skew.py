@@ -2,8 +2,7 @@
 
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import AggregateOptions, aggregate, find_programs
 
 
 def costs_of(trace):

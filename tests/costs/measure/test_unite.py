@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from pgle.costs.measure.naming import find_programs, unite_programs
+from pgle.costs.measure.measured import find_programs, unite_programs
 from pgle.trace.table import Device, ModuleKey
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 

@@ -10,8 +10,7 @@ from statistics import median
 import pytest
 from simulated import simulate
 
-from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import find_programs
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.coverage import complete_profile
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
