@@ -81,12 +81,13 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
     from pgle.report.page.html import render
-    from pgle.run.compare import record_comparison, run_compare
+    from pgle.run.compare import compared_run, record_comparison, run_compare
     from pgle.run.inputs.next_command import abba_words
     from pgle.steps.compare import explanation
 
     result, checks = run_compare(_request(options), say)
-    record_comparison(result)
+    if run := compared_run(result):
+        record_comparison(run, result)
     broken = any(check.failed for check in checks)
     rounds = options["rounds"]
     more = abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()

@@ -82,11 +82,11 @@ def compared_run(found: Comparison) -> RunDirectory | None:
     return run if run.is_recorded and stages == [run.stage(name).path for name in COMPARED] else None
 
 
-def record_comparison(found: Comparison) -> None:
+def record_comparison(run: RunDirectory, found: Comparison) -> None:
     """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):
-        if (run := compared_run(found)) is not None and not is_compared(read_manifest(run.path)):
+        if not is_compared(read_manifest(run.path)):
             extend_manifest(run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts))
 
 

@@ -40,8 +40,7 @@ class ConfirmRequest:
     # schedule dump, read or not, or a directory that holds some; None: of a stage of a run directory its own, else the
     # log alone
     schedule: AnyPath | LhsSchedule | None = None
-    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of a stage of a run
-    # directory its own, else none
+    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of a stage its own
     hlo: AnyPath | None = None
     profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
     release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings

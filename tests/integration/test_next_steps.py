@@ -21,7 +21,7 @@ from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
-from pgle.run.compare import record_comparison
+from pgle.run.compare import compared_run, record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
@@ -99,7 +99,9 @@ def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tm
 def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     run = run_directory(tmp_path, WHOLE)
     sides = [f"{run.path}/{name}/steps.jsonl{ranks}" for name in ("baseline", "perf")]
-    record_comparison(compared("faster", False, *sides))
+    found = compared("faster", False, *sides)
+    assert compared_run(found) == run
+    record_comparison(run, found)
     assert next_command.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
     (run.path / "report.html").touch()
     assert next_command.following(run) == f"pgle analyze {run.path}"

@@ -71,7 +71,7 @@ def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) 
 
 
 def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bool) -> StageResult:
-    """Run a stage in a run directory that is held already; `again` and `force` as in `BackEnd.run`."""
+    """Run a stage in a run directory that is held already; `again` and `force` as in `RealBackEnd.run`."""
     if request.profile is not None:
         request = replace(request, profile=content_addressed(request.profile, request.run))
     try:
@@ -213,12 +213,13 @@ class _Experiment:
         if self._skipped:
             self._announce("a change in a module that the program imports is not seen: after one, pass --force")
         self._announce("compare")
-        compared: tuple[Comparison | None, tuple[LimitCheck, ...]] = None, ()
+        comparison: Comparison | None = None
+        checks: tuple[LimitCheck, ...] = ()
         not_compared: tuple[str, ...] = ()
         try:
             words = tuple(str(self._run.stage(name).path) for name in COMPARED)
-            compared = run_compare(CompareRequest(words, limits=Limits(fail_slower=request.fail_slower)))
-            record_comparison(compared[0])
+            comparison, checks = run_compare(CompareRequest(words, limits=Limits(fail_slower=request.fail_slower)))
+            record_comparison(self._run, comparison)
         except UserError as error:  # too few steps: everything before is still worth having
             not_compared = (f"step times were not compared: {error}",)
         return Pipeline(
@@ -229,8 +230,8 @@ class _Experiment:
             covered=coverage.is_ok(profiled.bounds),
             used=perf is not None and _was_used(perf.facts, profiled.bounds),
             use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
-            comparison=compared[0],
-            checks=compared[1],
+            comparison=comparison,
+            checks=checks,
             warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *not_compared),
             facts={} if perf is None else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
             exposed_us=(float(exposed[0]), float(exposed[1])) if len(exposed) == 2 else None,
