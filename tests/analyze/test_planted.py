@@ -21,6 +21,8 @@ from pgle.run.analyze import StepInput, measured_step
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Instruction, Module
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
 DUMP = PAX / "proc0" / "dump"

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from fuzz import check
 
+pytestmark = pytest.mark.slow
+
 CASES = int(os.environ.get("FUZZ_CASES", "1000"))
 FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
 TOGETHER = 50

@@ -43,8 +43,9 @@ def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
 
 def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
     path = tmp_path / "perf" / "h.jsonl"
-    spawn = multiprocessing.get_context("spawn")
-    writers = [spawn.Process(target=write, args=(path, writer)) for writer in range(WRITERS)]
+    forked = multiprocessing.get_context("forkserver")  # from a process without threads, which imports once for all
+    forked.set_forkserver_preload([__name__, "numpy", "pgle.run.compare"])
+    writers = [forked.Process(target=write, args=(path, writer)) for writer in range(WRITERS)]
     for process in writers:
         process.start()
     for process in writers:
