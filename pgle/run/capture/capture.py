@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError, one_line, shell_code, some
@@ -125,9 +124,15 @@ def capture_modules(
         raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    variables = capture_environment(os.environ, folder, devices, target)
-    wait = partial(_wait_or_stop, quiet_s=quiet_s, choose=choose, until_step=until_step)
-    code = _run(command, variables, folder, wait, output)
+    streams = {"stdout": output, "stderr": None if output == STDERR else output}
+    child = started(command, capture_environment(folder, devices, target), **streams, start_new_session=True)
+    with suppress(OSError):  # of all processes this one ends first where memory runs out
+        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
+    try:
+        code = _wait_or_stop(child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step)
+    except BaseException:
+        _stop(child)
+        raise
     program = read_captured(folder)
     if program.uncomputed:
         _say(f"not executed on the CPU, their results were zeros: {some(program.uncomputed, SHOWN)}")
@@ -154,38 +159,24 @@ def capture_modules(
     return found
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Callable[..., int], output: int
-) -> int:
-    streams = {"stdout": output, "stderr": None if output == STDERR else output}
-    child = started(command, environment, **streams, start_new_session=True)
-    with suppress(OSError):  # of all processes this one ends first where memory runs out
-        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
-    try:
-        return wait(child, folder)
-    except BaseException:
-        _stop(child)
-        raise
-
-
 def _say(text: str) -> None:
     print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
 
 
-def capture_environment(base: Mapping[str, str], folder: Path, devices: Devices, target: Target) -> dict[str, str]:
+def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
     The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs. The devices
     are the job's if the command starts several processes.
     """
-    given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
+    given = _EXPORTED.sub("", os.environ.get("XLA_FLAGS", "")).strip()
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]
     if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
     wanted = " ".join([given, *flags]).strip()
     config = {
         "captured": str(folder.resolve() / PROGRAM),
-        "computes": bool(base.get(COMPUTE)),
+        "computes": bool(os.environ.get(COMPUTE)),
         "devices": devices.count,
         "flags": flags,
         "given": wanted,
@@ -193,14 +184,14 @@ def capture_environment(base: Mapping[str, str], folder: Path, devices: Devices,
             "kind": target.device,
             "compute_capability": ".".join(map(str, target.compute_capability)),
             "core_count": target.core_count,
-            "memory_bytes": int((memory_fraction(base) or 1.0) * target.memory_bytes),
+            "memory_bytes": int((memory_fraction(os.environ) or 1.0) * target.memory_bytes),
             "targets": target.texts,
             "topology": devices.topology or f"1x1x{devices.count}",
         },
-        "ranks": {name: base.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
+        "ranks": {name: os.environ.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
     }
     return {
-        **with_hook(base, config),
+        **with_hook(os.environ, config),
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
         "XLA_FLAGS": wanted,
@@ -225,7 +216,10 @@ def _wait_or_stop(
         waited = time.monotonic() - since
         if not seen:
             if waited > told_s:
-                _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
+                who = read_captured(folder).waits_for
+                remedy = "start all of them in the command, or none: one process has all devices here"
+                why = f": jax.distributed.initialize waits ({who}; {remedy})" if who else ""
+                _say(f"the program has compiled nothing in {told_s:g} s{why}; waiting on (Ctrl-C ends it)")
                 told_s *= 2
             continue
         is_known, is_settled = _progress(modules, choose)
@@ -260,12 +254,6 @@ def _progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
         return program.executed.get(wanted.name, 0) > 0, True
     doubt = doubt_of(wanted)
     return not doubt, not program.python or not (program.compiling or doubt)  # no hook: nothing is known
-
-
-def _waits(folder: Path) -> str:
-    what = read_captured(folder).waits_for
-    remedy = "start all of them in the command, or none: one process has all devices here"
-    return f": jax.distributed.initialize waits ({what}; {remedy})" if what else ""
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -674,7 +674,7 @@ def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported,
     flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
     monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 {flag}")
     assert devices_for(asked) == devices
-    flags = capture_environment(os.environ, tmp_path, devices, H100)["XLA_FLAGS"].split()
+    flags = capture_environment(tmp_path, devices, H100)["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_a=1", f"--xla_force_host_platform_device_count={devices.count}"]
 
 
