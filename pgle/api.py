@@ -404,7 +404,7 @@ def scale(
         output: folder for rows and page; None: a temporary one, which stays.
     """
     from pgle.report import scale as report
-    from pgle.run.capture.lowered_step import lowered_steps
+    from pgle.run.capture.capture import lowered_steps
     from pgle.run.directory.directory import opened
     from pgle.run.scale import NAME, ScaleRequest, scale
 
@@ -460,8 +460,8 @@ def _asked(
     choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,
 ) -> RehearseCommand:  # fmt: skip
     """The module to compile; a function is lowered into a temporary folder, which stays."""
+    from pgle.run.capture.capture import lowered_step
     from pgle.run.capture.captured import check_fits
-    from pgle.run.capture.lowered_step import lowered_step
     from pgle.run.rehearse_program import RehearseCommand, is_program
 
     shape = topology or (f"1x1x{devices}" if devices else None)

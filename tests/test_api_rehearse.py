@@ -15,7 +15,7 @@ from schemas import violations
 
 import pgle
 from pgle.cli.main import run
-from pgle.run.capture.lowered_step import lowered_step
+from pgle.run.capture.capture import lowered_step
 
 pytestmark = pytest.mark.usefixtures("plugin_loaded_once")
 
