@@ -113,17 +113,14 @@ def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[
     time = totals(trace.module, trace.duration_ns, len(trace.modules))
     total = max(float(time.sum()), 1.0)
     counts = Counter(item.module for item in instructions)
-    summaries = [
-        ModuleSummary(key, counts[key], time[at] / 1e3, time[at] / total, _step_us(found, at), _executions(found, at))
-        for at, key in enumerate(trace.modules)
-        if counts[key]
-    ]
+    summaries = []
+    for at, key in enumerate(trace.modules):
+        if counts[key]:
+            spans = found.span_ns[(found.module == at) & found.keep]
+            step_us = median(spans) / 1e3 if len(spans) else float("nan")
+            sums = time[at] / 1e3, time[at] / total
+            summaries.append(ModuleSummary(key, counts[key], *sums, step_us, _executions(found, at)))
     return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name)))
-
-
-def _step_us(found: ModuleExecutions, module: int) -> float:
-    spans = found.span_ns[(found.module == module) & found.keep]
-    return median(spans) / 1e3 if len(spans) else float("nan")
 
 
 def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary, ...]:

@@ -202,46 +202,39 @@ def _drop_truncated(found: ModuleExecutions, here: npt.NDArray[np.int64], droppe
             )
 
 
-@dataclass(frozen=True)
-class _ToSteady:
-    """How far executions lie above the steady ones, device by device: shares of the median of the second half."""
+def _above_steady(
+    found: ModuleExecutions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]
+) -> tuple[Mapping[int, list[float]], float]:
+    """How far executions lie above the steady ones, device by device: shares of the median of the second half.
 
-    number: npt.NDArray[np.int64]  # int64[n], the execution, of every device that ran at least three
-    excess: npt.NDArray[np.float64]  # float64[n]
-    noise: float  # by which executions of the second half differ from their median: `NOISE` normal deviations
-
-    @classmethod
-    def of(cls, found: ModuleExecutions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]) -> _ToSteady:
-        """Of the values of all executions, those on some devices."""
-        numbers, excesses, apart = [np.empty(0, np.int64)], [np.empty(0)], [np.zeros(1)]
-        for here in by_device:
-            steady = median(values[here[len(here) // 2 :]]) if len(here) > 2 else 0.0
-            if steady > 0:
-                numbers.append(found.execution[here])
-                excesses.append(values[here] / steady - 1)
-                apart.append(np.abs(excesses[-1][len(here) // 2 :]))
-        noise = NOISE * MAD_TO_DEVIATION * median(np.concatenate(apart[1:] or apart))
-        return cls(np.concatenate(numbers), np.concatenate(excesses), noise)
-
-    def at(self, number: int) -> npt.NDArray[np.float64]:
-        """The excess of one execution on each device that ran it."""
-        here: npt.NDArray[np.float64] = self.excess[self.number == number]
-        return here
+    Returns:
+        By execution, the excess on each device that ran at least three. And by how much those of the second half differ
+        from their median: `NOISE` normal deviations.
+    """
+    excess: dict[int, list[float]] = {}
+    apart = []
+    for here in by_device:
+        steady = median(values[here[len(here) // 2 :]]) if len(here) > 2 else 0.0
+        if steady > 0:
+            above = values[here] / steady - 1
+            apart.append(np.abs(above[len(here) // 2 :]))
+            for number, share in zip(found.execution[here].tolist(), above.tolist(), strict=True):
+                excess.setdefault(number, []).append(share)
+    return excess, NOISE * MAD_TO_DEVIATION * median(np.concatenate(apart)) if apart else 0.0
 
 
 def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
     """The leading executions that are slower than the limits on the typical device, with the reason."""
-    compute = _ToSteady.of(found, found.compute_ns, by_device)
-    span = _ToSteady.of(found, found.span_ns.astype(np.float64), by_device)
-    limit = min(max(WARM_UP_EXCESS, compute.noise), MAX_WARM_UP_EXCESS)
-    numbers = distinct(compute.number)
-    for number in numbers[: max(len(numbers) // 2, len(numbers) - 2)].tolist():
-        here = compute.at(number)
+    compute, noise = _above_steady(found, found.compute_ns, by_device)
+    span, span_noise = _above_steady(found, found.span_ns.astype(np.float64), by_device)
+    limit = min(max(WARM_UP_EXCESS, noise), MAX_WARM_UP_EXCESS)
+    for number in sorted(compute)[: max(len(compute) // 2, len(compute) - 2)]:
+        here = np.array(compute[number])
         if median(here) > limit:
             slow = int((here > limit).sum())
             where = f" on {slow} of {len(here)} devices" if slow < len(here) else ""
             yield number, f"warm-up: compute {median(here) * 100:.1f} % above the steady median{where}"
-        elif (longer := median(span.at(number))) > max(LONG_EXCESS, span.noise):
+        elif (longer := median(np.array(span[number]))) > max(LONG_EXCESS, span_noise):
             yield number, f"warm-up: {1 + longer:.1f} times the steady median from first start to last end"
         else:
             return

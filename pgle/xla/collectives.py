@@ -59,7 +59,6 @@ ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
 
 # what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
-_ANY_SUFFIX = re.compile(rf"{_SUFFIX}\Z")
 _NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
 _COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
 _FROM_RANK_TO_RANK = re.compile(
@@ -81,11 +80,6 @@ def guess_kind(name: str) -> str:
 def ends_together(name: str) -> bool:
     """Whether no rank can end a collective of this opcode, or of this name, before the last has begun."""
     return _FROM_RANK_TO_RANK.search(name) is None
-
-
-def stem(name: str) -> str:
-    """The name without what passes append."""
-    return _ANY_SUFFIX.sub("", name)
 
 
 _KINDS = {opcode: kind for kind in COLLECTIVES for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")}

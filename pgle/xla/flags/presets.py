@@ -135,11 +135,6 @@ class FlagPlan:
     environment: Mapping[str, str]  # other variables to set where the user has not set them
     warnings: tuple[FlagFinding, ...]  # what gives way, is left out or will go wrong
 
-    @property
-    def profile(self) -> str:
-        """The profile XLA will be given: the user's own if they set one; empty for none."""
-        return parse_flags(self.xla_flags).value(PROFILE_PATH) or ""
-
 
 def flags_for(
     mode: Mode,
@@ -265,7 +260,7 @@ _ANY_DIM = tuple(
     for kind in ("all_gather", "reduce_scatter")
 )
 
-_PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
+PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
     "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
     **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
     "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
@@ -288,6 +283,7 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
         ),
     ),
 }
+"""What each preset is for, and its settings, by name."""
 
 
 _START = f"a start that '{TUNE}' should beat"
@@ -307,16 +303,6 @@ _REMARKS: dict[str, tuple[str, ...]] = {
 }
 
 
-def preset_names() -> tuple[str, ...]:
-    """The names of all presets."""
-    return tuple(_PRESETS)
-
-
-def purpose(name: str) -> str:
-    """What a preset is for."""
-    return _PRESETS[name][0]
-
-
 def preset(name: str, version: str | None = None, *, profile: str = "") -> Preset:
     """A preset for a jaxlib release.
 
@@ -324,11 +310,11 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         version: release to adapt it to; the newest recorded one where None.
         profile: path of the profile, for ``pgle-perf``.
     """
-    if name not in _PRESETS:
-        remedy = f"{suggestion(name, _PRESETS)} choose one of {', '.join(_PRESETS)}".strip()
+    if name not in PRESETS:
+        remedy = f"{suggestion(name, PRESETS)} choose one of {', '.join(PRESETS)}".strip()
         raise UserError(f"no preset called '{name}'", remedy=remedy)
     at = version or known_flags().releases[-1]
-    what, choices = _PRESETS[name]
+    what, choices = PRESETS[name]
     if name == "pgle-perf":
         if not profile:
             raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")

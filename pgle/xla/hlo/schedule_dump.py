@@ -106,11 +106,6 @@ class LhsSchedule:
     latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name
     source: str = ""  # where it was read from
 
-    @property
-    def entry(self) -> ComputationSchedule | None:
-        """The schedule of the entry computation, None where LHS had nothing to do there."""
-        return self.computations.get(self.module.entry)
-
 
 def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
     """Schedule dumps by module name.

@@ -63,7 +63,7 @@ def test_sync_keeps_lhs_on():
 
 def test_perf_gives_the_profile():
     plan = flags_for("perf", "0.12.0.1", profile="/run/p-1234.pbtxt")
-    assert plan.profile == "/run/p-1234.pbtxt"
+    assert parse_flags(plan.xla_flags).value("xla_gpu_pgle_profile_file_or_directory_path") == "/run/p-1234.pbtxt"
 
 
 def test_log_lines_are_made_visible():

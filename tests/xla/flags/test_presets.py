@@ -4,9 +4,9 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in
-from pgle.xla.flags.presets import preset, preset_names
+from pgle.xla.flags.presets import PRESETS, preset
 
-NAMES = preset_names()
+NAMES = tuple(PRESETS)
 
 
 def values(name, jaxlib):
