@@ -45,7 +45,7 @@ from pgle.masking import kept_flags
 from pgle.next import PROFILE
 from pgle.trace.table import ActivityKind, Codes, ModuleKey, Trace, distinct, totals
 from pgle.trace.windows import MeasuredWindow, compute_ns, find_executions, measured_window
-from pgle.xla.hlo.dumps import Dumps, first_names
+from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
@@ -350,8 +350,9 @@ def measure(
     lhs_modules = {name: dumps.lhs_module(name) for name in {program.key.name for program in chosen}}
     chosen = [replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen]
     if dumps.paths and all(program.hlo is None for program in chosen):
+        held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
         raise UserError(
-            f"no module of the dump is {chosen[0].key.name} (it has {first_names(dumps.modules)})",
+            f"no module of the dump is {chosen[0].key.name} (it has {held})",
             where=dumps.paths[0],
             remedy="give the dump of the profiled run, or --module",
         )

@@ -175,9 +175,9 @@ def known_in(name: str, version: str) -> bool | None:
     return known_flags().known_in(name, version)
 
 
-def nearest(name: str, candidates: Iterable[str], count: int = 3) -> tuple[str, ...]:
+def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
     """The candidates spelled most like `name`, best first; empty where none is near."""
-    return tuple(get_close_matches(name, sorted(set(candidates)), count, cutoff=0.8))
+    return tuple(get_close_matches(name, sorted(set(candidates)), cutoff=0.8))
 
 
 def _undescribed(name: str) -> KnownSetting:

@@ -168,8 +168,3 @@ def no_match(pattern: str, modules: Sequence[Module]) -> UserError:
     """The error where no module of a dump has a name that ``--module`` matches."""
     remedy = choices(pattern, (module.name for module in modules))
     return UserError("no module of the dump matches", where=f"--module {pattern}", remedy=remedy)
-
-
-def first_names(modules: Sequence[Module]) -> str:
-    """The names of the first modules, for a message."""
-    return ", ".join(dict.fromkeys(module.name for module in modules[:5]))
