@@ -272,7 +272,7 @@ def predict(
 
     request = PredictRequest(_file(hlo), _path(profile), target, module, devices_per_host, network_gb_s)
     found = predict_file(request)
-    return answer("predict", found, report.predict_page(found), report.document(found))
+    return answer("predict", found, report.predict_page(found), report.predict_document(found))
 
 
 @_answers
@@ -339,13 +339,12 @@ def rehearse(
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
-        Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
+        Thread(target=import_module, args=("pgle.report.predict",), daemon=True).start()
         found = rehearse(asked, on_phase)
-    from pgle.report import rehearse as report
-    from pgle.report.predict import write_page
+    from pgle.report import predict as report
 
-    picture = write_page(report.folder_of(found), report.rehearse_page(found))
-    document = {**report.document(found), "picture": picture}
+    picture = report.write_page(report.folder_of(found), report.rehearse_page(found))
+    document = {**report.rehearse_document(found), "picture": picture}
     return answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
 
 

@@ -64,7 +64,7 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     pgle perf-table runs/a -o cluster.pbtxt
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
-    from pgle.report import profiles as report
+    from pgle.report import flags as report
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target

@@ -15,7 +15,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import diff_profiles, module_records, summarise
 from pgle.files import AnyPath
 from pgle.report import next_steps, text
-from pgle.report import show as report
+from pgle.report import profiles as report
 from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 
 

@@ -1,4 +1,4 @@
-"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets."""
+"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets; and the table that a flag takes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
-from pgle.next import quoted, typed
+from pgle.next import CONVERT, quoted, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.run.inputs.next_command import UNKNOWN
 from pgle.xla.flags.catalogue import Effect, KnownSetting, catalogue, effects_of, known_in
 
 if TYPE_CHECKING:
+    from pgle.run.perf_table import PerfTable
     from pgle.xla.flags.catalogue import Lint
     from pgle.xla.flags.presets import Preset
     from pgle.xla.flags.text import FlagFinding
@@ -28,7 +30,7 @@ _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d
 
 def setting_json(setting: KnownSetting) -> dict[str, Any]:
     """A setting as JSON types."""
-    record = [text.plain(effect) for effect in effects_of(setting.name)]
+    record = effects_of(setting.name)
     return {**text.whole(setting, "lifetime"), "default": setting.default(), "record": record}
 
 
@@ -39,7 +41,7 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
         title="pgle flags list",
         identity=(f"jaxlib {jaxlib}", *([f"name or meaning holds '{pattern}'"] if pattern else [])),
         verdict=many(len(settings), "setting"),
-        table=table("setting | meaning", rows, shown=LISTED) if rows else None,
+        table=table("setting | meaning", rows, shown=LISTED),
         next=(typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),),
     )
 
@@ -62,7 +64,7 @@ def setting_page(setting: KnownSetting) -> Page:
         sections=(
             Section(RECORD, HEADING, (_record(effects),)),
             Section("reports", "The reports", tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects)),
-        ) * bool(effects),
+        ),
         next=(_next(setting),),
     )  # fmt: skip
 
@@ -115,7 +117,7 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
         identity=(many(result.flags, "flag"), f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}"),
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
         tone="bad" if errors else "warn" if warnings else "good",
-        table=table("level | finding | what to do", map(_found, result.findings)) if result.findings else None,
+        table=table("level | finding | what to do", map(_found, result.findings)),
         next=tuple(following) or (other,),
     )
 
@@ -155,3 +157,66 @@ def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
         table=table("preset | for", rows, shown=99),
         next=(typed("pgle", "flags", "preset", "recommended"),),
     )
+
+
+SHOWN = 5  # transfers on the first screen
+
+
+def perf_table_page(found: PerfTable) -> Page:
+    """What the table gives on the measured program, else what was measured; each point in a section."""
+    measured = (
+        (f"{item.kind}, {item.group} devices", item.size_bytes, us, item.size_bytes / us / 1e3,
+         Cell("no", "warn") if item in found.ignored else "yes")
+        for item, us in found.transfers.items()
+    )  # fmt: skip
+    heads = "measured collective | size (size) | time (time) | GB/s (rate) | XLA uses it"
+    transfers, count = table(heads, measured, shown=SHOWN), many(len(found.transfers), "collective")
+    network = ""
+    if found.network_gb_s is not None:
+        by = many(len(found.networks_gb_s), "collective")
+        network = f"network: {found.network_gb_s:.3g} GB/s per GPU, by {by} across hosts; give it with --network"
+    rehearse = typed("pgle", "rehearse", f"--flag={_flag(found)}", "--", *UNKNOWN)
+    return Page(
+        title="pgle perf-table",
+        identity=(found.key, f"jaxlib {found.jaxlib}" if found.jaxlib else ""),
+        verdict=_advice(found).partition(". ")[0],
+        tone="good" if found.key else "warn",
+        table=transfers,
+        notes=(
+            f"measured: {count}; {many(found.filled, 'point')} of other sizes from XLA's own table",
+            network,
+            f"wrote {found.written}",
+            *(("add to XLA_FLAGS:", _flag(found)) if found.key else ()),
+        ),
+        sections=(Section("collectives", "Measured collectives", (transfers,)),),
+        next=(rehearse if found.key else str(CONVERT),),
+        warnings=found.warnings,
+    )
+
+
+def _flag(found: PerfTable) -> str:
+    from pgle.run.perf_table import COLLECTIVES_FLAG
+
+    return f"{COLLECTIVES_FLAG}={found.written}"
+
+
+def _advice(found: PerfTable) -> str:
+    """What to do next."""
+    if not found.key:
+        return "XLA would ignore this table. Give it a cost profile instead: 'pgle convert'."
+    return f"XLA uses this table. Set XLA_FLAGS='{_flag(found)}'; pgle rehearse predicts the gain first."
+
+
+def perf_table_document(found: PerfTable) -> dict[str, object]:
+    """``pgle.perf-table/1``."""
+    return {
+        **text.picked(found, "key jaxlib"),
+        "collectives": [
+            {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
+            for item, us in found.transfers.items()
+        ],
+        **text.picked(found, "filled network_gb_s"),
+        "written": [found.written],
+        "next": _advice(found),
+        "warnings": found.warnings,
+    }

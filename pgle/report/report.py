@@ -17,9 +17,8 @@ from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
-from pgle.report.step import tiles
 from pgle.report.text import near
-from pgle.report.timeline import Panel, measured_panels, panel_of, timeline
+from pgle.report.timeline import Panel, measured_panels, panel_of, tiles, timeline
 from pgle.run.analyze import RunFacts, StepInput, gather
 from pgle.run.directory.directory import STORED
 from pgle.run.directory.manifest import Manifest

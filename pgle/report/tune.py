@@ -13,10 +13,9 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Advice, Cell, Column, Page, Prose, Section, Table, Tone, Value
-from pgle.report.predict import Schedule, exposed_notes, sections, span_us
-from pgle.report.rehearse import setting_notes
-from pgle.report.step import tiles
+from pgle.report.predict import Schedule, exposed_notes, sections, setting_notes, span_us
 from pgle.report.text import Line, live, near, phases, say
+from pgle.report.timeline import tiles
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
@@ -82,7 +81,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         ),
         next=following,
         warnings=(*found.refused, *found.warnings),
-        tiles=tiles([(item.label, item.parts) for item in (schedules[-2], schedules[-1])], "predicted"),
+        tiles=tiles([(item.label, item.timeline.breakdown) for item in (schedules[-2], schedules[-1])], "predicted"),
         about=(
             ("module", str(found.request.module)),
             ("your flags", " ".join(found.request.flags) or "none"),

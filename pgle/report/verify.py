@@ -14,7 +14,7 @@ from pgle.next import quoted, word_of
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
-from pgle.report.show import conversion_section, ranks_given
+from pgle.report.profiles import conversion_section, ranks_given
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 if TYPE_CHECKING:

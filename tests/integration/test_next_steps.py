@@ -18,7 +18,7 @@ import pgle.next
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
 from pgle.report import next_steps as report
-from pgle.report import rehearse as rehearsal
+from pgle.report import predict as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
 from pgle.run.compare import compared_run, record_comparison

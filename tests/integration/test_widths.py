@@ -21,7 +21,7 @@ from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
-from pgle.report import profiles, stages
+from pgle.report import flags, stages
 from pgle.report.page import plain
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
@@ -114,7 +114,7 @@ def answers(folder: Path) -> dict[str, Answer]:
                 run(words)
             is_again = name in COMMANDS and otherwise.getvalue()
             found[name] = [partial(run, words)] if is_again else list(shown)
-    made = {"perf-table": profiles.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
+    made = {"perf-table": flags.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
     return found | {name: [partial(plain.show, page)] for name, page in made.items()}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pgle.report import rehearse
-from pgle.report.rehearse import advice, verdict
+from pgle.report import predict
+from pgle.report.predict import advice, verdict
 from pgle.schedule.predict import Move, Placement
 
 
@@ -67,7 +67,7 @@ def test_what_could_be_saved_is_bounded_by_what_is_independent(
 
 
 def test_a_search_that_was_made_is_not_proposed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearse, "_analyze_command", lambda result: "pgle analyze rehearsal")
+    monkeypatch.setattr(predict, "_analyze_command", lambda result: "pgle analyze rehearsal")
     why, command = advice(rehearsed(90.0, tune=""))
     assert (why, command) == (
         "The search for flags in this run directory found nothing better.",
