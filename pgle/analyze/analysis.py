@@ -18,15 +18,7 @@ from pgle.analyze.collectives import (
     measured_collectives,
     transfer_exposed_us,
 )
-from pgle.analyze.layers import (
-    Layers,
-    Products,
-    Ran,
-    find_layers,
-    find_products,
-    slowest,
-    work_of,
-)
+from pgle.analyze.layers import Layers, Products, Ran, find_layers, find_products, slowest, work_of
 from pgle.analyze.window import (
     DeviceWindow,
     StepParts,
@@ -81,9 +73,9 @@ class LiveValue:
     name: str  # the instruction that makes it
     size_bytes: int  # of it
     # shape, op_name, source: as text, the framework's name, file and line; empty where unknown
-    shape: str = ""
-    op_name: str = ""
-    source: str = ""
+    shape: str
+    op_name: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -110,13 +102,13 @@ def find_memory(module: Module, plan: BufferPlan, device_bytes: int | None) -> M
     """What a module needs by XLA's plan."""
     live = []
     for item in plan.live[:20]:
-        found = LiveValue(item.instruction, item.size_bytes)
+        about = ("", "", "")
         if (made := module.instructions.get(item.instruction)) is not None:
             shape = made.shape
             for index in item.shape_index:
                 shape = shape.elements[index] if index < len(shape.elements) else shape
-            found = LiveValue(item.instruction, item.size_bytes, str(shape), made.op_name, made.source)
-        live.append(found)
+            about = (str(shape), made.op_name, made.source)
+        live.append(LiveValue(item.instruction, item.size_bytes, *about))
     return Memory(plan, tuple(live), device_bytes)
 
 
@@ -169,12 +161,9 @@ class MeasuredStep:
     def idle_us(self) -> dict[str, float]:
         """Idle time of a step by cause; all but the last add up to the breakdown's idle time."""
         names = {
-            "launch gaps": "launch_gaps",
-            "waits for the host": "waits",
-            "long waits": "long_waits",
-            "between steps": "between_steps",
-            "while compiling": "compile",
-        }
+            "launch gaps": "launch_gaps", "waits for the host": "waits", "long waits": "long_waits",
+            "between steps": "between_steps", "while compiling": "compile",
+        }  # fmt: skip
         return {name: mean_us(self.windows, part) for name, part in names.items()}
 
     def percent(self, us: float) -> str:

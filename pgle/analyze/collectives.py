@@ -101,8 +101,7 @@ def _believed(module: Module, costs: Sequence[Cost], used: Profile) -> BelievedC
     for name, row in table.rows.items():
         cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
         if cost is not None:
-            believed_us = None if believed is None else believed.cost_us
-            rows.append(Believed(name, believed_us, cost.cost_us, float(row.executions)))
+            rows.append(Believed(name, believed and believed.cost_us, cost.cost_us, float(row.executions)))
     total = sum(row.measured_us * row.count for row in rows)
     known = [row for row in rows if row.profile_us is not None]
     covered = sum(row.measured_us * row.count for row in known)
@@ -138,9 +137,7 @@ class MeasuredCollective:
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
     trace_name: str = ""  # as traced
-    hideable_us: float | None = (
-        None  # of its exposed transfer, as much as there is independent compute; None: not judged
-    )
+    hideable_us: float | None = None  # of its exposed transfer, what independent compute can hide; None: not judged
     why: str = ""  # it is exposed, in words; empty where it is not judged
 
     @property
@@ -163,10 +160,8 @@ class MeasuredCollective:
 class LateRanks:
     """What ranks wait for the last one: in each collective, the median over the ranks of their exposed wait.
 
-    Of two ranks it is what the other one waits.
-
-    Ranks are compared within one execution only. Of the sums per execution the unusual ones are left out, then the mean
-    counts.
+    Of two ranks it is what the other one waits. Ranks are compared within one execution only. Of the sums per execution
+    the unusual ones are left out, then the mean counts.
     """
 
     us: float = 0.0  # in a step
@@ -202,10 +197,11 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
         first = heads(execution[order], name[order])
         occurrence = np.empty(len(rows), np.int64)
         occurrence[order] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-        group = groups[name, window.device]
-        columns.append((np.full(len(rows), number), rows, execution, name, group, occurrence))
-    place, row, execution, name, group, occurrence = (np.concatenate(column) for column in zip(*columns, strict=True))
-    length = np.concatenate([w.end[rows] - w.start[rows] for w, (_, rows, *_) in zip(windows, columns, strict=True)])
+        length = window.end[rows] - window.start[rows]
+        columns.append((
+            np.full(len(rows), number), rows, execution, name, groups[name, window.device], occurrence, length
+        ))  # fmt: skip
+    place, row, execution, name, group, occurrence, length = map(np.concatenate, zip(*columns, strict=True))
     order = np.lexsort((length, occurrence, group, name, execution))
     if len(order) == 0:
         return Arrivals(tuple(done), LateRanks())
@@ -260,19 +256,17 @@ def measured_collectives(
     """
     if not windows:
         return ()
-    size, last_ns = len(naming.filed), _last_ns(naming, costs)
-    launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))
+    size = len(naming.filed)
+    columns = np.zeros((5, size))
     for window, arrived in zip(windows, arrivals.done, strict=True):
         rows, name = _own_rows(trace, window, naming)
         start, end, compute, done = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE), arrived[rows]
-        launches += np.bincount(name, minlength=size)
-        for column, values in (
-            (total, end - start),
-            (exposed, end - start - covered(compute, start, end)),
-            (transfer, done - start - covered(compute, start, done)),
-            (in_turn, trace.stream[window.rows[rows]] == _compute_stream(trace, window)),
-        ):
-            column += np.bincount(name, weights=values, minlength=size)
+        columns += [np.bincount(name, weights=values, minlength=size) for values in (
+            np.ones(len(rows)), end - start, end - start - covered(compute, start, end),
+            done - start - covered(compute, start, done),
+            trace.stream[window.rows[rows]] == _compute_stream(trace, window),
+        )]  # fmt: skip
+    launches, total, exposed, transfer, in_turn = columns
     steps = max(sum(window.steps for window in windows), 1)
     found = []
     for code in np.flatnonzero(launches).tolist():
@@ -282,13 +276,14 @@ def measured_collectives(
         if module is not None and instruction is not None:
             kind, sync = collective_kind(module, instruction), is_sync(module, instruction)
         cost = costs.get(item.name)
+        last_ns = np.inf if cost is None else cost.cost_us * 1e3  # once the last rank has arrived
         found.append(
             MeasuredCollective(
                 name=item.name if cost is None else cost.name,
                 kind=kind or item.opcode or item.name,
                 sync=sync,
                 count=count / steps,
-                time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
+                time_us=min(last_ns, float(total[code]) / count) / 1e3,
                 exposed_us=float(exposed[code]) / steps / 1e3,
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
                 link=_link(module, instruction, hardware),
@@ -311,11 +306,6 @@ def transfer_exposed_us(
         busy = union(window.start[rows], done[rows])
         total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
     return total / max(sum(window.steps for window in windows), 1) / 1e3
-
-
-def _last_ns(naming: Naming, costs: Mapping[str, Cost]) -> npt.NDArray[np.float64]:
-    """float64[names]: what each name takes once the last rank has arrived; infinite where unknown."""
-    return np.array([costs[item.name].cost_us * 1e3 if item.name in costs else np.inf for item in naming.filed])
 
 
 def _own_rows(trace: Trace, window: DeviceWindow, naming: Naming) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:

@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.costs.measure.ranks import MatchedBy, match
 from pgle.schedule.program import Breakdown
@@ -154,16 +154,16 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     step_us = max(before.breakdown.step_us, 1e-9)
     changes = [change for pair in pairs if (change := _change(*pair, step_us)) is not None]
     changes += _other_rows(before, after, step_us)
-    delta_us = after.breakdown.step_us - before.breakdown.step_us
-    changes.append(_row("not explained", "", 0.0, delta_us - sum(change.delta_us for change in changes), step_us))
-    shown = [change for change in changes if abs(change.share) >= NOISE]
+    rest_us = after.step_us - before.step_us - sum(change.delta_us for change in changes)
+    changes.append(_row("not explained", "", 0.0, rest_us, step_us))
     verdict, typical_us, noise_us, why = _verdict(before, after)
     both = [(one, two) for one, two in pairs if one is not None and two is not None]
     return Differences(
         before=before.breakdown,
         after=after.breakdown,
         waiting_us=after.waiting_us - before.waiting_us,
-        changes=tuple(sorted(shown, key=lambda change: (-abs(change.delta_us), change.name))),
+        changes=tuple(sorted((change for change in changes if abs(change.share) >= NOISE),
+                             key=lambda change: (-abs(change.delta_us), change.name))),
         matched=len(both),
         renamed=sum(one.part.name != two.part.name for one, two in both),
         other_us=sum(change.delta_us for change in changes if abs(change.share) < NOISE),
@@ -173,7 +173,7 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         why=why,
         late_us=(before.late.us, after.late.us),
         late_rank=after.late_rank,
-    )
+    )  # fmt: skip
 
 
 def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[StepVerdict, float, float | None, str]:
@@ -220,19 +220,14 @@ def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
 
 def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     """Whether other processes of the same run are on the two sides: their collectives end alike."""
-    processes = [{name.rpartition(":")[2] for name in _processes(side)} for side in (before, after)]
-    if processes[0] & processes[1]:
-        return False
+    processes = [{side.trace.devices[window.device].process.rpartition(":")[2] for window in side.windows}
+                 for side in (before, after)]  # fmt: skip
     pairs = list(product(before.costs.ends, after.costs.ends))
-    if not pairs:
+    if processes[0] & processes[1] or not pairs:
         return False
     one, other = max(pairs, key=lambda pair: len(pair[0].shared(pair[1])))
     columns = one.shared(other)
     return match(one.of(columns), other.of(columns))[1] == MatchedBy.ENDS
-
-
-def _processes(step: MeasuredStep) -> set[str]:
-    return {step.trace.devices[window.device].process for window in step.windows}
 
 
 def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[StepChange]:
@@ -251,9 +246,7 @@ def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
     """What of a row changed most, in words."""
     if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
-    if group != RowGroup.HOST:
-        return ""
-    one, two = before.parts.of(group), after.parts.of(group)
+    one, two = (side.parts.of(group) if group == RowGroup.HOST else {} for side in (before, after))
     most = max({**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default="")
     return f"most before {most}" if most else ""
 
@@ -277,8 +270,10 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
         if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
             part = Part(cost.traced, us, cost.cost_us, item.count)
             hlo = ("", "", None) if by_name else (cost.opcode, cost.shape, item.instruction)
+            unit = "" if item.tensor_cores else " off the Tensor Cores"
+            multiplied = "" if item.tensor_cores is None else f"{item.dtype}{unit}"
             kernels = step.parts.kernels.get(cost.traced, 0.0)
-            found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, _multiplied(item)))
+            found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, multiplied))
     for ran in step.collectives:
         us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
         part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync)
@@ -289,14 +284,12 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
             made = None if module is None else module.instructions.get(name)
             found.append(_Item(Part(name, us, us, 1.0), group, "", "", made))
 
-    def place(item: _Item) -> int:
-        return -1 if item.made is None else order.get(item.made.name, -1)
+    def place(item: _Item) -> tuple[int, list[str | int]]:
+        parts = re.split(r"(\d+)", item.part.name)
+        numbered: list[str | int] = [int(part) if part.isdigit() else part for part in parts]
+        return -1 if item.made is None else order.get(item.made.name, -1), numbered
 
-    return sorted(found, key=lambda item: (place(item), _numbers(item.part.name)))
-
-
-def _numbers(name: str) -> tuple[str | int, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+    return sorted(found, key=place)
 
 
 def _result(module: Module | None, made: Instruction | None) -> str:
@@ -338,8 +331,7 @@ def _match(before: Sequence[_Item], after: Sequence[_Item]) -> list[tuple[_Item 
 
 
 def _change(before: _Item | None, after: _Item | None, step_us: float) -> StepChange | None:
-    known = after or before
-    if known is None:
+    if (known := after or before) is None:
         return None
     one, two = None if before is None else before.part, None if after is None else after.part
     delta = (two.us if two else 0.0) - (one.us if one else 0.0)
@@ -381,7 +373,3 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"
-
-
-def _multiplied(item: MeasuredInstruction) -> str:
-    return "" if item.tensor_cores is None else f"{item.dtype}{'' if item.tensor_cores else ' off the Tensor Cores'}"

@@ -8,7 +8,7 @@ NVIDIA's profilers show them: ``ampere_sgemm_128x64_tn``, ``ampere_bf16_s16816ge
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,18 +64,16 @@ def work_of(module: Module, instruction: Instruction) -> Work:
 
 def _fits_tensor_cores(module: Module, instruction: Instruction, dtype: str) -> bool:
     """Half and smaller types always do; f32 as TF32, unless the program asks for its full precision."""
-    family = dtype_family(dtype)
-    return family != "f32" and not (family == "tf32" and _is_exact(module, instruction))
-
-
-def _is_exact(module: Module, instruction: Instruction) -> bool:
+    if (family := dtype_family(dtype)) != "tf32":
+        return family != "f32"
     config = backend_config(instruction)
     gemm = config.get("gemm_backend_config", config)
     precision = gemm.get("precision_config", {}) if isinstance(gemm, dict) else {}
     asked = precision.get("operand_precision", []) if isinstance(precision, dict) else []
-    names = (instruction, *(item for name in instruction.called if name in module.computations
-                            for item in module.computations[name].instructions))  # fmt: skip
-    return any(item in _EXACT for item in asked) or any("precision=Precision.HIGH" in item.op_name for item in names)
+    inner = (item for name in instruction.called if name in module.computations
+             for item in module.computations[name].instructions)  # fmt: skip
+    is_exact = any("precision=Precision.HIGH" in item.op_name for item in (instruction, *inner))
+    return not is_exact and not _EXACT.intersection(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ def multiplied(kernel: str) -> Multiplied | None:
         is_double = re.search(r"(?:^|_)dgemm|_f64", kernel) is not None
         return Multiplied(kernel, "f64" if is_double else "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32", False)
     if match := _XMMA.search(kernel):
-        found = {"e4": "f8", "e5": "f8"}.get(match["by"][:2], match["by"])
-        return Multiplied(kernel, {"i8": "s8", "u8": "u8"}.get(found, found), found != "f32")
+        by = match["by"]
+        return Multiplied(kernel, "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by, by != "f32")
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
         return Multiplied(kernel, dtype, dtype != "f32")
@@ -179,14 +177,13 @@ def find_products(ran: Iterable[Ran], hardware: Hardware | None) -> tuple[Produc
             groups[item.dtype, item.tensor_cores].append(item)
     found = [
         Products(
-            dtype,
-            tensor_cores,
+            *of,
             us=sum(item.us for item in items),
             flops=sum(item.count * item.work.flops for item in items if item.work is not None),
-            peak_tflops=None if hardware is None else _peak(hardware, dtype, tensor_cores),
+            peak_tflops=None if hardware is None else _peak(hardware, *of),
             named_us=sum(item.us for item in items if item.ran is not None),
         )
-        for (dtype, tensor_cores), items in groups.items()
+        for of, items in groups.items()
     ]
     return tuple(sorted(found, key=lambda item: (-item.us, item.dtype)))
 
@@ -305,10 +302,7 @@ def phases_of(module: Module) -> dict[str, TrainingPhase]:
     for name in reversed(module.scheduled):  # callers after callees: a body's own names come from op_name alone
         for item in module.computations[name].instructions:
             found[item.name] = _phase(described(module, item).op_name, item, found)
-    counts = Counter(found.values())
-    if not counts[TrainingPhase.BACKWARD]:
-        return dict.fromkeys(found, TrainingPhase.FORWARD)
-    return found
+    return found if TrainingPhase.BACKWARD in found.values() else dict.fromkeys(found, TrainingPhase.FORWARD)
 
 
 def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) -> TrainingPhase:

@@ -79,19 +79,14 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
         return ()
     findings = []
     for name, rule in RULES.items():
-        found = rule.find(step) if rule.simulated or not step.trace.simulated else None
-        if found is None:
-            continue
-        share = found.lost_us / step.step_us
-        if (share if found.reached is None else found.reached) >= rule.limit:
-            share = 0.0 if found.unclaimed else share
-            findings.append(replace(found, id=name, title=rule.title, share=share))
+        if (found := rule.find(step) if rule.simulated or not step.trace.simulated else None) is not None:
+            share = found.lost_us / step.step_us
+            if (share if found.reached is None else found.reached) >= rule.limit:
+                findings.append(replace(found, id=name, title=rule.title, share=0.0 if found.unclaimed else share))
     return tuple(sorted(findings, key=lambda finding: -finding.share))
 
 
-def evidence_of(
-    rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]],
-) -> tuple[EvidenceRow, ...]:
+def evidence_of(rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]]) -> tuple[EvidenceRow, ...]:
     """The first of some instructions as evidence, each with its microseconds in a step and a note."""
     return tuple(EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS))
 
@@ -188,20 +183,17 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
         if us >= enough_us
     ]
     skew = sorted(((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute), key=lambda row: -row[1])
-    longer = list(evidence_of((item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us))
+    longer = evidence_of((item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us)
     idlest, more_us = _idlest(step)
     if more_us >= enough_us:
-        longer.insert(0, EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"))
+        longer = (EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"), *longer)
     who = f"for {step.late_rank}" if step.late_rank else "for the last one, which differs"
     waits = sorted(step.collectives, key=lambda item: -item.wait_us)[:1]
+    most = evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits)
     return StepFinding(
         min(waited_us, step.step_us - step.breakdown.compute_us),
         f"the other ranks wait {in_words(waited_us)} a step {who}",
-        (
-            *ranks[:ROWS],
-            *longer[:ROWS],
-            *evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits),
-        ),
+        (*ranks[:ROWS], *longer[:ROWS], *most),
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
         f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
     )
@@ -226,12 +218,12 @@ def slow_collectives(step: MeasuredStep) -> StepFinding | None:
     """Collectives slower than XLA's table; only their exposed time counts, which a profile run alone does not show."""
     if step.hardware is None:
         return None
-    linked = [(item, item.link.estimate_us) for item in step.collectives if item.link is not None]
     slow = [
-        (item, min((item.time_us - expected) * item.count, item.transfer_exposed_us), expected)
-        for item, expected in linked
-        if expected < SLOW_TRANSFER * item.time_us
-    ]
+        (item, min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us),
+         f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}")
+        for item in step.collectives
+        if item.link is not None and item.link.estimate_us < SLOW_TRANSFER * item.time_us
+    ]  # fmt: skip
     slow.sort(key=lambda row: -row[1])
     partly, remedy = "", _CHECK_LINKS
     if len(step.windows) < max(step.costs.ranks, 2):
@@ -239,9 +231,9 @@ def slow_collectives(step: MeasuredStep) -> StepFinding | None:
         remedy = f"trace all ranks first: that separates waiting from transfer; if they are still slow: {_CHECK_LINKS}"
     return StepFinding(
         sum(lost for _, lost, _ in slow),
-        f"{many(len(slow), 'collective')} run at less than 70 % of the speed expected on {step.hardware.name.upper()}"
-        f"{partly}",
-        evidence_of((item, us, f"{in_words(item.time_us)}, expected {in_words(best)}") for item, us, best in slow),
+        f"{many(len(slow), 'collective')} run at less than 70 % of the speed expected on "
+        f"{step.hardware.name.upper()}{partly}",
+        evidence_of(slow),
         remedy,
         unclaimed=_ALONE if step.measures_alone else "",
     )
@@ -263,9 +255,9 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
         name, most_us = found[0]
         most = f"most: {name}" if group in (RowGroup.LAUNCH, RowGroup.BETWEEN) else f"most: {in_words(most_us)}, {name}"
         most = f"most before {name}" if group == RowGroup.HOST else most
-        total = sum(row[1] for row in found)
-        in_mean = total * (len(slow) / len(steps))
-        rows.append(EvidenceRow(str(group), in_mean, f"{in_words(total)} more in each slow step; {most}"))
+        more = sum(row[1] for row in found)
+        note = f"{in_words(more)} more in each slow step; {most}"
+        rows.append(EvidenceRow(str(group), more * (len(slow) / len(steps)), note))
     return StepFinding(
         us,
         f"{len(slow)} of {many(len(steps), 'step')} longer than the others, {listed}: {step.percent(us)} of the mean "
@@ -280,14 +272,11 @@ def other_modules(step: MeasuredStep) -> StepFinding:
     found, runs = step.parts.of(RowGroup.MODULE), Counter[str]()
     for number, count in step.runs_of_others().items():
         runs[step.trace.modules[number].name] += count
-    us = sum(found.values())
+    us, most = sum(found.values()), islice(found.items(), ROWS)
     return StepFinding(
         us,
         f"other modules run for {step.percent(us)} of the step ({in_words(us)})",
-        tuple(
-            EvidenceRow(name, each_us, f"{runs[name] / step.steps:.3g} × a step")
-            for name, each_us in islice(found.items(), ROWS)
-        ),
+        tuple(EvidenceRow(name, each_us, f"{runs[name] / step.steps:.3g} × a step") for name, each_us in most),
         "put this work into the step, or run it less often: each jit-compiled function and each operation outside of "
         "jit is a module of its own",
     )
@@ -399,9 +388,8 @@ def host_gaps(step: MeasuredStep) -> StepFinding:
     evidence = []
     for name, each_us in islice(found.items(), ROWS):
         count = max(counts[name], 1) / step.steps
-        evidence.append(
-            EvidenceRow(f"before {name}", each_us, f"{count:.3g} × a step, {in_words(each_us / count)} each")
-        )
+        note = f"{count:.3g} × a step, {in_words(each_us / count)} each"
+        evidence.append(EvidenceRow(f"before {name}", each_us, note))
     return StepFinding(
         us,
         f"gaps over 20 µs inside steps: {step.percent(us)} of the step ({in_words(us)})",
@@ -448,9 +436,8 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     layers, memory = step.layers, step.memory
     if layers is None or memory is None or memory.used_share is None or memory.used_share > SPACIOUS:
         return None
-    ours = sorted(
-        (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED), key=lambda item: -item.us
-    )
+    again = (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED)
+    ours = sorted(again, key=lambda item: -item.us)
     by_xla = (item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name))
     us = layers.phase_us(TrainingPhase.REMATERIALISED) - total_us(by_xla)
     return StepFinding(
@@ -458,8 +445,7 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
         f"{step.percent(us)} of the step computes values again, and the program needs "
         f"{memory.used_share * 100:.0f} % of the {(memory.limit_bytes or 0) / 2**30:.3g} GiB that it can have",
         tuple(
-            EvidenceRow(layer.name or "(no scope)", layer.us, f"{many(layer.instructions, 'kernel')}")
-            for layer in ours[:ROWS]
+            EvidenceRow(item.name or "(no scope)", item.us, many(item.instructions, "kernel")) for item in ours[:ROWS]
         ),
         "keep more: another jax.checkpoint policy, or none",
     )
@@ -467,8 +453,7 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
 
 def stale_profile(step: MeasuredStep) -> StepFinding | None:
     """The scheduler's profile has other costs than this run measured."""
-    use = None if step.overlap is None else step.overlap.use
-    if use is None or step.overlap is None:
+    if step.overlap is None or (use := step.overlap.use) is None:
         return None
     wrong = [row for row in use.rows if row.profile_us is not None and row.error_us]
     us = sum(abs(row.error_us) for row in wrong)
@@ -511,30 +496,25 @@ def window(step: MeasuredStep) -> StepFinding:
     tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == LeftOutReason.AUTOTUNER.word)
     share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
     rows = [EvidenceRow(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
-    found: list[tuple[str, str]] = []  # what it is, and what to do
+    found: dict[str, str] = {}  # what it is, and what to do
     if dropped:
-        later = "start the trace some steps later"
-        found.append((f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here", later))
+        found[f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"] = (
+            "start the trace some steps later" if share < TUNED_SHARE else ""  # what autotuning needs is late enough
+        )
     if share >= TUNED_SHARE:
         of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
         rows.append(EvidenceRow("autotuning", 0.0, of))
-        found = [(what, "") for what, _ in found]  # that is late enough for both
-        found.append(("kernels that XLA tries while it compiles", "start the trace some steps after compilation"))
+        found["kernels that XLA tries while it compiles"] = "start the trace some steps after compilation"
     if hidden := step.costs.left_out.get("command buffer", ()):
         rows.append(EvidenceRow("command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"))
-        without = "trace without graphs (--xla_gpu_enable_command_buffer=)"
-        found.append(("CUDA graphs, whose kernels have no names", without))
+        found["CUDA graphs, whose kernels have no names"] = "trace without graphs (--xla_gpu_enable_command_buffer=)"
     if (versions := len(step.costs.program.fingerprints)) > 1:
         rows.append(EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs"))
         one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
-        found.append(("ranks that ran different programs", one))
-    return StepFinding(
-        0.0,
-        f"besides steady steps the trace holds {'; '.join(what for what, _ in found)}",
-        tuple(rows[-ROWS:]),
-        "; ".join(filter(None, (remedy for _, remedy in found))),
-        reached=len(found),
-    )
+        found["ranks that ran different programs"] = one
+    remedy = "; ".join(filter(None, found.values()))
+    number = f"besides steady steps the trace holds {'; '.join(found)}"
+    return StepFinding(0.0, number, tuple(rows[-ROWS:]), remedy, reached=len(found))
 
 
 _OWN = "pgle's proposal"

@@ -167,9 +167,7 @@ def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    if len(first) == 0:
-        return [], []
-    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist()
+    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist() if len(first) else []
 
 
 def _pieces(
@@ -180,21 +178,21 @@ def _pieces(
     of_main = trace.module[window.rows] == main
     name = np.where(of_main, trace.instruction[window.rows], names + trace.module[window.rows]).astype(np.int64)
     compute, communication = window.busy(Stream.COMPUTE), window.busy(Stream.COMMUNICATION)
-    before = {Stream.COMPUTE: None, Stream.COMMUNICATION: compute, Stream.COPY: join(compute, communication)}
-    groups = {Stream.COMPUTE: RowGroup.COMPUTE, Stream.COMMUNICATION: RowGroup.TRANSFER, Stream.COPY: RowGroup.COPY}
     pieces = []
-    for stream, cover in before.items():
+    for stream, group, cover in (
+        (Stream.COMPUTE, RowGroup.COMPUTE, EMPTY),
+        (Stream.COMMUNICATION, RowGroup.TRANSFER, compute),
+        (Stream.COPY, RowGroup.COPY, join(compute, communication)),
+    ):
         here = np.flatnonzero(window.stream == stream)
         begin = np.maximum(start[here], _reach(end[here]))
         stop = np.maximum(end[here], begin)
+        finished = np.clip(done[here], begin, stop) if group == RowGroup.TRANSFER else stop
         ours, code = of_main[here], name[here]
         pieces.append((RowGroup.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
-        if stream == Stream.COMMUNICATION:
-            finished = np.clip(done[here], begin, stop)
-            pieces.append((RowGroup.TRANSFER, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
+        pieces.append((group, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
+        if group == RowGroup.TRANSFER:
             pieces.append((RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
-        else:
-            pieces.append((groups[stream], code[ours], begin[ours], _own(cover, begin, stop)[ours]))
     gaps = window.gaps
     short = gaps.inside & (gaps.length <= LAUNCH_GAP_NS)
     for group, which in (
@@ -214,9 +212,9 @@ def _reach(end: Floats) -> Floats:
     return reach
 
 
-def _own(cover: Intervals | None, begin: Floats, end: Floats) -> Floats:
+def _own(cover: Intervals, begin: Floats, end: Floats) -> Floats:
     """The length of intervals outside of `cover`."""
-    return end - begin if cover is None else end - begin - covered(cover, begin, end)
+    return end - begin - covered(cover, begin, end)
 
 
 def _step_times(
@@ -234,11 +232,8 @@ def _step_times(
     if len(time) > 2:
         above = time - median(time)
         slow = above > max(SLOW * median(time), NOISE * MAD_TO_DEVIATION * median(np.abs(above)))
-    columns = (executions.tolist(), span.tolist(), pause.tolist(), known.tolist(), slow.tolist())
-    return tuple(
-        StepTime(number, span_us, pause_us if has_pause else None, is_slow)
-        for number, span_us, pause_us, has_pause, is_slow in zip(*columns, strict=True)
-    )
+    pauses = [us if is_known else None for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)]
+    return tuple(map(StepTime, executions.tolist(), span.tolist(), pauses, slow.tolist()))
 
 
 LAUNCH_GAP_NS = 20_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
@@ -56,23 +55,24 @@ def difference_notes(found: Differences) -> Iterator[str]:
 
 def first_changes(found: Differences) -> Table:
     """The largest changes, the sum of the others, and the step: the rows add up to it."""
-    first = found.changes[:FIRST]
+    whole, first = found.before.step_us, found.changes[:FIRST]
     other_us = found.delta_us - sum(change.delta_us for change in first)
-    whole = found.before.step_us
-    rows = [_row(change, short=True) for change in first]
-    rows.append(("", "all other changes", None, None, other_us, other_us / whole))
-    rows.append((Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share))
-    return table(f"change | what | {TIMES}", rows)
+    return table(f"change | what | {TIMES}", (
+        *(_row(change, short=True) for change in first),
+        ("", "all other changes", None, None, other_us, other_us / whole),
+        (Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share),
+    ))  # fmt: skip
 
 
 def _row(change: StepChange, *, short: bool = False) -> tuple[Value, ...]:
     before, after = change.before, change.after
     renamed = f", was {before.name}" if before and after and before.name != after.name else ""
     where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
-    note = "" if short and change.before and change.after and len(change.note) > NOTE else change.note
+    note = "" if short and before and after and len(change.note) > NOTE else change.note
     about = "; ".join(filter(None, (f"{change.name}{renamed}", where, note)))
     times = (None if part is None else part.us for part in (before, after))
-    return Cell(str(change.kind), tones(change.share)), printable(about), *times, change.delta_us, change.share
+    tone: Tone = "bad" if change.share > 0 else "good" if change.share < 0 else ""
+    return Cell(str(change.kind), tone), printable(about), *times, change.delta_us, change.share
 
 
 def difference_sections(found: Differences) -> tuple[Section, ...]:
@@ -172,11 +172,8 @@ def verdict(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
         return "This is a profile run: it runs each collective alone, to measure it", ""
     best = max((action.saves or 0.0 for action in todo), default=0.0)
     if best >= LEAST_SAVED:
-        title = todo[0].title
-        return (
-            f"You could save up to {figures.share(best)}: {title[:1].lower()}{title[1:]}",
-            "warn" if best >= WORTH else "",
-        )
+        what = f"{todo[0].title[:1].lower()}{todo[0].title[1:]}"
+        return f"You could save up to {figures.share(best)}: {what}", "warn" if best >= WORTH else ""
     share = figures.share(step.breakdown.compute_us / step.step_us if step.step_us > 0 else None)
     return f"Nothing large to save: the GPU computes {share} of the time", "good"
 
@@ -201,28 +198,28 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
     """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run cannot say."""
     found = []
     if step.breakdown.exposed_communication_us > LEAST * step.step_us:
-        waits = (
-            f"; {figures.time(step.waiting_us)} of it for other ranks" if step.waiting_us > LEAST * step.step_us else ""
-        )
+        is_late = step.waiting_us > LEAST * step.step_us
+        waits = f"; {figures.time(step.waiting_us)} of it for other ranks" if is_late else ""
         found.append(f"Exposed: the GPU waits and computes nothing{waits}.")
-    if causes := idle_words(step):
-        found.append(f"Idle: {causes}.")
+    causes = list(step.idle_us.items())[:-1]  # the last one, compiling, is a part of others
+    named = sorted((row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1])
+    found += [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."] if named else []
     if step.layers is not None and step.step_us > 0:
-        groups = [(name, sum(layer.us for layer in group)) for name, group in folded(step.layers.scopes, FOLDED)]
-        named = [(name.rpartition("/")[2], us) for name, us in groups if name and us >= LEAST_HEAVY * step.step_us][:3]
-        heavy = [f"{cut(name, SCOPE_WIDTH)} {figures.share(us / step.step_us, 0)}" for name, us in named]
+        shares = ((name, sum(layer.us for layer in group) / step.step_us)
+                  for name, group in folded(step.layers.scopes, FOLDED))  # fmt: skip
+        heavy = [(name.rpartition("/")[2], share) for name, share in shares if name and share >= LEAST_HEAVY][:3]
+        heaviest = " · ".join(f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}" for name, share in heavy)
         lines = [item for item in step.layers.lines if item.name][:1]
         line = [f"line {short_source(item.name)} {figures.share(item.us / step.step_us, 0)}" for item in lines]
-        heaviest = [*([f"layers {' · '.join(heavy)}"] if heavy else []), *line]
-        found += [f"Heaviest: {printable('; '.join(heaviest))}"] if heaviest else []
+        words = [f"layers {heaviest}" if heaviest else "", *line]
+        found += [f"Heaviest: {printable('; '.join(filter(None, words)))}"] if heavy or line else []
         if step.layers.mfu is not None:
             found.append(f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}")
     if len(step.windows) < step.costs.ranks and not step.trace.simulated:  # one simulated rank represents all
         given = f"{len(step.windows)} of {step.costs.ranks} ranks"
         found.append(f"{given} are given: waiting for the others counts as transfer.")
     if step.measures_alone:
-        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
-        share = figures.share(alone)
+        share = figures.share(sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us)
         found.append(f"Collectives take {share} of this step. Only a plain run shows what stays exposed.")
     return tuple(found)
 
@@ -245,21 +242,17 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         judged = [item for item in step.judged if (item.hideable_us or 0.0) >= LEAST * step.step_us] or step.judged
         name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
-        saves = overlap.hideable_us / step.step_us
-        todo.append(
-            Advice(RULES["exposed-communication"].todo, saves, why, "", judged[0].name, span_of(judged[0].name))
-        )
+        saves, title = overlap.hideable_us / step.step_us, RULES["exposed-communication"].todo
+        todo.append(Advice(title, saves, why, "", judged[0].name, span_of(judged[0].name)))
     return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
 
 
 def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
     """What to do about a finding, with its number and its largest row."""
     first = finding.evidence[0] if finding.evidence else None
-    most = (
-        ""
-        if first is None or not first.us or len(finding.evidence) == 1
-        else f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
-    )
+    most = ""
+    if first is not None and first.us and len(finding.evidence) > 1:
+        most = f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
     name = "" if first is None else first.name.removeprefix("before ")
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
     return Advice(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
@@ -279,7 +272,11 @@ def document(found: Analysis) -> dict[str, object]:
             "ranks": [dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late],
         },
         "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
-        "collectives": [_collective_json(item) for item in step.collectives],
+        "collectives": [
+            {**text.picked(item, _COLLECTIVE), "source": item.instruction.source if item.instruction else "",
+             "why_exposed": item.why}
+            for item in step.collectives
+        ],
         "findings": [
             {
                 **text.picked(finding, "id title share number evidence remedy unclaimed"),
@@ -303,18 +300,13 @@ def document(found: Analysis) -> dict[str, object]:
                 **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
             },
         },
-        "against": found.against and {
-            **text.whole(found.against, "delta_us share"),
-        },
+        "against": found.against and text.whole(found.against, "delta_us share"),
         "next": "\n".join(found.next),
         "warnings": found.warnings,
     }  # fmt: skip
 
 
-def _collective_json(item: MeasuredCollective) -> dict[str, Any]:
-    found: dict[str, Any] = text.whole(item, "op_name transfer_exposed_us bus_gb_s")
-    known, why, _ = (found.pop(name) for name in ("instruction", "why", "hideable_us"))
-    return {**found, "source": (known or {}).get("source", ""), "why_exposed": why}
+_COLLECTIVE = "name kind sync count time_us exposed_us wait_us link trace_name op_name transfer_exposed_us bus_gb_s"
 
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
@@ -345,11 +337,9 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
         saves = f", saves up to {figures.share(finding.share)}" if finding.share else ""
         yield Prose(f"{place}. {finding.title}{saves}", tone="head")
         yield Prose(f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip())
-        rows = (
-            (printable(short_scope(row.name)), row.us or None,
-             printable("; ".join(filter(None, (row.note, short_scope(row.op_name.partition("[")[0]))))))
-            for row in finding.evidence
-        )  # fmt: skip
+        notes = ((row.note, short_scope(row.op_name.partition("[")[0])) for row in finding.evidence)
+        rows = ((printable(short_scope(row.name)), row.us or None, printable("; ".join(filter(None, note))))
+                for row, note in zip(finding.evidence, notes, strict=True))  # fmt: skip
         yield table("in a step | time (time) | why", rows, finds=[row.name for row in finding.evidence])
         yield Prose(f"→ {_sentence(finding.remedy)}")
 
@@ -360,10 +350,10 @@ def _sentence(text: str) -> str:
 
 def _parts(step: MeasuredStep) -> Iterator[Part]:
     """The parts of the mean step, and of each rank's; idle time by cause."""
-    rows = [("mean", step.breakdown), *((rank_label(step, one), mean_breakdown([one])) for one in step.windows)]
-    shown = rows if len(step.windows) > 1 else rows[:1]
+    rows = [("mean", step.breakdown)]
+    rows += [(rank_label(step, one), mean_breakdown([one])) for one in step.windows if len(step.windows) > 1]
     heads = ["rank", "step (time)", *(f"{name} (time)" for name in PARTS.values())]
-    yield table(heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in shown))
+    yield table(heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in rows))
     causes = [(name, us, us / step.step_us) for name, us in step.idle_us.items() if us >= LEAST * step.step_us]
     if causes:
         yield table("idle | time (time) | of the step (share)", causes)
@@ -423,11 +413,9 @@ def short_scope(name: str) -> str:
     if "/" not in name:
         return name
     scopes = name.split("/")
-    while len(scopes) > 1 and len("/".join(scopes)) > SCOPE_WIDTH:
-        scopes = ["…", *(scopes[2:] if scopes[0] == "…" else scopes[1:])]
-        if len(scopes) == 2:
-            break
-    return cut("/".join(scopes), SCOPE_WIDTH)
+    shortened = ("/".join(["…", *scopes[at:]]) for at in range(1, len(scopes)))
+    found = next((text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH), f"…/{scopes[-1]}")
+    return cut(found, SCOPE_WIDTH)
 
 
 def products_lines(step: MeasuredStep) -> Iterator[str]:
@@ -464,11 +452,10 @@ def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
         if item.exposed_us > 0:
             kind = item.kind + ", synchronous" * item.sync
             found.setdefault((kind, item.why), []).append(item)
-    groups = (
-        ExposedGroup(kind, why, items[0].name, count=round(max(sum(item.count for item in items), 1)),
-                      after_us=sum(item.exposed_us for item in items))
-        for (kind, why), items in found.items()
-    )  # fmt: skip
+    groups = []
+    for (kind, why), items in found.items():
+        count, exposed_us = sum(item.count for item in items), sum(item.exposed_us for item in items)
+        groups.append(ExposedGroup(kind, why, items[0].name, count=round(max(count, 1)), after_us=exposed_us))
     return sorted(groups, key=lambda group: -group.after_us)
 
 
@@ -483,11 +470,9 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
     groups = [(group_label(one), one.after_us, one.after_us / step.step_us, one.why) for one in exposed_groups(step)]
     if groups:
         yield table("exposed | time (time) | of the step (share) | why", groups)
-    heads = (
-        "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time) | bus GB/s (rate) | "
-        "of (rate) | "
-    )
-    yield table(heads, map(_collective, step.collectives[:ROWS]), finds=True)
+    heads = "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
+    rows = map(_collective, step.collectives[:ROWS])
+    yield table(f"{heads} | bus GB/s (rate) | of (rate) | ", rows, finds=True)
     yield Prose(
         "exposed: the GPU waits for it and nothing computes. waits: exposed time before the last rank arrived. The "
         "other times start when the last rank arrived. bus GB/s as nccl-tests count them, of the link's peak.",
@@ -508,10 +493,8 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
     """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
     lost, hideable = overlap.hideable_us + overlap.stuck_us, figures.share(overlap.hideable_us / step.step_us)
     if lost >= 0.001 * step.step_us:
-        line = f"{figures.time(lost)} of communication is exposed"
-        yield Prose(
-            f"{line}. A better schedule could hide {figures.time(overlap.hideable_us)} ({hideable} of the step)."
-        )
+        could = f"A better schedule could hide {figures.time(overlap.hideable_us)} ({hideable} of the step)."
+        yield Prose(f"{figures.time(lost)} of communication is exposed. {could}")
         if overlap.stuck_us > 0.01 * step.step_us:
             rest = figures.time(overlap.stuck_us)
             yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
@@ -537,21 +520,9 @@ def _memory(memory: Memory) -> Iterator[Part]:
         limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
     where = f" at {plan.peak_at}" if plan.peak_at else ""
     yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}.")
-    kinds = (("arguments", plan.arguments_bytes), ("results", plan.outputs_bytes), ("temporary", plan.temporary_bytes))
-    rows: list[tuple[Value, ...]] = [(*kind, "") for kind in kinds]
-    for item in memory.live:
-        note = f"{cut(item.shape, 40)} {short_source(item.source)}"
-        rows.append((printable(item.name), item.size_bytes, note))
-    yield table("at the peak | size (size) | ", rows)
-
-
-def tones(share: float) -> Tone:
-    """The colour of a row that grew or shrank."""
-    return "bad" if share > 0 else "good" if share < 0 else ""
-
-
-def idle_words(step: MeasuredStep) -> str:
-    """Causes of idle time, the longest first; the last one, compiling, is a part of others."""
-    causes: Iterable[tuple[str, float]] = list(step.idle_us.items())[:-1]
-    named = sorted((row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1])
-    return ", ".join(f"{name} {figures.time(us)}" for name, us in named)
+    yield table("at the peak | size (size) | ", (
+        ("arguments", plan.arguments_bytes, ""), ("results", plan.outputs_bytes, ""),
+        ("temporary", plan.temporary_bytes, ""),
+        *((printable(item.name), item.size_bytes, f"{cut(item.shape, 40)} {short_source(item.source)}")
+          for item in memory.live),
+    ))  # fmt: skip

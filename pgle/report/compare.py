@@ -16,7 +16,7 @@ from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.steps.compare import Comparison, LimitCheck, Outcome, Verdict, overall
 from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend
-from pgle.steps.series import LeftOut, Side
+from pgle.steps.series import Side
 
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
 TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
@@ -36,20 +36,19 @@ def comparison_page(found: Comparison, checks: Sequence[LimitCheck], following: 
     """
     base, new = printable(found.base.label), printable(found.new.label)
     runs = (len(found.base.runs), len(found.new.runs))
-    several = (f"{runs[0]:,} + {runs[1]:,} runs",) if max(runs) > 1 else ()
+    several = f"{runs[0]:,} + {runs[1]:,} runs" if max(runs) > 1 else ""
     steps = f"{found.base.steps:,} + {found.new.steps:,} steps"
     broken = any(check.failed for check in checks)
     on_launches = [line for line in found.warnings if line.startswith("one launch per side")]
-    rows = ((name, *values) for name, values in _about(found))
     return Page(
         title=f"pgle compare: {base} and {new}",
-        identity=(f"{base} → {new}", *several, steps, *_place(found)),
+        identity=(f"{base} → {new}", several, steps, *_place(found)),
         verdict=headline(found),
         tone="bad" if broken else "warn" if found.unlike else TONES.get(found.verdict, ""),
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=(
-            Section("runs", "What was compared", (table(["", base, new], rows, shown=99),), open=True),
+            Section("runs", "What was compared", (table(["", base, new], _about(found), shown=99),), open=True),
             Section("statistics", "How it was decided", tuple(map(Prose, (*_method(found), *on_launches)))),
         ),
         next=tuple(following),
@@ -139,31 +138,27 @@ def _place(found: Comparison) -> Iterator[str]:
     yield "simulated" if found.simulated else "measured"
 
 
-def _about(found: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """Rows (name, of base, of new) on where the runs come from; a row without a value on either side is left out."""
+def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
+    """Rows (name, of base, of new) on where the runs come from."""
     sides = (found.base, found.new)
-    yield "runs", [str(len(side.runs)) for side in sides]
-    yield "steady steps", [figures.count(side.steps) for side in sides]
-    yield "left out", [left_out_text(side) for side in sides]
-    yield "read from", [_listed(run.series.source for run in side.runs) for side in sides]
+    yield "runs", *(str(len(side.runs)) for side in sides)
+    yield "steady steps", *(figures.count(side.steps) for side in sides)
+    yield "left out", *map(left_out_text, sides)
+    yield "read from", *(", ".join(dict.fromkeys(run.series.source for run in side.runs)) for side in sides)
     for name in dict.fromkeys(name for side in sides for run in side.runs for name in run.series.about):
-        yield name, [_listed(run.series.about.get(name, "not recorded") for run in side.runs) for side in sides]
-
-
-def _listed(values: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(values))
+        known = ((run.series.about.get(name, "not recorded") for run in side.runs) for side in sides)
+        yield name, *(", ".join(dict.fromkeys(values)) for values in known)
 
 
 def left_out_text(side: Side) -> str:
     """What was left out of a side, by rule: ``12 warm-up, 3 profiled (5–7)``."""
-    by_rule: dict[str, list[LeftOut]] = {}
+    by_rule: dict[str, list[int]] = {}
     for run in side.runs:
         for item in run.left_out:
-            by_rule.setdefault(item.rule, []).append(item)
+            by_rule.setdefault(item.rule, []).extend(item.steps)
     texts = []
-    for rule, items in by_rule.items():
-        steps = sorted(step for item in items for step in item.steps)
-        where = f" ({_ranges(steps)})" if len(side.runs) == 1 else ""
+    for rule, steps in by_rule.items():
+        where = f" ({_ranges(sorted(steps))})" if len(side.runs) == 1 else ""
         texts.append(f"{len(steps)} {rule}{where}")
     return ", ".join(texts) or "nothing"
 
@@ -249,13 +244,14 @@ def append(found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str
         remedy = "--github is for GitHub Actions; elsewhere use --json or --html"
         raise UserError("neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set", where="--github", remedy=remedy)
     for name, content in texts.items():
-        if environ.get(name):
-            try:
-                with Path(environ[name]).open("a", encoding="utf-8") as file:
-                    file.write(content)
-            except OSError as error:
-                remedy = "name a file that can be written, or leave --github out"
-                raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
+        if not environ.get(name):
+            continue
+        try:
+            with Path(environ[name]).open("a", encoding="utf-8") as file:
+                file.write(content)
+        except OSError as error:
+            remedy = "name a file that can be written, or leave --github out"
+            raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
 
 
 NEWEST = 5  # entries of a history on the first screen
@@ -295,10 +291,8 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
             notes=(_noise(trend),),
         )
     rows = (
-        (
-            printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
-            trend.level_s * 1e6, trend.noise and figures.share(trend.noise, 2),
-        )
+        (printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
+         trend.level_s * 1e6, trend.noise and figures.share(trend.noise, 2))
         for trend in trends
     )  # fmt: skip
     return replace(

@@ -65,23 +65,17 @@ def sections(
         labels: the names of these two; the same twice if it is one schedule.
     """
     moving = timeline([item.panel for item in schedules])
-    found = [
+    return (
         Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
         Section("time", "Where the time goes", (_parts(schedules),)),
-    ]
-    if grouped:
-        found.append(Section("groups", "Collectives by kind and reason", (_groups(grouped, labels),)))
-    collectives = _collectives(schedules)
-    if collectives.rows:
-        heading = "Collectives and copies, the most exposed first"
-        found.append(Section("collectives", heading, (collectives,)))
-    return tuple(found)
+        Section("groups", "Collectives by kind and reason", (_groups(grouped, labels),)),
+        Section("collectives", "Collectives and copies, the most exposed first", (_collectives(schedules),)),
+    )
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
     """The longest time of a schedule in which the GPU waits for communication; None if it never waits."""
-    exposed = schedule.panel.exposed
-    if not len(exposed):
+    if not len(exposed := schedule.panel.exposed):
         return None
     at = int(np.argmax(exposed.lengths))
     return float(exposed.start[at]), float(exposed.end[at])
@@ -143,10 +137,11 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
 def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
     exposed = ["exposed (time)"] if is_one else [f"exposed: {label} (time)" for label in labels]
-    rows: list[tuple[Value, ...]] = []
-    for group in found:
-        sides = (Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:])
-        rows.append((group.kind, group.count, group.time_us, *sides, group.why))
+    rows = (
+        (group.kind, group.count, group.time_us,
+         *(Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:]), group.why)
+        for group in found
+    )  # fmt: skip
     heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
     return table(heads, rows, finds=[group.name for group in found])
 
@@ -160,11 +155,11 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     rows: list[tuple[Value, ...]] = []
     for name, items in found:
         last = [item for item in items if item is not None][-1]
-        why = [(schedule.reasons or {}).get(name, "") for schedule in schedules]
+        why = [line for schedule in schedules if (line := (schedule.reasons or {}).get(name))]
         rows.append((
             name, last.kind + ", synchronous" * last.sync, last.count, last.duration_us,
             *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
-            Cell(next((line for line in reversed(why) if line), ""), "soft"), last.origin.value,
+            Cell(why[-1] if why else "", "soft"), last.origin.value,
         ))  # fmt: skip
     heads = ["instruction", "kind", "executions (count)", "time (time)", *exposed, "why it is exposed", "cost"]
     return table(heads, rows, finds=True)
@@ -210,11 +205,10 @@ def predict_page(found: Predicted) -> Page:
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),
-            Section("limits", "What is not known", (
-                Prose(contended),
-                *(Prose(_uncertain_line(item)) for item in prediction.uncertain),
-                *(Prose(f"Not modelled: {line}.") for line in prediction.not_modelled),
-            )),
+            Section("limits", "What is not known", tuple(map(Prose, (
+                contended, *map(_uncertain_line, prediction.uncertain),
+                *(f"Not modelled: {line}." for line in prediction.not_modelled),
+            )))),
         ),
         next=commands,
         warnings=found.warnings,
@@ -235,20 +229,17 @@ def _step_table(prediction: Prediction) -> Table:
     """What the step consists of; the parts add up to it."""
     parts, step = prediction.timeline.breakdown, max(prediction.step_us, 1e-9)
     named = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us), ("step", parts.step_us)]
-    rows: list[tuple[Value, ...]] = [
-        (name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step) for name, us in named if us
-    ]
+    rows = [(name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step) for name, us in named if us]
     ceiling = prediction.ceiling_us
-    rows.append(("step if all communication were hidden", ceiling, ceiling / step))
-    return table(" | time (time) | share (share)", rows)
+    hidden = ("step if all communication were hidden", ceiling, ceiling / step)
+    return table(" | time (time) | share (share)", (*rows, hidden))
 
 
 def _contended(prediction: Prediction) -> str:
     """What contention adds to the step, and where its factors come from; empty if nothing."""
     if not prediction.contended_us:
         return ""
-    product, other = prediction.contention.likely
-    measured = prediction.contention.samples
+    (product, other), measured = prediction.contention.likely, prediction.contention.samples
     source = f"measured on {measured} launches" if measured else "assumed"
     return (
         f"contention adds {figures.time(prediction.contended_us)}: while a collective runs, matrix products take "
@@ -275,10 +266,8 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     run = next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
     costs = () if asked.profile is None else ("--profile", asked.profile)
     if doubt > MUCH_DOUBT:
-        name = shown(prediction.uncertain[0].name)
-        return f"Data decides up to {figures.share(doubt, 0)} more, most of it {name}: measure it.", (
-            _measure(asked, run),
-        )
+        most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
+        return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (_measure(asked, run),)
     if room < LITTLE:
         return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
     if run is not None:
@@ -318,16 +307,13 @@ def predict_document(found: Predicted) -> dict[str, object]:
         "collectives": [text.picked(item, exposures) for item in prediction.timeline.exposures],
         **text.picked(prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"),
         "unsure": [
-            {
-                **text.picked(item, "name executions=count why=range.why"),
-                "time_us": item.cost_us * item.count,
-                "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
-            }
+            {**text.picked(item, "name executions=count why=range.why"), "time_us": item.cost_us * item.count,
+             "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count)}
             for item in prediction.uncertain
         ],
         "next": "\n  ".join((why, *commands)),
         "warnings": found.warnings,
-    }
+    }  # fmt: skip
 
 
 OTHERS = 4  # modules that were not chosen, in the text
@@ -436,10 +422,8 @@ def advice(result: Rehearsal) -> tuple[str, str]:
     if room < NEAR_CEILING:
         what = "Exposed communication has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
-        return (
-            f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}",
-            _analyze_command(result),
-        )
+        most = f"no profile and no flag saves more than {figures.share(max(room, 0.0))}"
+        return f"{what}: {most}.{more}", _analyze_command(result)
     if not result.tune:
         return "The search for flags in this run directory found nothing better.", _analyze_command(result)
     if is_stuck:
@@ -463,11 +447,9 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
     """What shortens the step, what saves most first."""
     if not result.good:
         return ()
-    schedules, found = _schedules(result), []
-    lhs = _lhs_gain(result)
+    schedules, lhs, found = _schedules(result), _lhs_gain(result), []
     if lhs is not None and lhs.share >= LEAST_GAIN:
-        command = f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"'
-        why = f"off by default here; {_range(lhs)}"
+        command, why = f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"', f"off by default here; {_range(lhs)}"
         found.append(Advice(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
@@ -508,9 +490,9 @@ def _hideable(result: Rehearsal) -> float:
 
 def setting_notes(asked: RehearseRequest) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
-    flags = [f"your flags: {some(map(quoted, asked.flags), 1)}"] if asked.flags else []
-    others = f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)"
-    return [*flags, *([others] if asked.others else [])]
+    flags = f"your flags: {some(map(quoted, asked.flags), 1)}" if asked.flags else ""
+    others = f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)" if asked.others else ""
+    return [flags, others]
 
 
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
@@ -540,10 +522,8 @@ def _schedules(result: Rehearsal) -> list[Schedule]:
     after = {move.name: move.after.reason for move in result.moves if move.after is not None}
     reasons = {id(result.baseline): before, id(result.profiled): after}
     return [
-        Schedule(
-            label, side.prediction.timeline, result.costs_are, side.module, reasons.get(id(side)),
-            side.compiled.memory_bytes,
-        )
+        Schedule(label, side.prediction.timeline, result.costs_are, side.module, reasons.get(id(side)),
+                 side.compiled.memory_bytes)
         for label, side in _sides(result)
     ]  # fmt: skip
 

@@ -61,7 +61,7 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
     heads = "name | costs | it has | what XLA does"
     return Page(
         title=f"pgle show {name}",
-        identity=(name, *_modules(summary), *_origin(summary), ranks_given(summary.warnings)),
+        identity=(name, *_about(summary), ranks_given(summary.warnings)),
         verdict=f"{many(summary.names, 'cost')}{of}, {figures.time(summary.total_us)} if each instruction runs once",
         tone="warn" if faults else "",
         table=_instructions(summary),
@@ -89,18 +89,14 @@ def conversion_section(warnings: Sequence[str]) -> Section:
     return Section("conversion", "Warnings of the conversion", tuple(Prose(shown(line)) for line in warnings))
 
 
-def _modules(summary: Summary) -> Iterator[str]:
+def _about(summary: Summary) -> Iterator[str]:
+    """Modules, and where the costs come from."""
     if records := list(module_records(summary.provenance)):
         yield some([str(record.get("name")) for record in records], 1)
     elif summary.modules:
         yield f"fingerprint {some([module[:12] for module in summary.modules], 2)}"
-
-
-def _origin(summary: Summary) -> Iterator[str]:
-    if not summary.described:
-        yield "no sidecar: kinds are guessed from names"
-        return
-    yield ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
+    origins = (f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
+    yield ", ".join(origins) if summary.described else "no sidecar: kinds are guessed from names"
 
 
 def _kinds(summary: Summary) -> Iterator[str]:
@@ -146,19 +142,12 @@ def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
 def _instructions(summary: Summary) -> Table:
     heads = "instruction | cost (time) | share (share) | kind | samples (count) | spread (share) | origin"
     has_origins = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
-    sampled = any(cost.samples for cost in summary.costs)
     rows = (
-        (
-            cost.full_name,
-            cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us),
-            _share(cost, summary),
-            cost.likely_kind.value + ("" if cost.kind else "?"),
-            (cost.samples or None) if sampled else "",
-            (cost.spread if cost.samples > 1 else None) if sampled else "",
-            cost.origin.value if has_origins else "",
-        )
+        (cost.full_name, cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us), _share(cost, summary),
+         cost.likely_kind.value + ("" if cost.kind else "?"), cost.samples or None,
+         cost.spread if cost.samples > 1 else None, cost.origin.value if has_origins else "")
         for cost in summary.costs
-    )
+    )  # fmt: skip
     return replace(table(heads, rows, shown=ROWS), more=summary.names - len(summary.costs))
 
 
@@ -206,16 +195,14 @@ def _importance(finding: Oddity) -> float:
 
 def profile_document(name: str, summary: Summary) -> dict[str, object]:
     """``pgle.show/1`` of a profile."""
-    names = "name=full_name cost_us kind=likely_kind opcode shape samples min_us max_us spread slowest_us trace_name"
+    names = (
+        "name=full_name cost_us kind=likely_kind opcode shape samples min_us max_us spread slowest_us trace_name origin"
+    )
     return {
         "profile": name,
         **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
         "instructions": [
-            {
-                **text.picked(cost, f"{names} origin"),
-                "share": _share(cost, summary),
-                "kind_is_guess": not cost.kind,
-            }
+            {**text.picked(cost, names), "share": _share(cost, summary), "kind_is_guess": not cost.kind}
             for cost in summary.costs
         ],
         **text.picked(summary, "findings warnings"),
@@ -236,16 +223,12 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
         if execution.left_out
     ]
     modules = (
-        (
-            printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
-            f"{item.steady} of {len(item.executions)}",
-            max((execution.devices for execution in item.executions), default=0),
-            None if math.isnan(item.step_us) else item.step_us,
-            item.gpu_time_us,
-            item.share,
-        )
+        (printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
+         f"{item.steady} of {len(item.executions)}",
+         max((execution.devices for execution in item.executions), default=0),
+         None if math.isnan(item.step_us) else item.step_us, item.gpu_time_us, item.share)
         for item in summary.modules
-    )
+    )  # fmt: skip
     instructions = (
         (printable(item.name), f"{item.kind}?", item.launches, item.gpu_time_us, item.share)
         for item in summary.instructions
@@ -492,32 +475,27 @@ def merge_page(merged: MergedProfile, written: Written, following: Sequence[str]
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
         of_kind = [cost for cost in merged.profile.costs if cost.likely_kind == kind]
         rows += _sums((kind.value + ("" if all(cost.kind for cost in of_kind) else "?"),), of_kind)
-    partial = f"{many(len(merged.partial), 'name')} not in all inputs: {_first(merged.partial)}"
-    others = f"{many(len(merged.conflicts), 'name')} of other instructions in each input: {_first(merged.conflicts)}"
+    unlike = ((merged.partial, "not in all inputs"), (merged.conflicts, "of other instructions in each input"))
+    notes = (f"{many(len(names), 'name')} {what}: {some(map(printable, names), 3)}" for names, what in unlike if names)
     return Page(
         title="pgle merge",
         identity=(many(len(merged.inputs), "profile"),),
         verdict=f"wrote {written.path}: {many(written.names, 'cost')}",
         tone="good" if merged.is_of_one else "warn",
         table=table(f"kind | {_SUMS}", rows),
-        notes=(partial if merged.partial else "", others if merged.conflicts else ""),
+        notes=tuple(notes),
         next=tuple(following),
         warnings=merged.profile.warnings,
         about=(("sha256", written.sha256),),
     )
 
 
-def _first(names: Sequence[str]) -> str:
-    return some(map(printable, names), 3)
-
-
 def merge_document(merged: MergedProfile, written: Written) -> dict[str, object]:
     """``pgle.merge/2``."""
-    conflicts = [{"name": name} for name in merged.conflicts]
     return {
         "written": written,
         **text.picked(merged, "inputs not_in_all_inputs=partial"),
-        "conflicts": conflicts,
+        "conflicts": [{"name": name} for name in merged.conflicts],
         "warnings": merged.profile.warnings,
     }
 
@@ -575,10 +553,10 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
         rows += _sums((how,), (match.cost for match in carried.matches if match.by == by))
     of = len(carried.matches) + len(carried.left)
     left = f"{many(len(carried.left), 'instruction')} without a counterpart (--section left)."
-    lists = (
-        ("left", "Left without a cost", "instruction without a cost", carried.left),
-        ("unused", "Costs without a place", "cost without a place", carried.unused),
-    )
+
+    def listed(head: str, names: Iterable[str]) -> tuple[Table]:
+        return (table(head, ((printable(name),) for name in names)),)
+
     return Page(
         title="pgle carry",
         identity=(f"{many(len(carried.matches), 'cost')} of {of:,} instructions",),
@@ -586,9 +564,9 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
         tone="good" if carried.share >= MOSTLY else "warn",
         table=table(f"matched by | {_SUMS}", rows),
         notes=(left if carried.left else "",),
-        sections=tuple(
-            Section(key, heading, (table(head, ((printable(name),) for name in names)),))
-            for key, heading, head, names in lists
+        sections=(
+            Section("left", "Left without a cost", listed("instruction without a cost", carried.left)),
+            Section("unused", "Costs without a place", listed("cost without a place", carried.unused)),
         ),
         next=tuple(following),
     )

@@ -12,7 +12,7 @@ from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.next import Next
 from pgle.report import compare
-from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
+from pgle.report.analyze import BETWEEN, SpanOf, analyze_page
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -82,8 +82,8 @@ def run_page(found: RunFacts) -> Page:
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
-        mine = panels[len(found.schedules)] if len(panels) > len(found.schedules) else None
-        page = analyze_page(analysis, nowhere if mine is None else _place(mine), True)
+        mine = panels[len(found.schedules) :][:1]
+        page = analyze_page(analysis, *map(_place, mine), is_page=True)
     if compared is not None:
         page = replace(page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, ""))
     own = f"{Next.of('report', *found.inputs)} "
@@ -105,10 +105,8 @@ def _above(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[Section]:
     if panels:
         both = found.analysis is not None and found.analysis.before
         drawn = timeline(panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0)
-        note = ""
-        if found.schedules:
-            note = "The schedules of both runs are predicted with the costs of the profile."
-        if found.schedules and found.analysis is not None:
+        note = "The schedules of both runs are predicted with the costs of the profile." if found.schedules else ""
+        if note and found.analysis is not None:
             note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
         heading = "Timeline of both steps" if both else "Timeline"
         yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
@@ -127,8 +125,7 @@ def _name(found: RunFacts) -> str:
 
 def _recorded(manifest: Manifest) -> tuple[str, ...]:
     """What the run's manifest knows of the GPUs, the host, the day and the versions."""
-    stages = manifest.stages
-    if not stages:
+    if not (stages := manifest.stages):
         return ()
     gpus = dict.fromkeys(gpu.name for record in stages for gpu in record.gpus)
     host = next((record.host for record in stages if record.host), "")
@@ -181,22 +178,19 @@ def _far_off(found: RunFacts) -> list[str]:
     if found.comparison is None or not found.schedules:
         return []
     predicted, timed = found.schedules[-1].prediction.step_us, found.comparison.new.median_s * 1e6
-    if abs(predicted / timed - 1) <= FAR:
-        return []
-    return [
+    words = (
         f"the performance run was timed at {figures.time(timed)} a step, predicted were {figures.time(predicted)}: "
         "trust the timed steps, and only the order of the predicted schedules"
-    ]
+    )
+    return [words] if abs(predicted / timed - 1) > FAR else []
 
 
 def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The schedules of both runs, then every rank that was traced; of two steps the first rank of each."""
-    analysis = found.analysis
-    if analysis is None:
+    if (analysis := found.analysis) is None:
         return (), ()
     if analysis.before is not None:
-        steps = ((analysis.before, "before"), (analysis.step, "after"))
-        sides = [measured_panels(step, label) for step, label in steps]
+        sides = [measured_panels(analysis.before, "before"), measured_panels(analysis.step, "after")]
         return tuple(panels[0] for panels, _ in sides if panels), (*sides[0][1], *sides[1][1])
     panels, notes = measured_panels(analysis.step)
     simulated = "simulated" if analysis.step.trace.simulated else ""

@@ -17,9 +17,9 @@ from pgle.next import typed
 from pgle.report import text
 from pgle.report.page import figures, html, value
 from pgle.report.page.figures import Unit
-from pgle.report.page.html import render
 from pgle.report.page.value import Advice, Cell, Chart, Page, Prose, Section, Table, Value, table
 from pgle.report.text import live
+from pgle.report.timeline import PARTS
 from pgle.run.directory.directory import STORED, free
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
@@ -53,9 +53,8 @@ def making(sizes: int) -> Iterator[OnRow]:
 
 def write_page(found: Scaling) -> Path:
     """Write the page, and the same as JSON for `pgle report`; the page's path is returned."""
-    page = scale_page(found)
-    out = found.request.out
-    write_files({out / PAGE: render(page), out / STORED: value.as_json(page)}, force=True)
+    page, out = scale_page(found), found.request.out
+    write_files({out / PAGE: html.render(page), out / STORED: value.as_json(page)}, force=True)
     return out / PAGE
 
 
@@ -90,13 +89,13 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
 
 
 def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
-    """Each once; what not all rows say with the size of the first that does."""
+    """Each once; what one of several rows says with its size, after the others."""
     there = [row for row in rows if not row.failure]
     lines: dict[str, list[ScaleRow]] = {}
     for row in there:
         for line in dict.fromkeys(row.warnings):
             lines.setdefault(line, []).append(row)
-    several = [line for line, of in lines.items() if len(of) == len(there) or len(of) > 1]
+    several = [line for line, of in lines.items() if len(of) > 1 or len(there) == 1]
     return (*several, *(f"{_gpus(of[0])}: {line}" for line, of in lines.items() if line not in several))
 
 
@@ -107,11 +106,11 @@ def _verdict(found: Scaling) -> str:
 
 def _without(found: Scaling) -> list[str]:
     """Of each size at which no variant has a step that fits, the reason."""
+    sizes: dict[int, list[ScaleRow]] = {}  # with the rows that have a step
+    for row in (item.row for item in found.answer.rows):
+        sizes.setdefault(row.devices, []).extend([row] if not row.failure else [])
     lacks: dict[str, list[str]] = {}
-    sizes = dict.fromkeys(item.row.devices for item in found.answer.rows)
-    for devices in sizes:
-        rows = [item.row for item in found.answer.rows if item.row.devices == devices]
-        there = [row for row in rows if not row.failure]
+    for devices, there in sizes.items():
         if not any(row.fits is not False for row in there):
             lacks.setdefault("does not fit" if there else "no step", []).append(figures.count(devices))
     return [f"{some(named, MISSING)} GPUs: {what}" for what, named in lacks.items()]
@@ -136,11 +135,11 @@ def _largest_fact(found: Scaling) -> str:
         head = f"Does not scale beyond {_gpus(answer.best[0].row)}"
     else:
         head = f"Scales to {figures.count(answer.scales_to)} GPUs"
-    if answer.culprit is None or answer.grows != "exposed communication":
+    if (item := answer.culprit) is None or answer.grows != "exposed communication":
         return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}: {answer.grows} grows most"
-    return (
-        f"{head}; at {at} {_where(answer.culprit)} is exposed for {figures.share(answer.culprit_share, 0)} of the step"
-    )
+    whose = "gradients' " * item.moves_gradients
+    where = f"{whose}{item.kind} over {_links(item)}"
+    return f"{head}; at {at} {where} is exposed for {figures.share(answer.culprit_share, 0)} of the step"
 
 
 def _ahead(found: Scaling, best: Judged) -> str:
@@ -183,11 +182,9 @@ def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[
     if row.failure:
         return (*head, "", "", "", Cell("no step", "warn"), "", "", "")
     fits = {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits] if refuses else None
-    worst = row.by_collective[0] if row.by_collective and row.by_collective[0].exposed_us else None
-    return (
-        *head, step, item.efficiency, Cell(row.exposed_us / row.step_us, "exposed"),
-        f"{worst.kind}, {_links(worst)}" if worst else None, row.memory_bytes, fits, row.tflops or None,
-    )  # fmt: skip
+    most = [f"{one.kind}, {_links(one)}" for one in row.by_collective[:1] if one.exposed_us]
+    exposed = Cell(row.exposed_us / row.step_us, "exposed")
+    return *head, step, item.efficiency, exposed, most[0] if most else None, row.memory_bytes, fits, row.tflops or None
 
 
 def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
@@ -202,9 +199,7 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
 def _is_indivisible(found: Scaling) -> bool:
     """Whether a size was refused because something cannot be divided, and no word of the command multiplies."""
     fixed = not found.request.are_files and not any(re.search(r"\{[^}]*\*", word) for word in found.request.words)
-    return fixed and any(
-        re.search("^[^{].*(divisib|divid)", row.failure, re.I) for rows in _refused(found).values() for row in rows
-    )
+    return fixed and any(re.search("^[^{].*(divisib|divid)", item.row.failure, re.I) for item in found.answer.rows)
 
 
 def _brief(failure: str) -> str:
@@ -225,19 +220,14 @@ def _links(item: Exposed) -> str:
     return many(item.hosts, "host") if item.hosts > 1 else item.fabric
 
 
-def _where(item: Exposed) -> str:
-    kind = f"gradients' {item.kind}" if item.moves_gradients else item.kind
-    return f"{kind} over {_links(item)}"
-
-
 def _notes(found: Scaling) -> Iterator[str]:
     answer = found.answer
-    for item in (answer.breaks or (answer.best[-1] if len(answer.best) > 1 else None),):
-        if item is not None and item.scaling is not None and item.efficiency:
-            ends = figures.shares(end * item.scaling / item.efficiency for end in item.efficiency_range)
-            variant = f"{_named(item.row)}: at " if item.row.values else "At "
-            first = _gpus(answer.best[0].row)
-            yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
+    item = answer.breaks or (answer.best[-1] if len(answer.best) > 1 else None)
+    if item is not None and item.scaling is not None and item.efficiency:
+        ends = figures.shares(end * item.scaling / item.efficiency for end in item.efficiency_range)
+        variant = f"{_named(item.row)}: at " if item.row.values else "At "
+        first = _gpus(answer.best[0].row)
+        yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
     refused = _refused(found)
     for reason, rows in refused.items() if answer.first or len(refused) > 1 else ():
         named = ", ".join(f"{_gpus(row)} {_named(row)}".strip() for row in rows)
@@ -343,10 +333,8 @@ def _sections(found: Scaling) -> Iterator[Section]:
         ))  # fmt: skip
         flat = Prose("flat: what a program that loses nothing would have, with the same work on each GPU.", tone="soft")
         yield Section("ratios", "Against the first row", (ratios, flat))
-        heads = (
-            "collective | links | group (count) | a step (count) | time (time) | exposed (time) | of the step (share)"
-        )
-        collectives = table(f"{head} | {heads}", (
+        heads = f"{head} | collective | links | group (count) | a step (count) | time (time) | exposed (time)"
+        collectives = table(f"{heads} | of the step (share)", (
             (item.row.devices, _named(item.row), one.kind,
              f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
              one.time_us, one.exposed_us, one.exposed_us / item.row.step_us)
@@ -385,12 +373,9 @@ def _charts(rows: Sequence[Judged]) -> Chart:
     share.area("range", [*low, *reversed(high)])
     for one, other in pairwise(points):
         share.line("level", one, other)
-    for place, item in enumerate(rows):
+    for place, row in enumerate(item.row for item in rows):
         share.dot("range", points[place])
-        row = item.row
-        steps.bar(place, {
-            "compute": row.compute_us, "exposed": row.exposed_us, "copy": row.copy_us, "idle": row.idle_us,
-        })  # fmt: skip
+        steps.bar(place, {part: getattr(row, f"{part}_us") for part in PARTS})
     words = ", ".join(
         f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
         f"({figures.shares(item.efficiency_range)})"
@@ -405,8 +390,8 @@ def _next(found: Scaling) -> tuple[str, ...]:
     if answer.first is None:
         if request.are_files:
             return ()
-        has_place = any("{" in word for word in request.words)
-        first = "correct the program" if has_place else "write {devices} where the program takes its number of GPUs"
+        first = "write {devices} where the program takes its number of GPUs"
+        first = "correct the program" if any("{" in word for word in request.words) else first
         return (f"{first}, then repeat the command",)
     if answer.nearest is not None and not answer.good:
         if _fits_with_more(found, answer.nearest.row):

@@ -54,14 +54,15 @@ def stage_page(result: StageResult) -> Page:
     command = following(run) if goes_on else ""
     if by_every_rank(run) and command.startswith(("pgle perf ", "pgle profile ")):
         lines.append("Start the next command on every rank.")
+    lines.append(SIMULATED if result.simulated else "")
     return Page(
         title=f"pgle {request.stage} {run.path}",
         identity=(*identity(result.facts), str(request.folder.path)),
         verdict=printable(verdict),
         tone=tone,
-        notes=tuple(printable(line) for line in (*lines, SIMULATED if result.simulated else "") if line),
+        notes=tuple(map(printable, lines)),
         sections=(Section("stage", "What was run", tuple(_about(result))),),
-        next=(command,) if command else (),
+        next=(command,),
         warnings=result.warnings,
     )
 
@@ -116,24 +117,20 @@ def auto_page(result: AutoResult) -> Page:
     if result.recompiled:
         names = list(result.recompiled)[:3]
         notes.append(f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}")
-    if result.verdict is not None:
-        notes.append(use_line(result.verdict))
-    if line := steps_line(result.stage):
-        notes.append(line)
+    notes += [use_line(result.verdict)] if result.verdict is not None else []
+    notes.append(steps_line(result.stage))
     if result.handover is not None:
-        under = steps_line(result.handover)
         handed = f"under nsys: {many(len(result.handed_over), 'module')} as AutoPGLE left them"
-        notes.append(f"{handed}; {under}" if under else handed)
+        notes.append("; ".join(filter(None, (handed, steps_line(result.handover)))))
     modules = [f"{name}: compiled again with {size:,} bytes of costs" for name, size in result.recompiled.items()]
     modules += [f"{name}: from the cache" for name in result.loaded]
-    tone: Tone = "good" if result.good else "bad"
     return Page(
         title=f"pgle auto {run}",
         identity=("AutoPGLE", str(run)),
         verdict=printable(f"{result.outcome}: {result.why}"),
-        tone=tone,
+        tone="good" if result.good else "bad",
         notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
-        sections=(Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),) if modules else (),
+        sections=(Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),),
         next=after_auto(result),
         warnings=result.warnings,
     )
@@ -257,20 +254,17 @@ def _covered(coverage: Coverage) -> float:
 def run_page(result: Pipeline, warnings: Sequence[str] = ()) -> Page:
     """Whether the step got faster with the profile; first of all whether XLA found and used it."""
     verdict, tone = _verdict(result)
-    found, notes = result.comparison, []
+    found, exposed = result.comparison, ""
     if result.exposed_us is not None:
         before, after = (figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us)
-        notes.append(f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)")
-    if result.simulated:
-        notes.append(SIMULATED)
-    sections = () if found is None else compare.comparison_page(found, result.checks).sections
+        exposed = f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
     return Page(
         title=f"pgle run {result.run.path}",
         identity=(*identity(result.facts), str(result.run.path)),
         verdict=printable(verdict),
         tone=tone,
-        notes=tuple(notes),
-        sections=sections,
+        notes=(exposed, SIMULATED if result.simulated else ""),
+        sections=() if found is None else compare.comparison_page(found, result.checks).sections,
         next=_next(result),
         warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
     )
@@ -278,17 +272,15 @@ def run_page(result: Pipeline, warnings: Sequence[str] = ()) -> Page:
 
 def _verdict(result: Pipeline) -> tuple[str, Tone]:
     if not result.covered:
-        return (
-            f"FAILED: the profile covers only {figures.share(_covered(result.coverage))} of the baseline's step",
-            "bad",
-        )
+        share = figures.share(_covered(result.coverage))
+        return f"FAILED: the profile covers only {share} of the baseline's step", "bad"
     if not result.used:
         return f"FAILED: XLA did not use the profile{f' ({result.use})' if result.use else ''}", "bad"
     if result.comparison is None:
         return "The profile is used; too few steps to compare", "warn"
     failed = any(check.failed for check in result.checks)
-    tones: dict[str, Tone] = {"faster": "good", "slower": "bad"}
-    return compare.headline(result.comparison), "bad" if failed else tones.get(result.comparison.verdict, "")
+    tone = "bad" if failed else compare.TONES.get(result.comparison.verdict, "")
+    return compare.headline(result.comparison), tone
 
 
 def _next(result: Pipeline) -> tuple[str, ...]:

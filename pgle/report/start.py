@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pgle.errors import cut, many, printable
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
+from pgle.report.page.value import Cell, Page, Section, Tone, table
 from pgle.report.text import near
 from pgle.run.inputs.next_command import UNKNOWN, FolderContents
 
 if TYPE_CHECKING:
-    from pgle.run.ask.machine import MachineCheck
     from pgle.run.doctor import Chain, Diagnosis  # NumPy, which `pgle` alone does without
     from pgle.run.init import Starter
 
@@ -44,22 +43,21 @@ def folder_page(found: FolderContents) -> Page:
         more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
         rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
     lines = tuple(printable(line) for sight in found.sights for line in sight.command.splitlines())
-    kinds = tuple((sight.kind, printable(str(path))) for sight in found.sights for path in sight.paths)
-    everything = table("kind | path", kinds)
+    paths = ((sight.kind, printable(str(path))) for sight in found.sights for path in sight.paths)
     return Page(
         title="pgle",
         identity=("all commands: pgle --help",),
         verdict=printable(f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"),
         table=table("here | newest", rows),
         notes=(*(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]), *note),
-        sections=(Section("files", "All that was found", (everything,)),),
+        sections=(Section("files", "All that was found", (table("kind | path", paths),)),),
         next=lines[:COMMANDS],
     )
 
 
 def starters_page(starters: Mapping[str, Starter]) -> Page:
     """The names, a line each."""
-    rows = tuple((name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items())
+    rows = ((name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items())
     return Page(
         title="pgle init",
         identity=(),
@@ -111,46 +109,32 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
     following = typed("pgle", "run", *capture, "--", *UNKNOWN) if measures or rehearses else marked[0].remedy
-    every = (_row(check)[:3] for check in diagnosis.checks)
+    rows = [(check.name, Cell(check.verdict, TONES[check.verdict]), check.found) for check in diagnosis.checks]
+    first = [(check.name, Cell(check.verdict, TONES[check.verdict]), cut(check.found.partition(". ")[0], FOUND),
+              check.remedy) for check in marked]  # fmt: skip
     known = (check for check in diagnosis.checks if check.name in ("jax", "GPUs") and check.verdict == "ok")
     return Page(
         title="pgle doctor",
         identity=tuple(check.found for check in known),
         verdict=verdict + why,
         tone="good" if measures and rehearses else "warn" if measures or rehearses else "bad",
-        table=table("check |  | found | what to do", map(_short, marked), shown=FIRST) if marked else None,
+        table=table("check |  | found | what to do", first, shown=FIRST),
         notes=(f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",),
-        sections=(Section("checks", "All checks", (table("check |  | found", every),)),),
+        sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
         next=(following,),
     )
 
 
-def _row(check: MachineCheck) -> tuple[Value, ...]:
-    return check.name, Cell(check.verdict, TONES[check.verdict]), check.found, check.remedy
-
-
-def _short(check: MachineCheck) -> tuple[Value, ...]:
-    """The row of the first screen."""
-    name, verdict, _, remedy = _row(check)
-    return name, verdict, cut(check.found.partition(". ")[0], FOUND), remedy
-
-
 def proof_page(proof: Chain) -> Page:
     """The chain, link by link."""
-    rows = tuple(
-        (link.name, Cell("ok", "good") if link.ok else Cell("FAILED", "bad"), link.found, link.proves)
-        for link in proof.links
-    )
-    broken = [link for link in proof.links if not link.ok]
-    good = f"All {len(proof.links)} links of the chain hold"
+    marks = {True: Cell("ok", "good"), False: Cell("FAILED", "bad")}
+    rows = ((link.name, marks[link.ok], link.found, link.proves) for link in proof.links)
+    broken = ", ".join(link.name for link in proof.links if not link.ok)
+    where = "simulated GPU" if proof.simulated else "the GPUs of this machine"
     return Page(
         title="pgle doctor --prove",
-        identity=(
-            "a small program",
-            "simulated GPU" if proof.simulated else "the GPUs of this machine",
-            str(proof.run),
-        ),
-        verdict=f"FAILED: {', '.join(link.name for link in broken)}" if broken else good,
+        identity=("a small program", where, str(proof.run)),
+        verdict=f"FAILED: {broken}" if broken else f"All {len(proof.links)} links of the chain hold",
         tone="bad" if broken else "good",
         table=table("link |  | evidence | proves that", rows),
         notes=("Times are estimates: the GPU is simulated.",) if proof.simulated else (),

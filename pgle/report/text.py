@@ -43,21 +43,10 @@ _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
 
 
-def _cut_short(line: re.Match[str]) -> str:
-    return shown(line[0], LONGEST_LINE)
-
-
-def _tied(text: str) -> str:
-    return _UNIT.sub(_TIED, text)
-
-
 def _drawable(item: Any) -> Any:
-    return _tied(named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item
-
-
-def is_width_asked() -> bool:
-    """Whether COLUMNS says how wide lines may be, in a pipe too."""
-    return os.environ.get("COLUMNS", "").isdecimal()
+    if not isinstance(item, str):
+        return item
+    return _UNIT.sub(_TIED, named(_ENDLESS.sub(lambda line: shown(line[0], LONGEST_LINE), item)))
 
 
 class Screen(Console):
@@ -65,9 +54,7 @@ class Screen(Console):
 
     def __init__(self, stream: TextIO, width: int) -> None:
         # in a notebook rich would show what it prints there, whatever the file
-        super().__init__(
-            file=stream, width=width, force_jupyter=False, highlight=False, soft_wrap=False, markup=False, emoji=False
-        )
+        super().__init__(file=stream, width=width, force_jupyter=False, highlight=False, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
@@ -78,7 +65,8 @@ class Screen(Console):
         options.setdefault("crop", False)
         objects = tuple(map(_drawable, objects))
         if objects and all(isinstance(item, str | Text) for item in objects):
-            whole = options.get("soft_wrap", False) and not (self.is_terminal or is_width_asked())
+            is_asked = os.environ.get("COLUMNS", "").isdecimal()  # in a pipe too
+            whole = options.get("soft_wrap", False) and not (self.is_terminal or is_asked)
             words = (word for item in objects for word in str(item).split())
             if options.get("soft_wrap") or any(cell_len(word) > self.width for word in words):
                 objects = objects if whole else tuple(map(self._wrapped, objects))
@@ -140,7 +128,7 @@ def grid(
     for at, head in enumerate(heads):
         result.add_column(head, justify="right" if at in right else "left", overflow="fold", no_wrap=at in whole)
     for row in rows:
-        result.add_row(*(Text(_tied(cell)) if isinstance(cell, str) else cell for cell in row))
+        result.add_row(*(Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell for cell in row))
     return result
 
 
@@ -163,11 +151,12 @@ class _Layout(table.Table):
         if room == len(least):
             yield from self._plainly(console, options)
             return
+        cells = [list(column.cells) for column in shown]
         for index in range(self.row_count):
             row = _Layout(box=None, pad_edge=False, show_header=self.show_header and not index)
             for column in shown:
                 row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
-            row.add_row(*(list(column.cells)[index] for column in shown))
+            row.add_row(*(column[index] for column in cells))
             yield from row._plainly(console, options)
             rest = map(_below, self.columns[room:], ((text[0], text[index + 1]) for text in texts[room:]))
             for line in wrap(", ".join(filter(None, rest)), max(options.max_width - 4, 20), break_long_words=False,
@@ -210,13 +199,10 @@ def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequen
 
 def _least(head: str, *cells: str) -> int:
     """The columns that cells need so that no word is broken and no sentence becomes a tower."""
-    words = [*head.split(), *(part for cell in cells for part in _unbroken(cell))]
+    words = head.split()
+    for cell in cells:  # one that is short (``12.3 ms``) stays on one line
+        words += [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
     return max(*map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0)
-
-
-def _unbroken(cell: str) -> list[str]:
-    """What of a cell stays on one line: all of it if it is short (``12.3 ms``), else its words."""
-    return [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
@@ -406,30 +392,25 @@ def phases(line: Line | None = None) -> Iterator[OnPhase]:
             else:
                 running[name] = phase
             if running:
-                shown.what = _phase_words(*list(running.items())[-1], others=len(running) - 1)
+                folder, last = list(running.items())[-1]
+                what = f", {SCHEDULES[folder]}" if folder in SCHEDULES else ""
+                module = f" {last.module}" if last.module else ""
+                more = f" and {len(running) - 1} more" if len(running) > 1 else ""
+                shown.what = f"compiling{module}{what} ({last.name}){more}"
 
         yield note
 
 
-def _phase_words(folder: str, phase: CompilerPhase, others: int) -> str:
-    what = SCHEDULES.get(folder, "")
-    module = f" {phase.module}" if phase.module else ""
-    more = f" and {others} more" if others else ""
-    return f"compiling{module}{f', {what}' if what else ''} ({phase.name}){more}"
-
-
 def _redrawn(line: Line, ended: threading.Event) -> None:
-    out, turn, shown = sys.stderr, 0, False
-    wait = FIRST_S
-    while not ended.wait(wait):
-        wait, shown = TURN_S, True
-        width = shutil.get_terminal_size().columns
-        out.write(f"\r\x1b[2K{cut(f'{SPINNER[turn % len(SPINNER)]} {line.text(time.monotonic())}', width - 1)}")
-        out.flush()
+    turn = 0
+    while not ended.wait(TURN_S if turn else FIRST_S):
+        words = f"{SPINNER[turn % len(SPINNER)]} {line.text(time.monotonic())}"
+        sys.stderr.write(f"\r\x1b[2K{cut(words, shutil.get_terminal_size().columns - 1)}")
+        sys.stderr.flush()
         turn += 1
-    if shown:
-        out.write("\r\x1b[2K")
-        out.flush()
+    if turn:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
 
 
 def _logged(line: Line, ended: threading.Event) -> None:

@@ -23,8 +23,8 @@ from pgle.report.page.value import Bar, Tile
 from pgle.run.analyze import on_host
 from pgle.schedule.predict import ExposedGroup
 from pgle.schedule.program import ORIGINS, Breakdown, Stream, Timeline, kind_of
-from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
-from pgle.trace.table import ActivityKind, Codes
+from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
+from pgle.trace.table import ActivityKind
 from pgle.xla.collectives import followers, is_sync
 from pgle.xla.hlo.module import Module
 
@@ -64,20 +64,17 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
 
     steps = [parts for _, parts in sides]
     longest_us = max(1e-9, *(parts.step_us for parts in steps))
-    exposed = [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps]
+    bars = []
+    for label, parts in sides:  # each as long as it is of the longest; in words the shares of its own time
+        times = list(zip(PARTS, times_of(parts), strict=True))
+        shares = [(color, us / max(parts.step_us, 1e-9)) for color, us in times]
+        words = ", ".join(f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4)
+        bars.append(Bar(label, words, tuple((color, us / longest_us) for color, us in times)))
     return (
-        tile("step", [parts.step_us for parts in steps], tuple(_bar(*side, longest_us) for side in sides)),
-        tile("exposed: the GPU waits", exposed),
+        tile("step", [parts.step_us for parts in steps], tuple(bars)),
+        tile("exposed: the GPU waits", [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps]),
         tile("idle: nothing runs on the GPU", [parts.idle_us for parts in steps]),
     )
-
-
-def _bar(label: str, found: Breakdown, longest_us: float) -> Bar:
-    """A step, as long as it is of the longest; in words the shares of its own time."""
-    times = dict(zip(PARTS, times_of(found), strict=True))
-    shares = {color: us / max(found.step_us, 1e-9) for color, us in times.items()}
-    words = ", ".join(f"{figures.share(share)} {color}" for color, share in shares.items() if share > 5e-4)
-    return Bar(label, words, tuple((color, us / longest_us) for color, us in times.items()))
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
@@ -111,6 +108,7 @@ MOST_OPEN = 2  # devices whose lanes are open at first
 LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
 _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
+_CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
 _STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
 
 
@@ -176,14 +174,10 @@ class Panel:
     unit: str = "step"  # what `parts` are of
 
     @property
-    def facts(self) -> str:
-        """``step 6.482 ms · exposed communication 539.2 µs · idle 16 µs``."""
-        parts = self.parts
-        copies = f" · exposed copies {figures.time(parts.exposed_copy_us)}" if parts.exposed_copy_us > 0 else ""
-        return (
-            f"{self.unit} {figures.time(parts.step_us)} · exposed communication "
-            f"{figures.time(parts.exposed_communication_us)}{copies} · idle {figures.time(parts.idle_us)}"
-        )
+    def facts(self) -> tuple[str, ...]:
+        """``step 6.482 ms``, ``exposed communication 539.2 µs``, ``idle 16 µs``."""
+        named = [(self.unit, self.parts.step_us), *parts_of(self.parts)[1:]]
+        return tuple(f"{name} {figures.time(us)}" for name, us in named if us > 0 or name != PARTS["copy"])
 
     @cached_property
     def styles(self) -> npt.NDArray[np.uint8]:
@@ -207,11 +201,6 @@ class Panel:
     def exposed(self) -> Intervals:
         """When collectives run and nothing computes."""
         return without(self.busy(Style.COMMUNICATION), self.compute)
-
-    @cached_property
-    def exposed_copies(self) -> Intervals:
-        """When only copies run."""
-        return without(self.busy(Style.COPY), join(self.compute, self.busy(Style.COMMUNICATION)))
 
     def exposed_us(self, lane: Lane) -> npt.NDArray[np.float64]:
         """float64[n]: of each bar the time during which nothing computes; of compute nothing."""
@@ -270,8 +259,7 @@ def disjoint(bars: Lane) -> list[Lane]:
 
 def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     """Some bars of a lane."""
-    columns = (lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
-    return Lane(lane.label, *columns)
+    return Lane(lane.label, lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
 
 
 def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
@@ -303,19 +291,12 @@ def named(
     return Named(style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower)
 
 
-@lru_cache(maxsize=1 << 14)
-def _kept(source: str) -> str:
-    return kept_text(source)
-
-
-def shown(panels: Sequence[Panel]) -> float:
-    """The longest panel in microseconds."""
-    return max((panel.length_us for panel in panels), default=0.0)
+_kept = lru_cache(maxsize=1 << 14)(kept_text)
 
 
 def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0.0) -> str:
     """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
-    longest, cells = until_us or shown(panels), width - 16
+    longest, cells = until_us or max((panel.length_us for panel in panels), default=0.0), width - 16
     edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
 
     def share(busy: Intervals) -> np.ndarray:
@@ -325,8 +306,8 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
     for panel in panels:
         costs = panel.note.removeprefix("predicted from ") if panel.note != "predicted from measured costs" else ""
         label = f" ({costs})" if costs not in ("", "predicted", "measured") else ""
-        facts = panel.facts.split(" · ")
-        lines.append(f"{panel.label}: {', '.join([facts[0] + label, *facts[1:]])}")
+        step, *others = panel.facts
+        lines.append(f"{panel.label}: {', '.join([step + label, *others])}")
         for kind, styles in _KINDS.items():
             busy = panel.busy(*styles)
             if len(busy):
@@ -355,13 +336,12 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     share = min(MOST_BARS / max(bars, 1), 1.0)
     names, numbers = _entries(step)
     panels: list[Panel] = []
-    most = drawn = 0
     for window in step.windows:
-        steps = max(int(len(window.spans) * share), 1)
-        most, drawn = max(most, len(window.spans)), max(drawn, steps)
-        panel = _panel(step, window, names, numbers, steps, late[window.device], kind)
+        panel = _panel(step, window, names, numbers, max(int(len(window.spans) * share), 1), late[window.device], kind)
         name = f"{label}: {panel.label}" if label else panel.label
         panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
+    most = max((len(window.spans) for window in step.windows), default=0)
+    drawn = max((len(panel.spans) for panel in panels), default=0)
     notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
     return tuple(panels), tuple(notes)
 
@@ -409,10 +389,14 @@ def _panel(
     start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
     every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
     lanes: list[Lane] = []
-    streams = trace.stream[of_trace]
-    for stream in _ordered(streams, window.stream[rows]):
-        mine = np.flatnonzero(streams == stream)
-        lanes += disjoint(replace(chosen(every, mine), label=_stream(stream, window.stream[rows][mine])))
+    streams, what = trace.stream[of_trace], window.stream[rows]
+    of_stream = {stream: np.flatnonzero(streams == stream) for stream in np.unique(streams).tolist()}
+    # the streams with most compute first
+    for stream, mine in sorted(
+        of_stream.items(), key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0])
+    ):
+        most = Stream(int(np.bincount(what[mine], minlength=len(Stream)).argmax()))
+        lanes += disjoint(replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})"))
     spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
     return Panel(
         label=rank_label(step, window),
@@ -427,21 +411,6 @@ def _panel(
         ),
         unit=f"step (mean of {window.steps})",
     )
-
-
-_CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
-
-
-def _stream(number: int, what: npt.NDArray[np.uint8]) -> str:
-    """``NCCL (stream 20)``: by what most activities of the stream are."""
-    most = Stream(int(np.bincount(what, minlength=len(Stream)).argmax()))
-    return f"{_CONTENTS[most]} (stream {number})"
-
-
-def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:
-    """Streams, those with most compute first."""
-    found = np.unique(streams).tolist()
-    return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
 
 
 def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int32]]:
@@ -506,7 +475,7 @@ def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
     return {
         "label": printable(panel.label),
         "note": printable(panel.note),
-        "facts": panel.facts,
+        "facts": " · ".join(panel.facts),
         "length": _ns(panel.length_us),
         "open": panel.opened,
         "rows": int(sum(lane.count.sum() for lane in panel.lanes)),

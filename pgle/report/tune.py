@@ -11,8 +11,7 @@ from pgle.errors import cut, many
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.figures import Unit
-from pgle.report.page.value import Advice, Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.report.predict import Schedule, exposed_notes, sections, setting_notes, span_us
 from pgle.report.text import Line, live, near, phases, say
 from pgle.report.timeline import tiles
@@ -41,11 +40,11 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     sides += [("with these flags", found.tuned)] if found.proof is not None else []
     grouped, schedules = [], []
     for label, side in sides:
-        placed = placements(side.module, side.prediction.timeline, found.request.flags).values()
+        made = side.prediction.timeline
+        placed = placements(side.module, made, found.request.flags).values()
         grouped.append(in_one(placed))
         reasons = {item.name: item.reason for item in placed}
-        memory = side.trial.memory_bytes
-        schedules.append(Schedule(label, side.prediction.timeline, found.costs_are, side.module, reasons, memory))
+        schedules.append(Schedule(label, made, found.costs_are, side.module, reasons, side.trial.memory_bytes))
     words, tone = verdict(found)
     actions = _actions(found, schedules)
     following = commands(found, out)
@@ -126,23 +125,19 @@ def _words(trial: Trial) -> list[str]:
 
 def _sides(found: Tuning) -> Table:
     """No profile, the profile, the flags that were found, and perfect overlap."""
-    tuned = [] if found.proof is None else [("with these flags", found.tuned.trial)]
-    rows = [_row(found, trial, name) for name, trial in
-            (("no profile", found.baseline.trial), ("the profile", found.pgle.trial), *tuned)]  # fmt: skip
-    ceiling = found.pgle.prediction.ceiling_us
-    return Table(_columns(found)[:-1], (*(row[:-1] for row in rows), ("all communication hidden", ceiling, "", "", "")))
+    trials = [("no profile", found.baseline.trial), ("the profile", found.pgle.trial)]
+    trials += [("with these flags", found.tuned.trial)] if found.proof is not None else []
+    hidden = ("all communication hidden", found.pgle.prediction.ceiling_us, "", "", "")
+    return table(_heads(found)[:-1], (*(_row(found, trial, name)[:-1] for name, trial in trials), hidden))
 
 
-def _columns(found: Tuning) -> tuple[Column, ...]:
-    of = len(found.pgle.trial.worlds_us)
-    return (
-        Column("setting"), Column("step", Unit.TIME), Column(f"mean of {of} variations", Unit.CHANGE),
-        Column("exposed", Unit.TIME), Column("peak memory", Unit.SIZE), Column("shorter in"),
-    )  # fmt: skip
+def _heads(found: Tuning) -> list[str]:
+    mean = f"mean of {len(found.pgle.trial.worlds_us)} variations (change)"
+    return ["setting", "step (time)", mean, "exposed (time)", "peak memory (size)", "shorter in"]
 
 
 def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
-    """A trial under `_columns`; changes are against the profile alone."""
+    """A trial under `_heads`; changes are against the profile alone."""
     if trial.step_us is None:
         return name, "does not compile", "", "", "", trial.failure
     if trial.same_as:
@@ -156,29 +151,24 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
 
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
-    rows = [
-        _row(found, trial, ("→ " if found.proof is not None and trial.label == found.tuned.trial.label else "") + name)
-        for name, trial in (
-            ("no profile", found.baseline.trial), ("the profile", found.pgle.trial),
-            *((trial.label, trial) for trial in found.trials),
-        )
-    ]  # fmt: skip
+    taken = "" if found.proof is None else found.tuned.trial.label
+    trials = [("no profile", found.baseline.trial), ("the profile", found.pgle.trial)]
+    trials += [(trial.label, trial) for trial in found.trials]
+    rows = (_row(found, trial, "→ " * (bool(taken) and trial.label == taken) + name) for name, trial in trials)
     legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
-    return Table(_columns(found), tuple(rows), shown=24), Prose(legend, tone="soft")
+    return table(_heads(found), rows, shown=24), Prose(legend, tone="soft")
 
 
 def _record(found: Tuning) -> Iterator[str]:
     """What the step loses without each flag, and what others measured for it; what less memory changes."""
     tuned = found.tuned.trial
-    less = found.proof.in_less if found.proof is not None else None
-    if less is not None:
+    if found.proof is not None and (less := found.proof.in_less) is not None:
         yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
     yield "measured by others (step time, minus is shorter):"
     for name, value in tuned.flags.items():
-        trial = found.without.get(name)
-        alone = ""
+        trial, alone = found.without.get(name), ""
         if trial is not None and trial.step_us is not None:
-            alone = f"; without it the step changes by {figures.change(judge(trial.worlds_us, tuned.worlds_us).mean)}"
+            alone = f"; without it the step changes by {_change(trial, tuned)}"
         yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}{alone}"
 
 
@@ -267,8 +257,8 @@ def announced(line: Line, budget: int) -> Iterator[OnTrial]:
         raise
 
 
-def _change(trial: Trial, pgle: Trial) -> str:
-    return figures.change(judge(trial.worlds_us, pgle.worlds_us).mean)
+def _change(trial: Trial, other: Trial) -> str:
+    return figures.change(judge(trial.worlds_us, other.worlds_us).mean)
 
 
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
@@ -278,12 +268,10 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "verdict": found.verdict,
         "module": pgle.module.name,
         "flags": dict(tuned.flags),
-        "step_us": {
-            "baseline": found.baseline.trial.step_us,
-            "pgle": pgle.trial.step_us,
-            "tuned": tuned.step_us,
-            "ceiling": pgle.prediction.ceiling_us,
-        },
+        "step_us": text.picked(found, (
+            "baseline=baseline.trial.step_us pgle=pgle.trial.step_us tuned=tuned.trial.step_us "
+            "ceiling=pgle.prediction.ceiling_us"
+        )),
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
@@ -302,7 +290,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "jaxlib": found.jaxlib,
         "next": "\n  ".join((why_next(found), *commands(found, out))),
         "warnings": found.warnings,
-    }
+    }  # fmt: skip
 
 
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:

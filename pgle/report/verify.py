@@ -35,11 +35,12 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
     """
     main = coverage.main
     worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
-    failures, hints = list(_failures(coverage, bounds)), list(_hints(profile, coverage))
+    failures, hints = list(_failures(coverage, bounds)), _hints(profile, coverage)
     commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
     total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
     unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
-    to_do = f"To do: {hints[0]}" if hints else ""
+    notes = (*(f"FAILED: {line}" for line in failures[1:]), *(f"To do: {hint}" for hint in hints[:1]),
+             unused if coverage.unused else "")  # fmt: skip
     return Page(
         title=f"pgle verify {profile}",
         identity=(
@@ -49,22 +50,19 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
         verdict=f"FAILED: {failures[0]}" if failures else _has_costs(main, bounds),
         tone="bad" if failures else "warn" if worst.implausible else "good",
         table=_gaps(worst, GAPS_SHOWN) if failures else None,
-        notes=(*(f"FAILED: {line}" for line in failures[1:]), to_do, unused if coverage.unused else "")
-        if failures
-        else (),
+        notes=notes if failures else (),
         sections=tuple(_sections(worst, coverage, hints)),
         next=tuple(commands if failures else following),
         warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
     )
 
 
-def _hints(profile: str, coverage: Coverage) -> Iterator[str]:
+def _hints(profile: str, coverage: Coverage) -> list[str]:
     """What to do, each once, with commands that name the profile and the dump."""
-    main = coverage.main
     invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
-    hints = [_filled(invalid, profile, main[0])] if coverage.invalid else []
-    hints += [_filled(hint, profile, module) for module in main for hint in module.hints]
-    yield from dict.fromkeys(hints)
+    hints = [_filled(invalid, profile, coverage.main[0])] if coverage.invalid else []
+    hints += [_filled(hint, profile, module) for module in coverage.main for hint in module.hints]
+    return list(dict.fromkeys(hints))
 
 
 def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
@@ -92,10 +90,8 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
 
 def _weighed(module: ModuleCoverage) -> str:
     """Where the weights of a module's lost collectives come from."""
-    assumed = [gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE]
-    if not any(assumed):
-        return "estimated"
-    return "as XLA assumes" if all(assumed) else "estimated or assumed"
+    assumed = {gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE}
+    return "estimated or assumed" if len(assumed) > 1 else "as XLA assumes" if True in assumed else "estimated"
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
@@ -175,20 +171,15 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
     if module.implausible:
         first, others = module.implausible[0], len(module.implausible) - 1
         cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)
-        yield (
-            f"{shown(first.name)} costs {cost}, the estimate is {estimate}"
-            + (f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else "")
-            + ": the profile may be of another program"
-        )
+        more = f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else ""
+        what = f"{shown(first.name)} costs {cost}, the estimate is {estimate}{more}"
+        yield f"{what}: the profile may be of another program"
 
 
 def _warnings(coverage: Coverage) -> list[str]:
     counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
     odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
-    return [
-        *coverage.warnings,
-        *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else []),
-    ]
+    return [*coverage.warnings, *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else [])]
 
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
@@ -213,8 +204,7 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
             "count=count.value time=time.value collectives=collectives.value without_lost_collectives=kept_share",
         ),
         "totals": text.picked(
-            module,
-            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us",
+            module, "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us"
         ),
         "missing": [gap.name for gap in module.gaps],
         **text.picked(module, "unchecked filled_in gaps xla_takes_gaps_for=fallback"),
@@ -245,9 +235,9 @@ USE_TONES: dict[ProfileUse, Tone] = {
 def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -> Page:
     """The main module: whether it used the profile, and why; the other modules in a section."""
     main, others = verdict.main, verdict.modules[1:]
-    uses = {use: [item for item in others if item.verdict is use] for use in ProfileUse}
+    uses = {use: sum(item.verdict is use for item in others) for use in ProfileUse}
     ranks = f"ranks: {_ranks_text(verdict.ranks)}" if len(verdict.ranks) > 1 else ""
-    counts = ", ".join(f"{len(items)} {use.replace('-', ' ')}" for use, items in uses.items() if items)
+    counts = ", ".join(f"{count} {use.replace('-', ' ')}" for use, count in uses.items() if count)
     rest = f"{many(len(others), 'other module')}: {counts} (--section modules)" if others else ""
     lines = (
         f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
@@ -260,9 +250,7 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
         verdict=shown(f"{use_line(main)}{STALE if is_stale(main) else ''}"),
         tone="warn" if is_stale(main) else USE_TONES[main.verdict],
         notes=tuple(map(shown, (ranks, *main_lines(main), rest))),
-        sections=(
-            Section("modules", "Modules", (_module_rows(verdict.modules), *(Prose(shown(line)) for line in lines))),
-        ),
+        sections=(Section("modules", "Modules", (_module_rows(verdict.modules), *map(Prose, map(shown, lines)))),),
         next=tuple(following),
         warnings=tuple(verdict.warnings),
     )

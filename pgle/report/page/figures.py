@@ -37,12 +37,12 @@ def time(us: float | None) -> str:
     if us is None or abs(us) < _SMALLEST_US:
         return NONE
     scale, name = _unit(abs(us), _TIMES)
-    return f"{_minus(us)}{_fixed(abs(us) / scale, _decimals(abs(us) / scale, name))} {name}"
+    return f"{_minus(us)}{abs(us) / scale:,.{_decimals(abs(us) / scale, name)}f} {name}"
 
 
 def share(value: float | None, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
-    return NONE if value is None else f"{_minus(value)}{_fixed(abs(value) * 100, decimals)} %"
+    return NONE if value is None else f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
 
 
 def change(value: float | None, decimals: int = 1) -> str:
@@ -51,7 +51,7 @@ def change(value: float | None, decimals: int = 1) -> str:
         return f"{value + 1:,.0f}×"
     if value is None or round(abs(value) * 100, decimals) == 0:
         return NONE
-    return f"{'+' if value > 0 else '−'}{_fixed(abs(value) * 100, decimals)} %"
+    return f"{'+' if value > 0 else '−'}{abs(value) * 100:,.{decimals}f} %"
 
 
 def count(value: float | None) -> str:
@@ -90,7 +90,7 @@ def column(unit: Unit, values: Sequence[float | None], like: Sequence[float | No
     write: Callable[[float | None], str] = {
         Unit.SHARE: share, Unit.CHANGE: change, Unit.COUNT: count, Unit.RATE: _rate, Unit.FACTOR: factor,
     }[unit]  # fmt: skip
-    return "", [write(value) for value in values]
+    return "", list(map(write, values))
 
 
 def between(low: str, high: str) -> str:
@@ -109,7 +109,7 @@ def _cell(value: float | None, scale: float, decimals: int, *, signed: bool = Fa
     if value is None or abs(value) <= least:
         return NONE
     sign = ("+" if value > 0 else "−") if signed else _minus(value)
-    return f"{sign}{_fixed(abs(value) / scale, decimals)}"
+    return f"{sign}{abs(value) / scale:,.{decimals}f}"
 
 
 def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
@@ -119,10 +119,6 @@ def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]
 def _decimals(value: float, unit: str) -> int:
     """Of a time: as many as three or four digits need."""
     return 0 if unit == "µs" else 2 if value < 99.995 else 1
-
-
-def _fixed(value: float, decimals: int) -> str:
-    return f"{value:,.{decimals}f}"
 
 
 def _minus(value: float) -> str:

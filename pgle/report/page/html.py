@@ -154,17 +154,22 @@ def render(page: Page) -> str:
     script += data_file("templates/timeline.js") if timeline else ""
     script = script.replace("</", "<\\/")  # nothing but a closing tag ends a script element
     charts = any(isinstance(part, Chart) for section in page.sections for part in section.parts)
-    sheets = style_sheet() + data_file("templates/chart.css") * charts
-    values = {
-        "page": page,
-        "style": sheets,
-        "policy": _policy(script),
-        "script": script,
-        "data": timeline.data if timeline else "",
-        "share": figures.share,
-        "version": __version__,
-    }
-    return templates().get_template("page.html.j2").render(values)
+    # No network, no frame, no form; of scripts only this one.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
+    return (
+        templates()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            style=style_sheet() + data_file("templates/chart.css") * charts,
+            policy=f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
+            script=script,
+            data=timeline.data if timeline else "",
+            share=figures.share,
+            version=__version__,
+        )
+    )
 
 
 def frame(page: Page) -> str:
@@ -172,10 +177,3 @@ def frame(page: Page) -> str:
     height = 620 if page.timeline is None else 1040
     style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
-
-
-def _policy(script: str) -> str:
-    """No network, no frame, no form; of scripts only this one."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

@@ -35,10 +35,9 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     screen = text.console()
     everything = ALL in sections
     known = [section.key for section in page.sections]
-    if unknown := [key for key in sections if key not in known and not everything]:
-        raise UserError(
-            f"no section '{unknown[0]}' in this answer", remedy=choices(unknown[0], known) if known else None
-        )
+    for key in () if everything else sections:
+        if key not in known:
+            raise UserError(f"no section '{key}' in this answer", remedy=choices(key, known) if known else None)
     if page.identity and not text.quiet:
         screen.print(" · ".join(page.identity), soft_wrap=True)
     screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
@@ -81,7 +80,7 @@ def _table(screen: text.Screen, content: Table, everything: bool) -> None:
     cells, heads = content.cells(), content.heads()
     first = cells if everything else cells[: content.shown]
     right = {at for at, is_number in enumerate(content.right()) if is_number}
-    rows = [[_styled(cell) for cell in row] for row in first]
+    rows = [list(map(_styled, row)) for row in first]
     screen.print(text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
     if left := len(cells) + content.more - len(first):
         screen.print(f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim")
@@ -94,7 +93,7 @@ def _styled(cell: Cell) -> str | Text:
 
 
 def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
-    heads = ["", "what to do", "saves up to"] if any(action.saves for action in actions) else ["", "what to do"]
+    heads = ["", "what to do", *(["saves up to"] if any(action.saves for action in actions) else [])]
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
@@ -113,7 +112,7 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
             _table(screen, part, everything)
         elif isinstance(part, Prose):
             style = "cyan" if part.code else STYLES.get(part.tone, "")
-            screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)
+            screen.print("  " * part.code + part.text, style=style, soft_wrap=part.code)
         elif isinstance(part, TimelineData):
             widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
             is_narrow = widest > screen.width

@@ -73,8 +73,8 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         """Head, whether its cells are figures, and cells of every column in which a row has something."""
         shown = []
         for place, found in enumerate(self.columns):
-            items = [row[place] for row in self.rows]
-            plain = [item.value if isinstance(item, Cell) else item for item in items]
+            items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
+            plain = [item.value for item in items]
             if self.rows and not any(value or value == 0 for value in plain):
                 continue
             head, texts = found.head, [_text(value) for value in plain]
@@ -82,8 +82,7 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
                 unit, figures = column(found.unit, [None if isinstance(value, str) else value for value in plain])
                 head = f"{head} ({unit})" if unit and head else head or unit
                 texts = [value if isinstance(value, str) else text for value, text in zip(plain, figures, strict=True)]
-            tones: list[Tone] = [item.tone if isinstance(item, Cell) else "" for item in items]
-            cells = [Cell(text, tone) for text, tone in zip(texts, tones, strict=True)]
+            cells = [Cell(text, item.tone) for text, item in zip(texts, items, strict=True)]
             shown.append((head, found.unit is not Unit.TEXT, cells))
         return shown
 
@@ -179,10 +178,9 @@ class Page:
     paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
 
     def __post_init__(self) -> None:
-        table = self.table if self.table is not None and self.table.rows else None
         left = {
             "identity": tuple(filter(None, self.identity)),
-            "table": table,
+            "table": self.table if self.table is not None and self.table.rows else None,
             "notes": tuple(filter(None, self.notes)),
             "sections": tuple(section for section in self.sections if section.parts),
             "next": tuple(map(to_type, filter(None, self.next))),
@@ -193,7 +191,7 @@ class Page:
     @property
     def timeline(self) -> TimelineData | None:
         """Its timeline."""
-        parts = [part for section in self.sections for part in section.parts]
+        parts = (part for section in self.sections for part in section.parts)
         return next((part for part in parts if isinstance(part, TimelineData)), None)
 
 
