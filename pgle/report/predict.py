@@ -137,11 +137,10 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
 def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
     exposed = ["exposed (time)"] if is_one else [f"exposed: {label} (time)" for label in labels]
-    rows = (
-        (group.kind, group.count, group.time_us,
-         *(Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:]), group.why)
-        for group in found
-    )  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for group in found:
+        sides = (Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:])
+        rows.append((group.kind, group.count, group.time_us, *sides, group.why))
     heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
     return table(heads, rows, finds=[group.name for group in found])
 

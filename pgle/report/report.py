@@ -12,7 +12,7 @@ from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.next import Next
 from pgle.report import compare
-from pgle.report.analyze import BETWEEN, SpanOf, analyze_page
+from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -82,8 +82,8 @@ def run_page(found: RunFacts) -> Page:
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
-        mine = panels[len(found.schedules) :][:1]
-        page = analyze_page(analysis, *map(_place, mine), is_page=True)
+        mine = len(found.schedules)
+        page = analyze_page(analysis, _place(panels[mine]) if len(panels) > mine else nowhere, True)
     if compared is not None:
         page = replace(page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, ""))
     own = f"{Next.of('report', *found.inputs)} "
