@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
@@ -146,8 +147,7 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
     return [found[key] for key in chosen if counts[key]]
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A profile for one module."""
 
     profile: Profile

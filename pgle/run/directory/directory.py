@@ -191,10 +191,6 @@ class RunDirectory:
         """The records of a rank."""
         return self.path / f"manifest{rank_suffix(rank)}.json"
 
-    def manifests(self) -> list[Path]:
-        """Those of all ranks that have one, rank 0 first."""
-        return [path for path in (self.manifest(),) if path.exists()] + sorted(self.path.glob("manifest.rank*.json"))
-
     @property
     def profile(self) -> Path:
         """Where `pgle run`, and without another name `pgle convert RUN`, write the cost profile."""
@@ -220,10 +216,6 @@ class RunDirectory:
     def captured(self) -> Path:
         """Modules of a program that ran on CPU devices."""
         return self.path / "captured"
-
-    def folder_of(self, stage: str) -> Path:
-        """The folder that a stage of the manifest leaves: of ``capture`` the captured modules, else RUN/STAGE."""
-        return self.captured if stage == CAPTURE else self.path / stage
 
     def profile_to_use(self) -> Path:
         """`found_profile`; raises `UserError` if absent."""

@@ -21,7 +21,7 @@ import msgspec
 
 from pgle.errors import UserError
 from pgle.files import is_bare, read_bytes, write_files
-from pgle.run.directory.directory import RunDirectory, free
+from pgle.run.directory.directory import CAPTURE, RunDirectory, free
 from pgle.xla.flags.text import parse_flags, same_value
 
 SCHEMA = "pgle.manifest/1"
@@ -153,7 +153,9 @@ class Manifest:
 
 def read_manifest(run_dir: Path) -> Manifest:
     """The merged manifest of a run directory; empty at first."""
-    records = [item for path in RunDirectory(run_dir).manifests() for item in enumerate(_load(path))]
+    first = RunDirectory(run_dir).manifest()
+    paths = [path for path in (first,) if path.exists()] + sorted(run_dir.glob("manifest.rank*.json"))
+    records = [item for path in paths for item in enumerate(_load(path))]
     return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
 
 
@@ -256,7 +258,7 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
     The record is written first, so that `settle` can go on where this is killed.
     """
-    folder = run.folder_of(record.stage)
+    folder = run.captured if record.stage == CAPTURE else run.path / record.stage
     aside = run.path / (record.aside or free(folder, ".", 1).name)
 
     def moved(item: FileRecord) -> FileRecord:

@@ -13,7 +13,7 @@ from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
 from pgle.costs.profile.lookup import LookupTable
-from pgle.errors import UserError
+from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.compare import CompareRequest, record_comparison, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
@@ -32,7 +32,7 @@ from pgle.run.directory.manifest import (
 from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
-from pgle.run.stages.stage import StageError, StageRequest, StageResult
+from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
@@ -160,7 +160,7 @@ def run_pipeline(
     """Run the stages that are due. Where one fails, earlier ones are kept, and the next call continues there.
 
     `announce` gets the name of each stage before it starts, also of the skipped ones; `on_result` what each came to.
-    Raises `WorkloadError` if the user's program failed; as `StageError` if it left not what its stage is for.
+    Raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is for.
     """
     rank = find_rank()
     if not rank.is_alone:  # each would convert and compare what the others have not finished writing
@@ -259,7 +259,7 @@ class _Experiment:
         if self._request.judged and stage.stage == "baseline":  # it is meant to differ
             result = replace(result, warnings=tuple(line for line in result.warnings if AGAINST not in line))
         if result.failed:
-            raise StageError(f"{stage.stage}: {result.failed}")
+            raise WorkloadError(1, f"{stage.stage}: {result.failed}")
         self._results.append(result)
         self._on_result(result)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pgle.errors import WorkloadError
 from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.machine import git_commit, read_gpus, this_machine
@@ -72,13 +71,6 @@ class StageResult:
         """
         used = self.verdict is not None and self.verdict.verdict is ProfileUse.USED
         return not self.failed and (self.request.stage != "perf" or used)
-
-
-class StageError(WorkloadError):
-    """The program ended well, and the stage did not do its work: exit code 1."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(1, what)
 
 
 def files_of_profile(profile: Path) -> list[Path]:

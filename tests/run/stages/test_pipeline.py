@@ -14,7 +14,7 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, waiting
 from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
-from pgle.run.stages.stage import StageError, StageRequest, StageResult, end_record
+from pgle.run.stages.stage import StageRequest, StageResult, end_record
 from pgle.xla.log.verdict import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
@@ -260,7 +260,7 @@ def test_other_flags_in_the_environment_run_every_stage(experiment, monkeypatch)
 
 
 def test_a_profile_stage_without_a_trace_has_failed_and_runs_again(experiment):
-    with pytest.raises(StageError, match="profile: no trace: too short; let it run longer") as caught:
+    with pytest.raises(WorkloadError, match="profile: no trace: too short; let it run longer") as caught:
         experiment(traces=False)
     assert caught.value.exit_code == 1
     assert experiment().good
