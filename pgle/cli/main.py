@@ -194,13 +194,19 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json`` an object too."""
-    completes = "_PGLE_COMPLETE" in os.environ
+    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json`` an object too.
+
+    `pgle` alone prints what this folder holds, and the next command.
+    """
     try:
-        code = (
-            group.main(arguments, prog_name="pgle", standalone_mode=False) if arguments or completes else show_folder()
-        )
-        return code if isinstance(code, int) else 0
+        if arguments or "_PGLE_COMPLETE" in os.environ:
+            code = group.main(arguments, prog_name="pgle", standalone_mode=False)
+            return code if isinstance(code, int) else 0
+        from pgle import api
+        from pgle.report.page import plain
+
+        plain.show(api.folder().page)
+        return 0
     except BaseException as error:
         line, code = explained(error)
         if line is None:
@@ -230,15 +236,6 @@ def _program() -> str:
         return typed(*(words[: words.index("-m") + 2] if "-m" in words else [words[0], started]))
     found = shutil.which("pgle")
     return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else quoted(started)
-
-
-def show_folder() -> int:
-    """What `pgle` alone prints: the files of this folder, and the next command."""
-    from pgle import api
-    from pgle.report.page import plain
-
-    plain.show(api.folder().page)
-    return 0
 
 
 def explained(error: BaseException) -> tuple[str | None, int]:

@@ -135,10 +135,7 @@ def is_compared(manifest: Manifest) -> bool:
 
 def _written_before(path: Path, other: Path) -> bool:
     """Whether a file was last written before another; one that is not there is not."""
-    try:
-        return path.stat().st_mtime < other.stat().st_mtime
-    except OSError:
-        return False
+    return 0 < _time(path) < _time(other)
 
 
 def _asked(run: RunDirectory) -> dict[str, Any]:
