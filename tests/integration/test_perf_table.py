@@ -17,6 +17,7 @@ TRACES = [str(PAX / "proc0.sqlite"), str(PAX / "proc3.sqlite"), "--hlo", str(PAX
 
 
 @pytest.mark.rehearse
+@pytest.mark.usefixtures("plugin_loaded_once")
 def test_the_compiler_believes_every_entry_or_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "cluster.pbtxt"
     assert run(["perf-table", *TRACES, "--target", "h100", "-o", str(out), "--json"]) == 0

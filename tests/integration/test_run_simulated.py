@@ -17,7 +17,7 @@ from pgle.run.directory.manifest import read_manifest
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 
-pytestmark = pytest.mark.rehearse
+pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
 WORDS = [sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 SIMULATED = ["--capture", "simulated", "--target", "a100"]

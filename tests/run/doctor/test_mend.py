@@ -43,6 +43,7 @@ def test_a_missing_plugin_is_named_with_the_command_that_installs_it(
 
 
 @pytest.mark.rehearse
+@pytest.mark.usefixtures("plugin_loaded_once")
 def test_prove_shows_every_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
