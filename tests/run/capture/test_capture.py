@@ -305,7 +305,7 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     assert "CustomSPMDPartitioning" in chosen.read_text()
     assert not list(chosen.parent.glob("*_multi_slice_*")), "XLA takes minutes to cut an array for 2,048 devices"
     request = settle([chosen], None, read_captured(chosen.parent), (), target=H100, out=tmp_path, topology="2x2x4")
-    compiled = request.compilation(()).module
+    compiled = request.compilation().module
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
     assert shapes["rsqrt"] == (64, 1), "of 1024 rows each of 16 devices has 64"
