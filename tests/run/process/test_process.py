@@ -152,6 +152,11 @@ def test_a_command_that_cannot_be_started_is_named(tmp_path):
         launch(["no-such-program"], os.environ, tmp_path / "log")
 
 
+def test_a_module_in_place_of_a_program_is_for_rehearse() -> None:
+    with pytest.raises(UserError, match=r"it is a module\); predict its step: pgle rehearse step.mlir"):
+        check_program(["step.mlir"])
+
+
 @pytest.mark.parametrize(
     ("word", "what"),
     [
