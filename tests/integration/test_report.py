@@ -12,7 +12,8 @@ import pytest
 from pgle.cli.main import run
 from pgle.report.page.value import Table, read_page
 from pgle.report.timeline import Style, measured_panels
-from pgle.run.analyze import StepInput, measured_step
+from pgle.run import analyze
+from pgle.run.analyze import StepInput
 from pgle.trace.intervals import join, without
 
 pytestmark = pytest.mark.usefixtures("read_once")
@@ -71,7 +72,7 @@ def test_two_steps_are_two_panels_on_one_axis(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_the_parts_of_every_device_are_those_that_analyze_counts() -> None:
-    step = measured_step(StepInput((PAX / "proc0.sqlite", PAX / "proc3.sqlite"), (PAX / "proc0/dump",)))
+    step = analyze.measured_step(StepInput((PAX / "proc0.sqlite", PAX / "proc3.sqlite"), (PAX / "proc0/dump",)))
     panels, notes = measured_panels(step)
     assert not notes
     for panel, window in zip(panels, step.windows, strict=True):
