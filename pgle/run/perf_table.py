@@ -211,13 +211,12 @@ def completed_transfers(measured: dict[Transfer, float], gpu: str) -> dict[Trans
         for name, kind, group, size, us in rows("collectives.tsv")
         if name == gpu and kind in KINDS
     }
-    kept = {transfer: us for transfer, us in own.items() if not any(_near(transfer, item) for item in measured)}
-    return {**measured, **kept}
 
+    def is_measured(own: Transfer) -> bool:
+        alike = [item.size_bytes for item in measured if (item.kind, item.group) == (own.kind, own.group)]
+        return any(1 / NEAR <= own.size_bytes / size <= NEAR for size in alike)
 
-def _near(own: Transfer, measured: Transfer) -> bool:
-    same = own.kind == measured.kind and own.group == measured.group
-    return same and 1 / NEAR <= own.size_bytes / measured.size_bytes <= NEAR
+    return {**measured, **{transfer: us for transfer, us in own.items() if not is_measured(transfer)}}
 
 
 def _order(transfer: Transfer) -> tuple[str, int, int, int]:

@@ -291,13 +291,12 @@ def target_beside(source: str) -> Target | None:
 
 def shipped_name(target: Target) -> str:
     """The name of the shipped target that is the same GPU by its figures; empty if absent."""
-    return next((name for name in BUILT_IN if _is_same(load_target(name), target)), "")
-
-
-def _is_same(one: Target, other: Target) -> bool:
-    """Whether two descriptions are of one GPU; drivers keep some memory for themselves, more or less of it."""
-    alike = one.compute_capability == other.compute_capability and one.core_count == other.core_count
-    return alike and math.isclose(one.memory_bytes, other.memory_bytes, rel_tol=0.1)
+    for name in BUILT_IN:
+        known = load_target(name)
+        alike = known.compute_capability == target.compute_capability and known.core_count == target.core_count
+        if alike and math.isclose(known.memory_bytes, target.memory_bytes, rel_tol=0.1):  # drivers keep some memory
+            return name
+    return ""
 
 
 _DESCRIPTION = "gpu_target_config.pbtxt*"

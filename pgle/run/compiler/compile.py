@@ -436,7 +436,10 @@ class Compiler:
             process.wait()
             if said := hello.get("user_error"):
                 raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
-            raise UserError(f"the compiler's process does not start: {self._last_words()}", where=self.python)
+            self._errors.seek(0)
+            rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
+            last = rows[-1].strip()[:300] if rows else "no output"
+            raise UserError(f"the compiler's process does not start: {last}", where=self.python)
         self._jaxlib = hello["jaxlib"]
         self._process = process
         threading.Thread(target=self._listen, args=(process, process.stdout), daemon=True).start()
@@ -459,11 +462,6 @@ class Compiler:
         while self._waiting:
             *_, answer = self._waiting.popitem()[1]
             answer.set_result({"crashed": code})
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
-        return rows[-1].strip()[:300] if rows else "no output"
 
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:

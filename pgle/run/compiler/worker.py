@@ -90,8 +90,7 @@ class Compilation:
 
     def wanted(self, name: str) -> Path | None:
         """The module that the request is for, once XLA has begun to write it."""
-        is_early = self.request["passes"] == "before scheduling"
-        if is_early:
+        if self.request["passes"] == "before scheduling":
             return find_unscheduled(self.folder)
         return find_dump(self.folder, name, SCHEDULED)
 
