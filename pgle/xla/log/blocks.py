@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pgle.xla.log.events import Event, LineKind, is_clone, is_sub_module
+from pgle.xla.log.events import Event, LineKind, is_clone, is_sub_module, lists_missing
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.schedule_dump import LhsSchedule
@@ -154,19 +154,9 @@ def collect(events: Iterable[Event]) -> Log:
     log = Log()
     for event in events:
         gatherers.setdefault(event.rank, _Gatherer()).take(event)
-        log.lists_missing = log.lists_missing or _lists_missing(event)
+        log.lists_missing = log.lists_missing or lists_missing(event)
     log.ranks = {rank: gatherer.finish() for rank, gatherer in gatherers.items()}
     return log
-
-
-def _lists_missing(event: Event) -> bool:
-    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1 or newer."""
-    return (
-        (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
-        or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
-        or (event.kind is LineKind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
-        or (event.kind is LineKind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
-    )
 
 
 _OF_A_RANK = frozenset({

@@ -275,6 +275,16 @@ class Event:
     count: int | None = None  # a number of instructions or bytes
 
 
+def lists_missing(event: Event) -> bool:
+    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1 or newer."""
+    return (
+        (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
+        or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
+        or (event.kind is LineKind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
+        or (event.kind is LineKind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
+    )
+
+
 def read_events(
     stream: IO[bytes], *, rank: str = "", progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Event]:
