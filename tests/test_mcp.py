@@ -1,12 +1,15 @@
 """The tools of `pgle mcp`, asked by the SDK's own client over stdio."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from schemas import violations
@@ -15,11 +18,10 @@ import pgle
 from pgle.cli.main import run
 from pgle.mcp import TOOLS, arguments, checked, inside
 
-pytest.importorskip("mcp")
+if TYPE_CHECKING:
+    from mcp import Client
 
-import anyio
-from mcp import Client, StdioServerParameters
-
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs the mcp extra")
 MODULE = "step.mlir"
 
 
@@ -39,6 +41,9 @@ def folder(tmp_path: Path, testdata: Path) -> Path:
 
 def asked(folder: Path, *talks: Callable[[Client], Awaitable[None]]) -> None:
     """Each talk has a client and a server of its own, all at once."""
+    import anyio  # here: every worker collects this file, and one runs it
+    from mcp import Client, StdioServerParameters
+
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "pgle", "mcp", str(folder)],
@@ -157,6 +162,8 @@ def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:
         said.append(message or "")
+
+    import anyio
 
     async def until(is_so: Callable[[], bool]) -> None:
         with anyio.fail_after(60):

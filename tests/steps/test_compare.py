@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # scipy.stats takes half a second; imported where it is used first
 
 from pgle.errors import UserError
 from pgle.report.compare import headline
@@ -130,7 +130,7 @@ def test_runs_are_the_unit_where_there_are_several() -> None:
     base = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.0, 1.004, 0.997, 1.001))))
     new = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9)))
     found = compare(base, new)
-    reference = stats.ttest_ind(new.log_medians, base.log_medians, equal_var=False).confidence_interval(0.95)
+    reference = scipy.stats.ttest_ind(new.log_medians, base.log_medians, equal_var=False).confidence_interval(0.95)
     assert found.estimate.design.unit == "runs"
     assert found.estimate.n == (4, 4)
     assert found.ci == pytest.approx((math.exp(reference.low), math.exp(reference.high)), rel=4e-16)
@@ -158,15 +158,15 @@ def test_pairs_agree_with_scipy() -> None:
     one, two = sides_of(*np.random.default_rng(0).normal(0, 0.1, (2, 7)))
     base, new = one.log_medians, two.log_medians
     found = compare(one, two, Assumptions(paired=True)).estimate
-    reference = stats.ttest_rel(new, base).confidence_interval(0.95)
+    reference = scipy.stats.ttest_rel(new, base).confidence_interval(0.95)
     assert found.difference - found.half_width == pytest.approx(reference.low, rel=1e-14)
-    assert found.p == pytest.approx(stats.wilcoxon(new - base).pvalue, abs=2e-16)
+    assert found.p == pytest.approx(scipy.stats.wilcoxon(new - base).pvalue, abs=2e-16)
 
 
 def test_one_run_against_several_is_a_prediction_interval() -> None:
     base = np.array([1.0, 1.1, 0.9, 1.0])
     found = compare(*sides_of(base, np.array([1.05]))).estimate
-    assert found.half_width == pytest.approx(stats.t.ppf(0.975, 3) * base.std(ddof=1) * math.sqrt(1 + 1 / 4))
+    assert found.half_width == pytest.approx(scipy.stats.t.ppf(0.975, 3) * base.std(ddof=1) * math.sqrt(1 + 1 / 4))
 
 
 def test_too_few_runs_for_the_rank_test_is_said() -> None:
@@ -264,7 +264,7 @@ def test_a_place_that_is_not_proven_leaves_one_degree_of_freedom(about: dict[str
 
 @pytest.mark.parametrize("freedom", [1, 3.3, 9, math.inf])
 def test_quantiles_of_t(freedom: float) -> None:
-    assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
+    assert t_quantile(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
 
 
 def test_one_run_per_side_has_no_p_that_ignores_launches() -> None:
