@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
@@ -21,7 +21,7 @@ from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.predict import DISABLE_ASYNC
 from pgle.schedule.program import Stream
 from pgle.trace.table import LeftOutReason, totals
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Module
 
 ROWS = 5  # evidence rows of a finding
 LEAST_SAVED = 0.01
@@ -283,7 +283,7 @@ def other_modules(step: MeasuredStep) -> StepFinding:
 
 
 def scatters(step: MeasuredStep) -> StepFinding:
-    """Scatters, which write row by row."""
+    """Scatters, which write row by row: by the HLO, alone or in a fusion; without, by name."""
     ours = [item for item in step.compute if _is_scatter(step.module, item)]
     return StepFinding(
         total_us(ours),
@@ -295,16 +295,12 @@ def scatters(step: MeasuredStep) -> StepFinding:
 
 
 def _is_scatter(module: Module | None, item: MeasuredInstruction) -> bool:
-    """By its HLO: a scatter, alone or in a fusion; without, by its name."""
-    if module is None or item.instruction is None:
+    if module is None or (made := item.instruction) is None:
         return "scatter" in item.cost.name
-    return any(inner.opcode == "scatter" for inner in (item.instruction, *_fused(module, item.instruction)))
-
-
-def _fused(module: Module, instruction: Instruction) -> Iterator[Instruction]:
-    for name in instruction.called if instruction.opcode == "fusion" else ():
-        if name in module.computations:
-            yield from module.computations[name].instructions
+    fused = (
+        module.computations[name] for name in made.called if made.opcode == "fusion" and name in module.computations
+    )
+    return made.opcode == "scatter" or any(inner.opcode == "scatter" for of in fused for inner in of.instructions)
 
 
 def slow_matmuls(step: MeasuredStep) -> StepFinding | None:

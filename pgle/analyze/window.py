@@ -119,8 +119,11 @@ def step_parts(
     executions = distinct(np.concatenate([np.empty(0, np.int64), *(window.numbers for window in windows)]))
     groups, size = list(RowGroup), len(names) + len(trace.modules)
     found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
+    ran, paused = np.zeros(len(executions)), np.zeros(len(executions))
     for window, finished in zip(windows, done, strict=True):
         at = np.searchsorted(executions, window.numbers)
+        ran[at] += 1
+        paused[at[:-1]] += 1
         for group, name, begin, ns in _pieces(trace, window, main, finished, len(names)):
             step = np.maximum(np.searchsorted(window.begins, begin, side="right") - 1, 0)
             apart = begin >= window.finishes[step]
@@ -129,12 +132,6 @@ def step_parts(
             for cell, us in zip(*_sums(key, ns / 1e3), strict=True):
                 row, where = divmod(cell, 2 * len(executions))
                 found.setdefault(row, np.zeros(2 * len(executions)))[where] += us
-    ran = np.zeros(len(executions))
-    paused = np.zeros(len(executions))
-    for window in windows:
-        at = np.searchsorted(executions, window.numbers)
-        ran[at] += 1
-        paused[at[:-1]] += 1
     by_name: dict[tuple[RowGroup, str], Floats] = {}
     modules = [key.name for key in trace.modules]
     for row, cells in found.items():

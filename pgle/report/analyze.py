@@ -117,16 +117,15 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
     """
     step, changed, todo = found.step, found.against, actions(found, span_of)
     answer, tone = verdict(found, todo)
-    name, sections = printable(step.costs.program.key.name), step_sections(found)
     page = Page(
-        title=f"pgle analyze: {name}",
+        title=f"pgle analyze: {printable(step.costs.program.key.name)}",
         identity=identity(step),
         verdict=answer,
         tone=tone,
         table=breakdown_table(step, bars=not is_page),
         notes=notes(step),
         actions=todo,
-        sections=sections,
+        sections=step_sections(found),
         next=found.next,
         warnings=found.shown_warnings,
     )
@@ -136,14 +135,14 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
     times = [figures.time(parts.step_us) for parts in (changed.before, changed.after)]
     return replace(
         page,
-        title=f"pgle analyze: {name}, two steps",
+        title=f"{page.title}, two steps",
         identity=(*page.identity[:2], f"{' → '.join(times)} a step", *page.identity[3:]),
         verdict=answer,
         tone=tone,
         table=first_changes(changed),
         notes=tuple(difference_notes(changed)),
         actions=(),
-        sections=(*difference_sections(changed), *sections),
+        sections=(*difference_sections(changed), *page.sections),
     )
 
 
@@ -233,12 +232,8 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
         todo.append(Advice(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
-    overlap = step.overlap
-    if (
-        overlap is not None
-        and not known & {"synchronous-collective", "exposed-communication"}
-        and overlap.hideable_us >= LEAST_SAVED * step.step_us
-    ):
+    overlap, is_new = step.overlap, not known & {"synchronous-collective", "exposed-communication"}
+    if is_new and overlap is not None and overlap.hideable_us >= LEAST_SAVED * step.step_us:
         judged = [item for item in step.judged if (item.hideable_us or 0.0) >= LEAST * step.step_us] or step.judged
         name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
@@ -249,11 +244,11 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
 
 def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
     """What to do about a finding, with its number and its largest row."""
-    first = finding.evidence[0] if finding.evidence else None
-    most = ""
-    if first is not None and first.us and len(finding.evidence) > 1:
-        most = f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
-    name = "" if first is None else first.name.removeprefix("before ")
+    name, most = "", ""
+    for first in finding.evidence[:1]:
+        name = first.name.removeprefix("before ")
+        if first.us and len(finding.evidence) > 1:
+            most = f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
     return Advice(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
 
@@ -278,10 +273,8 @@ def document(found: Analysis) -> dict[str, object]:
             for item in step.collectives
         ],
         "findings": [
-            {
-                **text.picked(finding, "id title share number evidence remedy unclaimed"),
-                **text.picked(RULES[finding.id], "rule source"),
-            }
+            text.picked(finding, "id title share number evidence remedy unclaimed")
+            | text.picked(RULES[finding.id], "rule source")
             for finding in found.findings
         ],
         "ranks": [{"device": device, "steps": window.steps, **window.parts_ns} for device, window in ranks],
@@ -293,9 +286,8 @@ def document(found: Analysis) -> dict[str, object]:
         },
         "overlap": overlap and {
             **text.picked(overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"),
-            "collectives": [
-                text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why") for item in step.judged
-            ],
+            "collectives": [text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
+                            for item in step.judged],
             "profile": overlap.use and {
                 **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
             },

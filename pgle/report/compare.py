@@ -215,8 +215,7 @@ def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     ``ok`` is true, false or cannot-tell.
     """
     outcome = overall(checks)
-    short = [check for check in checks if check.ok is not True]
-    message = "; ".join(f"{check.name}: {check.message}" for check in short) or headline(found)
+    short = (f"{check.name}: {check.message}" for check in checks if check.ok is not True)
     return {
         "verdict": found.verdict.value,
         "ok": {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value),
@@ -226,7 +225,7 @@ def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
         "ci-high": _number(found.ci[1]),
         "p": "" if found.estimate.p is None else f"{found.estimate.p:.6g}",
         "minimum-detectable": _number(found.minimum_detectable),
-        "message": one_line(message),
+        "message": one_line("; ".join(short) or headline(found)),
     }
 
 
@@ -323,11 +322,11 @@ def _named(trend: Trend) -> str:
 
 def _noise(trend: Trend) -> str:
     """What the spread of launches is computed from."""
-    count = len(trend.present)
     if trend.noise is None:
         return "One entry at this level. Add more runs to measure how much launches differ."
-    since = "" if count == len(trend.entries) else f" since {trend.present[0].time[:16]}, when the level changed"
-    return f"Standard deviation of {count} entries{since}."
+    is_all = len(trend.present) == len(trend.entries)
+    since = "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
+    return f"Standard deviation of {len(trend.present)} entries{since}."
 
 
 def history_document(trends: Sequence[Trend], warnings: Iterable[str]) -> dict[str, Any]:

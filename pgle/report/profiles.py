@@ -176,15 +176,15 @@ def _faults(findings: Sequence[Oddity]) -> tuple[list[str], list[tuple[Value, ..
 
 def _costs(finding: Oddity) -> str:
     """``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
+
+    def cost(us: float) -> str:
+        return figures.time(us) if math.isfinite(us) else str(us)
+
     values = finding.values_us
-    listed = ", ".join(map(_cost, values))
+    listed = ", ".join(map(cost, values))
     if len(values) > 2:
-        listed = f"{len(values)}: {_cost(min(values))} to {_cost(max(values))}"
-    return listed if finding.effective_us is None or len(values) == 1 else f"{listed} → {_cost(finding.effective_us)}"
-
-
-def _cost(value_us: float) -> str:
-    return figures.time(value_us) if math.isfinite(value_us) else str(value_us)
+        listed = f"{len(values)}: {cost(min(values))} to {cost(max(values))}"
+    return listed if finding.effective_us is None or len(values) == 1 else f"{listed} → {cost(finding.effective_us)}"
 
 
 def _importance(finding: Oddity) -> float:
@@ -238,10 +238,8 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
          item.activities, item.busy_us, item.span_us)
         for item in summary.devices
     )  # fmt: skip
-    unresolved = (
-        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
-        for item in summary.trace.unresolved
-    )
+    unresolved = ((item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
+                  for item in summary.trace.unresolved)  # fmt: skip
     of_module = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
     of_instruction = "instruction | kind | launches (count) | time (time) | share (share)"
     of_device = "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
@@ -295,9 +293,8 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
     changed = [item for item in diff.differences if item.change is not CostChange.SAME]
     heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
     share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
-    verdict = f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
-    if all(item.change is CostChange.NOISE for item in changed):
-        verdict = "No change beyond noise"
+    is_noise = all(item.change is CostChange.NOISE for item in changed)
+    sums = f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
     counts = ", ".join(f"{diff.count(change):,} {word}" for change, word in _WORDS.items() if diff.count(change))
     kinds = (
         (total.kind.value, total.old_count, total.new_count, total.old_us, total.new_us,
@@ -308,7 +305,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
     return Page(
         title=f"pgle diff {old} {new}",
         identity=(f"{old} → {new}",),
-        verdict=verdict,
+        verdict="No change beyond noise" if is_noise else sums,
         table=table(heads, map(_difference, changed), shown=CHANGES),
         notes=(counts,),
         sections=(Section("kinds", "By kind", (table(of_kind, kinds),)),),
@@ -330,12 +327,11 @@ def diff_document(old: str, new: str, diff: ProfileDiff) -> dict[str, object]:
         "old": old,
         "new": new,
         "counts": {change: diff.count(change) for change in CostChange},
-        **text.picked(diff, "totals"),
-        "differences": [
-            text.whole(item, "delta_us ratio") for item in diff.differences if item.change != CostChange.SAME
-        ],
+        "totals": diff.totals,
+        "differences": [text.whole(item, "delta_us ratio") for item in diff.differences
+                        if item.change != CostChange.SAME],
         "warnings": diff.warnings,
-    }
+    }  # fmt: skip
 
 
 MOST_MODULES = 6

@@ -248,10 +248,10 @@ def _notes(found: Scaling) -> Iterator[str]:
         yield f"The step measured at {min(found.request.measured)} GPUs moves nothing: no step is predicted there."
     if anchor is not None:
         apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
+        instead = f"{apart} {'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead"
         yield (
             f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs: every step is multiplied by "
-            f"{anchor.factor:.3f}. The range also holds the {apart} "
-            f"{'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead."
+            f"{anchor.factor:.3f}. The range also holds the {instead}."
         )
         if not 1 / DOUBTED < anchor.factor < DOUBTED:
             yield "That is far from the prediction: was it measured with this program, batch and GPU?"
@@ -295,7 +295,7 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
         if culprit.moves_weights:
             given.append(Advice("Try other meshes", None, why))
         else:
-            why = "; ".join(filter(None, ("it moves activations in every layer", why)))
+            why = f"it moves activations in every layer{'; ' * bool(why)}{why}"
             given.insert(0, Advice(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why))
     if answer.nearest is not None and not answer.nearest.row.tried:
         given.insert(0, _to_fit(found, answer.nearest.row))
@@ -313,9 +313,8 @@ def _more_work(row: ScaleRow, saves: float) -> Advice:
 
 def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
     fit = found.request.fit or "batch"
-    what = f"set {MORE_MEMORY}"
-    if not _fits_with_more(found, row):
-        what = f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
+    largest = f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
+    what = f"set {MORE_MEMORY}" if _fits_with_more(found, row) else largest
     lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
     return Advice(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
 
@@ -347,14 +346,13 @@ def _sections(found: Scaling) -> Iterator[Section]:
             (item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes)) for item in rows
         ))  # fmt: skip
         yield Section("memory", "Device memory by XLA's report", (memory,))
-    if refused := [item.row for item in found.answer.rows if item.row.failure]:
-        reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
-        yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
-    limits = (
+    refused = (item.row for item in found.answer.rows if item.row.failure)
+    reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
+    yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
+    yield Section("limits", "What is not known", (
         Prose(f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."),
         Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
-    )
-    yield Section("limits", "What is not known", limits)
+    ))  # fmt: skip
 
 
 def _charts(rows: Sequence[Judged]) -> Chart:
@@ -396,9 +394,8 @@ def _next(found: Scaling) -> tuple[str, ...]:
     if answer.nearest is not None and not answer.good:
         if _fits_with_more(found, answer.nearest.row):
             return (f"repeat with {MORE_MEMORY} in the environment",)
-        small = f"give smaller values of --vary {request.fit}"
         vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
-        return (small if request.fit else vary,)
+        return (f"give smaller values of --vary {request.fit}" if request.fit else vary,)
     commands = tuple(action.command for action in _actions(found) if action.command)[:1]
     has_mesh = request.are_files or answer.breaks is None or answer.breaks.row.values
     return commands or (() if has_mesh else (f"repeat with {VARY}",))

@@ -61,7 +61,7 @@ def stage_page(result: StageResult) -> Page:
         verdict=printable(verdict),
         tone=tone,
         notes=tuple(map(printable, lines)),
-        sections=(Section("stage", "What was run", tuple(_about(result))),),
+        sections=(Section("stage", "What was run", tuple(map(Prose, map(printable, _about(result))))),),
         next=(command,),
         warnings=result.warnings,
     )
@@ -81,20 +81,20 @@ def steps_line(result: StageResult) -> str:
     return f"{many(len(result.step_times_s), 'step')}, {middle} each"
 
 
-def _about(result: StageResult) -> Iterator[Prose]:
-    facts = result.facts
+def _about(result: StageResult) -> Iterator[str]:
+    facts, is_profile = result.facts, result.request.stage == "profile"
     if facts.get("program"):
-        yield Prose(printable(f"program: {facts['program']}"))
+        yield f"program: {facts['program']}"
     if facts.get("flags"):
-        yield Prose(printable(f"XLA_FLAGS {facts['flags']}"))
-    if result.request.stage == "profile":
+        yield f"XLA_FLAGS {facts['flags']}"
+    if is_profile:
         window = f" ({facts['window']})" if "window" in facts else ""
-        yield from (Prose(printable(f"trace {path}{window}")) for path in result.request.folder.traces())
+        yield from (f"trace {path}{window}" for path in result.request.folder.traces())
     if result.simulated:
         alone = figures.time(float(facts["predicted_step_us"]))
-        yield Prose(f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest.")
-        if result.request.stage == "profile" and result.request.mode == MEASURES_ALONE:
-            yield Prose("Collectives are synchronous in this run only, so that each can be measured alone.")
+        yield f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest."
+        if is_profile and result.request.mode == MEASURES_ALONE:
+            yield "Collectives are synchronous in this run only, so that each can be measured alone."
 
 
 def stage_document(result: StageResult) -> dict[str, object]:

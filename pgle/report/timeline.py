@@ -231,10 +231,8 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
         names=names,
         lanes=tuple(lanes),
         spans=tuple(
-            Span(
-                f"{printable(loop.name)}, {loop.trips} iterations", loop.start_us, loop.end_us, loop.depth,
-                loop.folded if loop.folded > 1 else 0, loop.folded_start_us, loop.folded_end_us,
-            )
+            Span(f"{printable(loop.name)}, {loop.trips} iterations", loop.start_us, loop.end_us, loop.depth,
+                 loop.folded if loop.folded > 1 else 0, loop.folded_start_us, loop.folded_end_us)
             for loop in timeline.loops
             if loop.trips > 1
         ),
@@ -269,8 +267,7 @@ def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.in
     follower = followers(module, frozenset(timeline.names)) if module is not None else {}
     found = []
     for code, name in enumerate(timeline.names):
-        row, stream = int(entry[code]), Stream.COMPUTE
-        origin, sync = ORIGINS[0], False
+        row, stream, origin, sync = int(entry[code]), Stream.COMPUTE, ORIGINS[0], False
         if len(timeline):
             stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
             origin = ORIGINS[int(timeline.origin[row])]
@@ -480,11 +477,8 @@ def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
         "open": panel.opened,
         "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
         "spans": [
-            {
-                "label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us),
-                "depth": span.depth, "folded": span.folded, "foldedStart": _ns(span.folded_start_us),
-                "foldedEnd": _ns(span.folded_end_us),
-            }
+            {"label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us), "depth": span.depth,
+             "folded": span.folded, "foldedStart": _ns(span.folded_start_us), "foldedEnd": _ns(span.folded_end_us)}
             for span in panel.spans
         ],
         "lanes": [_lane_data(lane, places) for lane in panel.lanes],

@@ -212,7 +212,6 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
     }
 
 
-SCHEMA = "pgle.confirm/1"
 MAX_NAMES = 4
 STALE = ", but it was made for another compilation"
 PROOF = 96  # characters of the line that proves it; `--section modules` has all

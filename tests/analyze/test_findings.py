@@ -186,7 +186,7 @@ def with_another_module() -> Trace:
 def memory_of(share: float) -> Memory:
     """Of a program that needs a share of 64 GiB."""
     peak = int(share * (64 << 30))
-    plan = BufferPlan(peak // 2, 0, 0, peak - peak // 2, (), 0, "negate.1")
+    plan = BufferPlan(peak // 2, 0, 0, peak - peak // 2, (), "negate.1")
     return Memory(plan, (), 64 << 30)
 
 
