@@ -22,6 +22,8 @@ from pgle.xla.collectives import collective_kind, owner
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 DATA = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 STEP, INIT = "0040", "0019"
 

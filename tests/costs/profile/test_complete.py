@@ -22,6 +22,8 @@ from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import find_hardware
 
 A100 = find_hardware("a100")
+pytestmark = pytest.mark.usefixtures("read_once")
+
 DATA = Path(__file__).parents[3] / "testdata" / "pax_fsdp4"
 DUMP = next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*"))
 

@@ -16,6 +16,8 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 TESTDATA = Path(__file__).parents[3] / "testdata"
 STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
 VERSIONS = ["jax-0.10.2", "jax-0.12.0.1"]
