@@ -213,7 +213,6 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
 
 
 MAX_NAMES = 4
-STALE = ", but it was made for another compilation"
 PROOF = 96  # characters of the line that proves it; `--section modules` has all
 
 _DONE = re.compile(r"-done(\.\d+)*$")
@@ -246,8 +245,8 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
     return Page(
         title=f"pgle confirm {log}",
         identity=(log,),
-        verdict=shown(f"{use_line(main)}{STALE if is_stale(main) else ''}"),
-        tone="warn" if is_stale(main) else USE_TONES[main.verdict],
+        verdict=shown(use_line(main)),
+        tone=USE_TONES[main.verdict],
         notes=tuple(map(shown, (ranks, *main_lines(main), rest))),
         sections=(Section("modules", "Modules", (_module_rows(verdict.modules), *map(Prose, map(shown, lines)))),),
         next=tuple(following),
@@ -259,11 +258,6 @@ def use_line(main: ModuleVerdict) -> str:
     """``jit_train_step: profile used (36 of 36 instructions)``."""
     counted = f" ({main.covered:,} of {main.wanted:,} instructions)" if main.wanted and main.covered is not None else ""
     return f"{name_of(main)}: {_USE_WORDS[main.verdict]}{counted}"
-
-
-def is_stale(main: ModuleVerdict) -> bool:
-    """Whether XLA used a profile of which it says that it may not fit."""
-    return main.verdict is ProfileUse.USED and bool(main.remedy)
 
 
 def main_lines(main: ModuleVerdict) -> Iterator[str]:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
-from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, cover, fill
+from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, cover
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
-from pgle.costs.profile.value import CostKind, Profile
+from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.run.convert import Written, check_output, write_profiles
@@ -181,23 +181,6 @@ def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
             profile = replace(carried.profile, warnings=(*given.warnings, note))
             return Fitted(profile, note)
     return Fitted(given)
-
-
-def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware) -> tuple[Profile, int]:
-    """A program's costs, `given` by the user's own flags, under the names that new flags give; each gets a cost.
-
-    Returned with it: how many collectives the program did not have before. Their costs are scaled or estimated.
-    """
-    carried = carry(given, old, new, scale_by(old, new, hardware))
-    costs = {match.name: match.cost for match in carried.matches}
-    gaps = [row for name, row in new.rows.items() if name not in costs]
-    fills = fill(new, costs, gaps, estimator(new.module, hardware))
-    measured = old.costs(given)
-    others = (item for item in carried.matches if item.by is By.SCALED)
-    scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}
-    modelled = {row.name for row in gaps} | scaled
-    profile = Profile((*costs.values(), *fills.values()), given.provenance)
-    return profile, sum(new.rows[name].kind is CostKind.COLLECTIVE for name in modelled)
 
 
 def table_of(dumps: Dumps, module: Module) -> LookupTable:

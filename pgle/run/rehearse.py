@@ -188,7 +188,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     ):
         # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
         # passes alone make the same of it.
-        whole = session.begun("baseline", flags)
+        whole = session.without_profile("baseline", flags)
         plain = pool.submit(session.schedule, "default", own) if _has_default(request) else None
         guess = request.profile
         if guess is None and whole.result().schedule is not None and not whole.result().kept:

@@ -24,11 +24,11 @@ from pgle.run.capture.captured import (
     candidates,
     capture_warnings,
     choose_module,
-    fitted,
     modules_in,
     no_step,
     partitioned,
     read_captured,
+    topology_of_step,
 )
 from pgle.run.compiler.compile import CompileRequest, devices_in
 from pgle.run.directory.directory import RunDirectory, free, opened
@@ -277,7 +277,7 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
         warnings = (*command.doubts, *request.warnings)
         if is_program(command.words) or (command.typed and command.topology):  # the program decides its devices
             devices = devices_for(None, topology=command.topology)
-            topology, remarks = fitted(request.module, command.topology or f"1x1x{devices.count}")
+            topology, remarks = topology_of_step(request.module, command.topology or f"1x1x{devices.count}")
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)

@@ -23,6 +23,7 @@ from typing import Any
 from pgle import __version__
 from pgle.costs.estimate.estimate import assumed_warnings
 from pgle.costs.measure.contention import as_if_alone
+from pgle.costs.profile.carry import under_other_flags
 from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
@@ -34,7 +35,7 @@ from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
-from pgle.run.coverage import fitted, under_other_flags
+from pgle.run.coverage import fitted
 from pgle.run.directory.directory import check_ours, check_question, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, near_limit
@@ -89,7 +90,7 @@ class Simulated:
     trial: Trial  # its figures
     module: Module  # scheduled
     prediction: Prediction  # of its step
-    profile: Profile  # the costs that XLA was given, and that the prediction uses
+    profile: Profile  # the costs that the prediction uses, and that XLA was given but for `Bench.baseline`
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ class Bench:
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
-        self.baseline = self.judged(({}, "no profile"), result, *self._estimated(table))
+        self.baseline = self.simulated(({}, "no profile"), result, *self._estimated(table))
         try:
             self.pgle = self.schedule(({}, "the profile"))
         except UserError as error:
@@ -292,9 +293,9 @@ class Bench:
             result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
             if not self._has_new_names(program, result):
                 break
-        return self.judged(setting, result, profile, modelled)
+        return self.simulated(setting, result, profile, modelled)
 
-    def judged(self, setting: Setting, result: CompileResult, profile: Profile, modelled: int) -> Simulated:
+    def simulated(self, setting: Setting, result: CompileResult, profile: Profile, modelled: int) -> Simulated:
         """A compilation simulated with its costs, as they are and in all worlds."""
         module = result.scheduled
         prediction = predict(module, profile, self.request.hardware)
@@ -320,15 +321,15 @@ class Bench:
         if profile:
             wanted = replace(wanted, profile=self.folder_of(flags) / "profile.pbtxt")
         result = self.session.compiler.compile(wanted)
-        return self.judged((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
+        return self.simulated((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
 
-    def compile_whole(self, folder: Path) -> None:
+    def compile_whole(self) -> None:
         """Compile what settings are judged against by all passes, once: those from scheduling on gave another step."""
         if not self._is_whole:
             self._is_whole = True
             self.session.distrust()
-            self.baseline, _ = self.whole(self.baseline, folder / "baseline", profile=False)
-            self.pgle, _ = self.whole(self.pgle, folder / "pgle")
+            self.baseline, _ = self.whole(self.baseline, self.session.base.dump_dir / "baseline", profile=False)
+            self.pgle, _ = self.whole(self.pgle, self.session.base.dump_dir / "pgle")
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
         """A setting against the profile alone with a little less memory; None if both need much less than there is.
@@ -379,7 +380,7 @@ class Bench:
         return under_other_flags(self._given, self._first, table, self.request.hardware)
 
     def _named(self, flags: Flags) -> CompileResult:
-        return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
+        return self.session.without_profile(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
 
     def _program(self, flags: Flags) -> tuple[str, str]:
         """What a schedule follows from: the program before scheduling, and what else scheduling reads."""
@@ -494,7 +495,7 @@ class _Search:
         found, result = bench.whole(tried, out / "proof")
         changes = _change(found.trial.step_us, trial.step_us), _change(found.trial.temp_bytes, trial.temp_bytes)
         if not _agree(*changes):
-            bench.compile_whole(out / "trials")
+            bench.compile_whole()
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
         covered = cover(tried.profile, [result.scheduled], {result.scheduled.name: result.lhs} if result.lhs else {})

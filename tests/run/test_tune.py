@@ -77,12 +77,12 @@ def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: 
 def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begun(*_: Any) -> None:
+    def without_profile(*_: Any) -> None:
         raise UserError("empty file")
 
     monkeypatch.setattr("pgle.run.tune.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     bench: Any = RealBench.__new__(RealBench)
-    bench.session = SimpleNamespace(base=SimpleNamespace(flags=(), dump_dir=tmp_path), begun=begun)
+    bench.session = SimpleNamespace(base=SimpleNamespace(flags=(), dump_dir=tmp_path), without_profile=without_profile)
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
         assert bench.trial((FLAGS, "a")).failure == "empty file"
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import matmuls
+from pgle.costs.profile.coverage import fill
 from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.errors import UserError
@@ -165,6 +166,23 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
         profile_us=sum(time.values()) + other_us,
         carried_us=sum(us for name, us in time.items() if name in used),
     )
+
+
+def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware) -> tuple[Profile, int]:
+    """A program's costs, `given` by the user's own flags, under the names that new flags give; each gets a cost.
+
+    Returned with it: how many collectives the program did not have before. Their costs are scaled or estimated.
+    """
+    carried = carry(given, old, new, scale_by(old, new, hardware))
+    costs = {match.name: match.cost for match in carried.matches}
+    gaps = [row for name, row in new.rows.items() if name not in costs]
+    fills = fill(new, costs, gaps, estimator(new.module, hardware))
+    measured = old.costs(given)
+    others = (item for item in carried.matches if item.by is By.SCALED)
+    scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}
+    modelled = {row.name for row in gaps} | scaled
+    profile = Profile((*costs.values(), *fills.values()), given.provenance)
+    return profile, sum(new.rows[name].kind is CostKind.COLLECTIVE for name in modelled)
 
 
 def _match(row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0) -> Match:

@@ -1,7 +1,8 @@
 """What XLA looks up: a row per instruction of a module that wants a cost, with the names it would be found by.
 
-The one place that says which cost of a profile an instruction gets, what XLA takes one without a cost for, and under
-which name the time of a traced instruction is filed. Coverage looks for gaps with it, the simulator takes costs by it.
+It says which cost of a profile XLA finds for an instruction, what XLA takes one without a cost for, and under which
+name the time of a traced instruction is filed. Coverage and the simulator look costs up by it, and refuse those that
+are plainly of something else.
 
 XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name. Collectives may
 not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under the name it wraps. What

@@ -278,7 +278,7 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
     return module.name in program.of_jax and not multiplies(module)
 
 
-def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
+def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
     """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of the program's
     devices."""
     given, own = math.prod(int(part) for part in topology.split("x")), devices_of(module)
@@ -291,7 +291,7 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
 
 def check_fits(module: Path, topology: str) -> None:
     """Refuse a function's module that is for other devices than were asked for: its caller can build it for those."""
-    if not fitted(module, topology)[1]:
+    if not topology_of_step(module, topology)[1]:
         return
     own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))
     remedy = f"build the mesh with {asked} devices, or ask for {own}"

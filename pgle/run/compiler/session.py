@@ -110,7 +110,7 @@ class Session:
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
-    def begun(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
+    def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
         """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else ties may break
         otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
         return self._prepared_for(self._request(name, flags)).whole
@@ -132,7 +132,7 @@ class Session:
             self.trusted.unlink(missing_ok=True)
 
     def program(self, compiled: CompileResult) -> str:
-        """What tells programs before scheduling apart, of what `begun` gives; empty where that is not known."""
+        """What tells programs before scheduling apart, of what `without_profile` gives; empty where nothing does."""
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
         if module not in self._programs:
             self._programs[module] = sha256(module.read_bytes()) if module.exists() else compiled.fingerprint

@@ -193,7 +193,7 @@ class RealBackEnd:
             *trouble(files.log),
         ]
         if request.stage == "auto":
-            found = [line for line in found if line != AUTO_PGLE]
+            found = [line for line in found if line != AUTO_PGLE_TOO]
         failed = ""
         if self._capture(request) != "none":
             own = keep_own_trace(files, facts, started)
@@ -289,7 +289,7 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
         raise UserError(what, where=profile, remedy=remedy)
 
 
-AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+AUTO_PGLE_TOO = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000  # more of a line is not looked at
 FEW_EXECUTIONS = 5  # fewer in a window without step marks give a warning; the first is often left out as warm-up
@@ -311,10 +311,10 @@ def trouble(log: Path) -> list[str]:
     found = set()
     for line in lines_about(log, PROFILER_WORDS):
         if EMPTY_TRACE in line:  # it names CUPTI's error as one of the things that may have been
-            found.add(AUTO_PGLE)
+            found.add(AUTO_PGLE_TOO)
         else:
             found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
-    return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in PROFILER_TROUBLE if text in found]
+    return [AUTO_PGLE_TOO] * (AUTO_PGLE_TOO in found) + [text for _, text in PROFILER_TROUBLE if text in found]
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:

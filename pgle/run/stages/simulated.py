@@ -24,11 +24,11 @@ from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import (
     capture_warnings,
     choose_module,
-    fitted,
     modules_in,
     own_failure,
     partitioned,
     read_captured,
+    topology_of_step,
 )
 from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
@@ -103,7 +103,7 @@ class SimulatedBackEnd:
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
-        topology, remarks = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
+        topology, remarks = topology_of_step(module_path, self.topology or f"1x1x{self._devices.count}")
         record = begin_record(request, child, self.basis(request), simulated=True, before=older)
         compiled = compile_once(
             CompileRequest(

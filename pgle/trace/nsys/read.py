@@ -48,19 +48,8 @@ from pgle.trace.nsys.ranges import (
     kernel_instruction,
     read_ranges,
 )
-from pgle.trace.nsys.tables import (
-    API,
-    NULL,
-    PROCESS,
-    Codes,
-    Columns,
-    Ints,
-    Tables,
-    devices_of,
-    exporter,
-    recordings,
-    xla_flags,
-)
+from pgle.trace.nsys.recording import devices_of, exporter, recordings, xla_flags
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Columns, Ints, Tables
 from pgle.trace.table import (
     LIBRARIES,
     SIMULATED,

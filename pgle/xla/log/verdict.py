@@ -158,7 +158,6 @@ class Remedy:
         f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
     NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
-    STALE = f"profile again with this run's flags and jax; `{VERIFY}` shows what fits"
     OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (
         "say which jax it was (--jax 0.6.2), or run with "

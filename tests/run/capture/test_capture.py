@@ -25,11 +25,11 @@ from pgle.run.capture.captured import (
     capture_warnings,
     choose_module,
     doubt_of,
-    fitted,
     module_name,
     modules_in,
     own_failure,
     read_captured,
+    topology_of_step,
 )
 from pgle.run.hook import HOOK_SITE
 from pgle.run.rehearse import Rehearsal
@@ -353,8 +353,8 @@ def test_a_step_is_for_the_devices_that_its_program_took(tmp_path, counts, topol
     module = tmp_path / "jax_ir0001_jit_step_compile.mlir"
     numbers = ", ".join(f"mhlo.num_{name} = {count} : i32" for name, count in counts.items())
     module.write_text(f"module @jit_step attributes {{{numbers}}} {{\n")
-    assert fitted(module, "1x2x4")[0] == topology
-    assert said in "".join(fitted(module, "1x2x4")[1])
+    assert topology_of_step(module, "1x2x4")[0] == topology
+    assert said in "".join(topology_of_step(module, "1x2x4")[1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import StepLine, StepLines, console_records
 from pgle.run.stages.real import (
-    AUTO_PGLE,
+    AUTO_PGLE_TOO,
     NSYS_STARTS,
     few_executions,
     is_readable,
@@ -52,7 +52,7 @@ def test_trouble_in_the_log(tmp_path, line, said):
 def test_an_empty_trace_of_autopgle_is_no_proof_of_another_profiler(tmp_path):
     log = tmp_path / "log"
     log.write_text(EMPTY)
-    assert trouble(log) == [AUTO_PGLE]
+    assert trouble(log) == [AUTO_PGLE_TOO]
 
 
 def test_a_quiet_log_has_no_trouble(tmp_path):
