@@ -133,16 +133,17 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_a_folder_with_a_record_of_another_tool_is_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", ['{"trial": 1}', '{"schema": "pgle.tune/1"}', '{"schema": "pgle.search/1"'])
+def test_a_folder_with_another_record_is_left_as_it_is(record: str, tmp_path: Path) -> None:
     for name in ("search.json", "trials/1.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text('{"trial": 1}\n')
+        (tmp_path / name).write_text(record)
     with (
         pytest.raises(UserError, match="is not an empty directory"),
         prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), question=NAME),
     ):
         pass
-    assert (tmp_path / "trials/1.txt").exists()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["1.txt", "search.json", "trials"]
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -308,12 +308,13 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
 
 
 def asked_in(path: Path) -> dict[str, Any]:
-    """What an answer is of, by this file in its folder; empty: there is no such file of ours."""
+    """What an answer is of, by this file in its folder, ``search.json`` of schema ``pgle.search/…``; empty: there is no
+    such file of ours."""
     try:
         found = json.loads(read_head(path, 1 << 20))
     except (UserError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and str(found.get("schema")).startswith("pgle.") else {}
+    return found if isinstance(found, dict) and str(found.get("schema")).startswith(f"pgle.{path.stem}/") else {}
 
 
 def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
