@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
+from pgle.files import sha256
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.ask.jaxlib import installed, lint_flags, repair
@@ -45,7 +47,7 @@ from pgle.run.process.environment import (
     memory_fraction,
     user_flags,
 )
-from pgle.run.process.process import check_program
+from pgle.run.process.process import check_program, program_of
 from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
@@ -91,6 +93,7 @@ class RehearseRequest:
     others: tuple[str, ...] = ()  # the other modules, which were not chosen, in words, the largest first
     no_step: str = ""  # why the module is no step of its captured program
     assumed: bool = False  # nobody names how many devices the captured program has
+    program: str = ""  # a digest of the captured program, if it was run for the request
     warnings: tuple[str, ...] = ()  # one line each
 
     @property
@@ -281,6 +284,8 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
+        if is_program(command.words):
+            request = replace(request, program=sha256(json.dumps(program_of(command.words)).encode()))
         request = replace(request, profile=profile, cached=command.cached, warnings=warnings)
         yield command, told_of_hosts(request)
 

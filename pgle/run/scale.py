@@ -42,7 +42,7 @@ from pgle.run.compiler.compile import Cache, Compiler
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.process.environment import check_compiler
-from pgle.run.process.process import check_program, ended, executor, last_line
+from pgle.run.process.process import check_program, ended, executor, last_line, program_of
 from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.answer import (
     ScaleAnswer,
@@ -199,9 +199,7 @@ def _about(request: ScaleRequest) -> Mapping[str, Any]:
     """All that a row depends on, but its size and values."""
     profile, words = request.profile, () if request.are_files else request.words  # the row of a file has its digest
     return {
-        "command": list(words),
-        # a script that was edited is another program
-        "files": {word: sha256(read_bytes(Path(word))) for word in words if Path(word).is_file()},
+        **program_of(words),
         "target": sha256(load_target(request.target).text.encode()),
         "profile": None if profile is None else sha256(read_bytes(profile)),
         "measured_on": None if request.measured_on is None else str(request.measured_on),

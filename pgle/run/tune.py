@@ -215,6 +215,7 @@ def _question(request: RehearseRequest) -> dict[str, Any]:
         "schema": "pgle.search/1",
         "pgle": __version__,
         "jaxlib": installed(request.python).jaxlib,
+        "program": request.program,  # of which a search that continues takes the modules that were captured
         "module": sha256(read_bytes(request.module)),
         "profile": sha256(read_bytes(request.profile)) if request.profile else "",
         "flags": list(request.flags),

@@ -1,6 +1,7 @@
 """`pgle tune` with the real compiler: what is accepted was compiled, confirmed and written down."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ pytestmark = [
     pytest.mark.usefixtures("plugin_loaded_once"),
     pytest.mark.skipif(not PROGRAM.exists(), reason="no program recorded with this jax"),
 ]
+
+
+STEP = """
+import jax, jax.numpy as jnp
+step = jax.jit(lambda w: jax.tree.map(lambda a, g: a - g, w, jax.grad(lambda w: jnp.sum((w @ w) ** 2))(w)))
+w = jnp.ones((256, 256))
+for _ in range(3):
+    w = step(w)
+"""
 
 
 def tuned(capsys: pytest.CaptureFixture[str], out: Path, *more: str, program: str = str(PROGRAM)) -> dict[str, object]:
@@ -54,6 +64,18 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--target", "a100"]) == 2
     assert "holds the trials of another search (target differs)" in capsys.readouterr().err
     assert (tmp_path / "out" / "search.json").exists()
+
+
+def test_the_folder_of_another_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, out = tmp_path / "step.py", str(tmp_path / "out")
+    words = ["tune", "-o", out, "--budget", "1", "--devices", "2", "--", sys.executable, str(script)]
+    script.write_text(STEP)
+    assert run(words) == 0
+    script.write_text(STEP.replace("256", "128"))
+    assert run(words) == 2
+    assert "holds the trials of another search (program differs)" in capsys.readouterr().err
+    script.write_text(STEP)
+    assert run(words) == 0
 
 
 def test_what_is_no_module_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,12 @@ def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:
     assert before != _about(request)
 
 
+def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(tmp_path: Path) -> None:
+    code = f"import jax  # {'x' * 300}"
+    about = _about(ScaleRequest(("python", "-c", code, "--api-key=hunter2"), (8,), tmp_path))
+    assert (about["command"], about["files"]) == (["python", "-c", code, "--api-key=***"], {})
+
+
 @pytest.mark.parametrize(
     ("code", "devices", "said"),
     [

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
-from pgle.masking import Masker
+from pgle.files import sha256
+from pgle.masking import Masker, kept_argv
 from pgle.next import typed
 
 if TYPE_CHECKING:  # most commands read one file, in this process
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
+SCRIPT_BYTES = 1 << 20  # of a file that a command names, to tell whether it was edited
 GRACE_S = 5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -99,6 +101,18 @@ def check_program(command: Sequence[str]) -> None:
         raise UserError("no command given", remedy="put it after the options: -- python train.py")
     if shutil.which(command[0]) is None:
         raise _refusal(command[0], "no such program")
+
+
+def program_of(command: Sequence[str]) -> dict[str, Any]:
+    """What tells programs apart, as JSON values without a credential: the words, and a digest of each that is a file,
+    since a script that was edited is another program. Of a file that is longer than `SCRIPT_BYTES` its head counts."""
+    digests = {}
+    for word in command:
+        with suppress(OSError):  # the code of `python -c` may be too long for a name
+            if Path(word).is_file():
+                with Path(word).open("rb") as file:
+                    digests[word] = sha256(file.read(SCRIPT_BYTES))
+    return {"command": list(kept_argv(command)), "files": digests}
 
 
 def _refusal(word: str, reason: str) -> UserError:
