@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -253,11 +253,13 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
     for number, text in texts.items():
         collective[number] = (text.kind or likely_kind(table.names[number][1])) == CostKind.COLLECTIVE
     slowest_us = _slowest_us(table, options.of)
-    step = max(BLOCK // (int(table.source.max()) + 1), 1)
-    for (of, stat), low in product(
-        ((~collective, options.stat), (collective, options.of_collectives)), range(0, len(table.names), step)
+    # Names in blocks of as many rows: names that few inputs have would make many blocks, and each looks at all rows.
+    ends = np.cumsum(np.bincount(table.name, minlength=len(table.names)))
+    firsts = heads((ends - 1) // BLOCK).tolist()
+    for (of, stat), (low, high) in product(
+        ((~collective, options.stat), (collective, options.of_collectives)), pairwise((*firsts, len(table.names)))
     ):
-        chosen = np.flatnonzero((table.name >= low) & (table.name < low + step) & of[table.name])
+        chosen = np.flatnonzero((table.name >= low) & (table.name < high) & of[table.name])
         rows = chosen[np.argsort(table.name[chosen], kind="stable")]
         for number, values in _statistics(table, rows, stat) if len(rows) else ():
             fingerprint, name = table.names[number]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgle.costs.profile import merge as merging
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_profile
 from pgle.costs.profile.merge import MergedProfile, MergeOptions, Of, merge, merge_input, united_modules
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
@@ -199,6 +200,17 @@ def test_the_result_does_not_depend_on_how_many_rows_are_worked_on_together(monk
     monkeypatch.setattr("pgle.costs.profile.merge.BLOCK", 3)
     assert [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")] == wide
     assert len(wide[0]) > 3
+
+
+def test_names_that_one_input_has_are_worked_on_together_too(monkeypatch):
+    # each block of names looks at all rows: ranks that compiled programs of other fingerprints have a million names
+    blocks = []
+    statistics = merging._statistics
+    monkeypatch.setattr(merging, "_statistics", lambda *of: blocks.append(of) or statistics(*of))
+    monkeypatch.setattr(merging, "BLOCK", 40)
+    ranks = [rank(*(compute(f"fusion.{number}", 1.0, fingerprint=f"{at}") for number in range(20))) for at in range(20)]
+    assert len(merged(*ranks)) == 400
+    assert len(blocks) == 10
 
 
 def test_of_ranks_the_input_with_the_slowest_rank_says_what_the_slowest_takes():
