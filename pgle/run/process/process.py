@@ -120,10 +120,10 @@ def _refusal(word: str, reason: str) -> UserError:
     path, remedy = Path(word), "check the command"
     if path.is_dir():
         reason = "it is a folder"
+    elif path.is_file() and path.suffix == ".mlir":
+        reason, remedy = "it is a module", f"predict its step: {typed('pgle', 'rehearse', path)}"
     elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
         reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
-    elif path.suffix == ".mlir":
-        reason, remedy = "it is a module", f"predict its step: {typed('pgle', 'rehearse', path)}"
     elif path.is_file():
         remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
         reason = "it is not executable" if reason == "no such program" else reason

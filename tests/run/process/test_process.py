@@ -152,9 +152,15 @@ def test_a_command_that_cannot_be_started_is_named(tmp_path):
         launch(["no-such-program"], os.environ, tmp_path / "log")
 
 
-def test_a_module_in_place_of_a_program_is_for_rehearse() -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o755])  # some file systems have every file executable
+def test_a_module_in_place_of_a_program_is_for_rehearse(tmp_path, monkeypatch, mode: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("step.mlir").write_text("module @jit_step {}\n")
+    Path("step.mlir").chmod(mode)
     with pytest.raises(UserError, match=r"it is a module\); predict its step: pgle rehearse step.mlir"):
         check_program(["step.mlir"])
+    with pytest.raises(UserError, match=r"other.mlir: cannot be started \(no such program\)"):
+        check_program(["other.mlir"])
 
 
 @pytest.mark.parametrize(
