@@ -363,6 +363,20 @@ step(2)
     assert steps == [1, 2]
 
 
+def test_a_window_that_is_open_as_the_program_ends_is_written_though_python_starts_no_thread_then(tmp_path):
+    code = """
+import jax, threading
+step = jax.jit(lambda x: x @ x)
+x = step(jax.numpy.ones((9, 9))).block_until_ready()
+def refused(thread):  # as Python 3.12 at its end
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+threading.Timer.start = refused
+"""
+    done = in_python(code, {"capture": "jax", "window": "all"}, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
 def test_evaluation_steps_between_training_steps_are_not_counted(tmp_path):
     code = """
 import jax

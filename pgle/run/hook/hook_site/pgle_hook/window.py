@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+from contextlib import suppress
 
 from pgle_hook import warn
 
@@ -234,7 +235,8 @@ class Profiler:
     def _end_session(self):
         warning = threading.Timer(SAID_S, warn, [STILL])
         warning.daemon = True
-        warning.start()
+        with suppress(RuntimeError):  # at the end of a program Python 3.12 starts no thread any more
+            warning.start()
         try:
             self._stop()
         finally:
