@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pgle
 from pgle.cli.main import run
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.directory.manifest import Gpu, StageRecord, extend_manifest
+from pgle.run.directory.manifest import Gpu, StageRecord, extend_manifest, read_manifest
 
 
 def write_run(folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01) -> str:
@@ -156,6 +157,21 @@ def test_one_experiment_folder_is_enough(tmp_path: Path, base: str, capsys: pyte
     write_run(tmp_path / "perf", 0.19, 2)
     assert run(["compare", str(tmp_path), "--require-faster"]) == 0
     assert "baseline" in capsys.readouterr().out
+
+
+def test_only_the_command_records_that_a_run_was_compared(tmp_path: Path, base: str) -> None:
+    write_run(tmp_path / "perf", 0.19, 2)
+    record(tmp_path, "baseline", "10:00")
+    record(tmp_path, "perf", "11:00")
+    before = (tmp_path / "manifest.json").read_bytes()
+    assert pgle.compare(tmp_path).ok
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    assert run(["compare", str(tmp_path / "perf"), base]) == 0
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    assert run(["compare", str(tmp_path)]) == 0
+    assert [stage.stage for stage in read_manifest(tmp_path).stages] == ["baseline", "perf", "compare"]
+    assert run(["compare", str(tmp_path)]) == 0
+    assert len(read_manifest(tmp_path).stages) == 3
 
 
 def test_several_runs_per_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
