@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_a_row_is_there_again(tmp_path: Path) -> None:
 def test_a_size_without_a_step_is_tried_again(tmp_path: Path) -> None:
     kept(tmp_path).add(EIGHT, ScaleRow(8, failure="killed"))
     assert kept(tmp_path).resumed == 0
+
+
+def test_a_row_whose_folder_has_the_same_name_is_of_another_value(tmp_path: Path) -> None:
+    one, other = (SizeTrial(8, 8, (("config", value),)) for value in ("a/b.yml", "a_b.yml"))
+    kept(tmp_path).add(one, replace(row(tmp_path), values={"config": "a/b.yml"}))
+    assert one.name == other.name
+    assert kept(tmp_path).known(one)
+    assert kept(tmp_path).known(other) is None
 
 
 def test_a_row_without_its_module_is_made_again(tmp_path: Path) -> None:
