@@ -334,7 +334,10 @@ class _Parser:
     def module(self, program_id: int | None) -> Module:
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
-        devices, fingerprint = dict(_DEVICES.findall(self.header)), _FINGERPRINT.search(self.header)
+        devices = dict(
+            reversed(_DEVICES.findall(self.header))
+        )  # the first of each: attributes that follow hold any text
+        fingerprint = _FINGERPRINT.search(self.header)
         module = Module(
             name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
             program_id=program_id,

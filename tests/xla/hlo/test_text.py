@@ -110,6 +110,14 @@ def test_what_an_instruction_states_of_its_latency_reads(rest: str) -> None:
     assert module_from_text(text, "m").instructions["f"].latency_ns == 7000
 
 
+def test_how_many_devices_is_not_taken_from_attributes() -> None:
+    text = SMALL.replace(b'="00ff"}', b'="00ff",of="num_partitions=3, replica_count=4"}').replace(
+        b"replica_count=2", b"replica_count=2, num_partitions=8"
+    )
+    module = module_from_text(text, "m")
+    assert (module.num_replicas, module.num_partitions) == (2, 8)
+
+
 def test_a_small_module_reads() -> None:
     module = module_from_text(SMALL, "m", program_id=3)
     fusion = module.instructions["f"]
