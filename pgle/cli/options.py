@@ -82,10 +82,10 @@ FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there aft
 
 def check_places(ctx: click.Context) -> None:
     """Refuse what cannot be read or written before the work begins."""
-    if next(iter(ctx.params.get("words") or ()), "") == "-":
-        raise UserError(NO_PIPE, where="-", remedy="name one")
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
+        if param.name == "words" and "|" in str(param.metavar) and (path or ())[:1] == ("-",):  # else no files
+            raise UserError(NO_PIPE, where="-", remedy="name one")
         if isinstance(param.type, Place) and param.type.ends and path is not None:
             check_absent(path, force=bool(ctx.params.get("force")))
 

@@ -42,6 +42,12 @@ def test_a_file_is_no_pipe(words: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
 
 
+@pytest.mark.parametrize("command", ["run", "auto"])
+def test_a_program_is_no_file(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--run-dir", str(tmp_path / "run"), "--", "-"]) == 2
+    assert capsys.readouterr().err == "pgle: -: cannot be started (no such program); check the command\n"
+
+
 @pytest.mark.parametrize("words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]])
 def test_an_error_is_an_object_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--json"]) == 2
