@@ -638,15 +638,16 @@ def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hang
     [(1, "", True), (1, "AssertionError", True), (1, "KeyError: 'flops'", False), (137, "", False)],
 )
 def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(tmp_path, monkeypatch, code, error, may):
-    def run(command, environment, folder, quiet_s, choose):
+    def wait(child, folder, **_):
+        child.wait()
         (folder / "jax_ir0001_jit_init_compile.mlir").write_text("module @jit_init")
         program = {"python": "python", "version": [3, 12], "uncomputed": ["jit_step"], "error": error}
         (folder / ".program.json").write_text(json.dumps(program))
         return code
 
-    monkeypatch.setattr("pgle.run.capture.capture._run", run)
+    monkeypatch.setattr("pgle.run.capture.capture._wait_or_stop", wait)
     with pytest.raises(WorkloadError, match="before any step ran twice") as failed:
-        capture_modules(["x"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
+        capture_modules(["true"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
     assert str(failed.value).endswith("PGLE_COMPUTE=1 executes all") == may
 
 
