@@ -117,11 +117,12 @@ class ModuleVerdict(Fit):
             why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
         if self.mismatched:
             why += f"; {self.mismatched} got the cost of another opcode or shape of that name"
+        enough = bounds.are_met(share, kept)
         return replace(
             self,
-            verdict=ProfileUse.USED if bounds.are_met(share, kept) else ProfileUse.PARTLY_USED,
+            verdict=ProfileUse.USED if enough else ProfileUse.PARTLY_USED,
             why=f"{why}; XLA guessed the others",
-            remedy=Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL,
+            remedy=Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN and not enough else Remedy.PARTIAL,
         )
 
     def filled(self, dump: str = "") -> ModuleVerdict:

@@ -59,6 +59,10 @@ def test_the_verdict_is_the_second_line_and_the_next_command_the_last(capsys: py
     assert len(found) <= 24
 
 
+def test_flags_to_copy_stay_as_a_shell_takes_them() -> None:
+    assert "<code><span>export</span> <span>XLA_FLAGS=--x</span></code>" in html.render(PAGE)
+
+
 def test_sections_are_printed_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Layers" not in lines(capsys)
     assert "Layers" in lines(capsys, PAGE, "layers")
