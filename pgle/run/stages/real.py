@@ -13,15 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, WorkloadError
-from pgle.files import AnyPath, sha256
+from pgle.files import sha256
 from pgle.masking import kept_flags, mask_json
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.worker import mask_configs
-from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import STEP_FILES, RankFiles
 from pgle.run.directory.manifest import Basis, StageRecord, waiting
 from pgle.run.hook import hook_config, read_facts, with_hook
@@ -35,7 +33,14 @@ from pgle.run.process.environment import (
     with_efforts,
 )
 from pgle.run.process.process import check_program, ended, launch, mentions
-from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record, files_of_profile
+from pgle.run.stages.stage import (
+    StageRequest,
+    StageResult,
+    begin_record,
+    confirm_stage,
+    end_record,
+    files_of_profile,
+)
 from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
 from pgle.xla.log.events import (
     EMPTY_TRACE,
@@ -45,7 +50,7 @@ from pgle.xla.log.events import (
     PROFILER_TROUBLE,
     PROFILER_WORDS,
 )
-from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict
 
 ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
 
@@ -200,7 +205,7 @@ class RealBackEnd:
             found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
             failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
             found += [] if failed or own else few_executions(facts)
-        judged = verdict(request.profile, files, facts, request.bounds)
+        judged = confirm_stage(request, files, facts)
         if facts.get("xla_flags"):
             found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
@@ -405,32 +410,6 @@ def why_no_facts(files: RankFiles) -> str:
         "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, an environment that is cleared, "
         "behind which pgle has to stand: kubectl exec POD -- pgle …; or no Python in the program)"
     )
-
-
-def verdict(
-    profile: AnyPath | None, files: RankFiles, facts: Mapping[str, Any], bounds: Bounds = BOUNDS
-) -> ModuleVerdict | None:
-    """Of a perf stage, what the log and the schedule dump of this rank prove."""
-    if profile is None:
-        return None
-    platform = str(facts.get("platform", ""))
-    if platform == "cpu":
-        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
-        remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
-        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
-    if not facts and not files.seen.exists() and not files.log.stat().st_size:
-        why = "the program left neither log lines nor facts"
-        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, profile=str(profile))
-    return confirm(
-        ConfirmRequest(
-            files.log,
-            schedule=files.schedule_dumps,
-            profile=read_profile(profile),
-            release=facts.get("versions", {}).get("jax"),
-            whole=bool(facts.get("finished")),
-            bounds=bounds,
-        )
-    ).main
 
 
 def few_executions(facts: Mapping[str, Any]) -> list[str]:

@@ -43,8 +43,7 @@ from pgle.run.process.environment import (
     interpreter,
 )
 from pgle.run.process.process import check_program, ended
-from pgle.run.stages.real import verdict
-from pgle.run.stages.stage import StageRequest, StageResult, begin_record, end_record
+from pgle.run.stages.stage import StageRequest, StageResult, begin_record, confirm_stage, end_record
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import record as simulate
 from pgle.trace.table import Trace
@@ -129,7 +128,7 @@ class SimulatedBackEnd:
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         times = _write_steps(files, trace)
         facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
-        judged = verdict(request.profile, files, facts_of_log, request.bounds)
+        judged = confirm_stage(request, files, facts_of_log)
         facts = {
             "module": compiled.module_name,
             "program": module_path.name,

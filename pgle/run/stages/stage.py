@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.machine import git_commit, read_gpus, this_machine
-from pgle.run.directory.directory import PROGRAM_FILES, RunDirectory, StageFolder, StageName
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.directory.directory import PROGRAM_FILES, RankFiles, RunDirectory, StageFolder, StageName
 from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, put_back, record_file
 from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
 from pgle.xla.flags.presets import Mode
@@ -117,6 +119,31 @@ def begin_record(
     )
     extend_manifest(request.run.path, record)
     return record
+
+
+def confirm_stage(request: StageRequest, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
+    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook leaves them."""
+    profile = request.profile
+    if profile is None:
+        return None
+    platform = str(facts.get("platform", ""))
+    if platform == "cpu":
+        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
+        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
+    if not facts and not files.seen.exists() and not files.log.stat().st_size:
+        why = "the program left neither log lines nor facts"
+        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, profile=str(profile))
+    return confirm(
+        ConfirmRequest(
+            files.log,
+            schedule=files.schedule_dumps,
+            profile=read_profile(profile),
+            release=facts.get("versions", {}).get("jax"),
+            whole=bool(facts.get("finished")),
+            bounds=request.bounds,
+        )
+    ).main
 
 
 def end_record(
