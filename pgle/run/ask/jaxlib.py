@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -63,7 +63,7 @@ def installed(python: str | None = None) -> Installed:
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
     code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
-    return Installed(*json.loads(_child(python, f"from __future__ import annotations\n{code}", "", PACKAGES)))
+    return Installed(*_answers(python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2))
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -83,14 +83,16 @@ def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
     return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
-def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) -> str:
+def _answers(python: str, code: str, stdin: str, arguments: Sequence[str] = (), *, count: int) -> list[Any]:
+    """What code prints that an interpreter runs: a JSON list of `count` items in the last line."""
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")}
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
         words = [python, "-c", code, *arguments]
         done = subprocess.run(
-            words, input=stdin, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+            words, input=stdin, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise UserError(f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again") from None
     except OSError as error:
@@ -98,7 +100,12 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
-    return (done.stdout.strip().splitlines() or [""])[-1]  # what a site's sitecustomize prints comes before
+    found = None
+    with suppress(ValueError, IndexError, RecursionError):  # what a site's sitecustomize prints comes before
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    if not isinstance(found, list) or len(found) != count:
+        raise UserError("does not answer as a Python", where=python, remedy="name an interpreter: --python PATH")
+    return found
 
 
 # Flags, asked without a risk for this process. XLA ends the process on an unknown flag or a bad value, and reads
@@ -170,7 +177,7 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
     if new:
-        answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
+        answers = _answers(executable, PROBE_CHILD, json.dumps(new), count=len(new))
         kept |= {_key(text): answer(*output) for text, output in zip(new, answers, strict=True)}
         with suppress(UserError):  # a home that cannot be written costs a second next time, nothing else
             write_files({store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True)

@@ -75,6 +75,12 @@ def test_a_python_without_jaxlib_is_one_line(tmp_path):
         probe([Flag(LHS)], fake_python(tmp_path, "echo '[{}, \"\"]'"))
 
 
+@pytest.mark.parametrize("body", ["echo hello", "exit 0", "echo 7", "echo '[1, 2, 3]'", r"printf '\377'"])
+def test_a_program_that_is_no_python_is_one_line(tmp_path, body):
+    with pytest.raises(UserError, match="python: does not answer as a Python; name an interpreter: --python PATH"):
+        installed(fake_python(tmp_path, body))
+
+
 def test_a_python_that_fails_is_quoted(tmp_path):
     with pytest.raises(UserError, match="out of order"):
         installed(fake_python(tmp_path, "echo out of order >&2; exit 1"))
