@@ -116,7 +116,7 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
         is_page: there is a timeline, so shares of the step need no bars.
     """
     step, changed, todo = found.step, found.against, actions(found, span_of)
-    answer, tone = verdict(found, todo)
+    answer, tone = headline(found, todo)
     page = Page(
         title=f"pgle analyze: {printable(step.costs.program.key.name)}",
         identity=identity(step),
@@ -164,7 +164,7 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     )
 
 
-def verdict(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
+def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
     """What could be saved, in a line, and how good that is."""
     step = found.step
     if step.measures_alone:

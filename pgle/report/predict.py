@@ -164,7 +164,7 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     return table(heads, rows, finds=True)
 
 
-LITTLE = 0.005
+LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 MUCH_DOUBT = 0.2
 """Of the step: costs that data decides and that may add more than this are measured first."""
 _TARGET_FROM: Mapping[TargetFrom, str] = {
@@ -197,7 +197,7 @@ def predict_page(found: Predicted) -> Page:
         table=_step_table(prediction),
         notes=(
             *exposed_notes(grouped, max(prediction.step_us, 1e-9)),
-            contended if prediction.contended_us >= LITTLE * prediction.step_us else "",
+            contended if prediction.contended_us >= LEAST_SHOWN * prediction.step_us else "",
             f"{figures.time(prediction.skew_us)} are waits for the slowest rank" if prediction.skew_us else "",
             *map(_uncertain_line, prediction.uncertain[:1]),
             why,
@@ -267,7 +267,7 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     if doubt > MUCH_DOUBT:
         most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
         return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (_measure(asked, run),)
-    if room < LITTLE:
+    if room < LEAST_SHOWN:
         return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
     if run is not None:
         rehearse = typed("pgle", "rehearse", run.path)
@@ -327,7 +327,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         picture: where the page is; None: this makes the page itself.
     """
     schedules = _schedules(result)
-    words, tone = verdict(result)
+    words, tone = headline(result)
     (why, command), todo = advice(result), _actions(result)
     grouped = groups(result.moves)
     notes = (
@@ -368,7 +368,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     )
 
 
-def verdict(result: Rehearsal) -> tuple[str, Tone]:
+def headline(result: Rehearsal) -> tuple[str, Tone]:
     """The largest fact in one line with one number, and its tone."""
     prediction = result.profiled.prediction
     if result.request.no_step:
@@ -562,7 +562,7 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         "costs_are": result.costs_are,
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
-        "verdict": verdict(result)[0],
+        "verdict": headline(result)[0],
         "next": "\n  ".join(advice(result)),
         "warnings": result.warnings,
     }  # fmt: skip

@@ -30,7 +30,7 @@ PAGE = "scale.html"
 NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
 MISSING = 3  # sizes without a step, in the verdict
-LITTLE = 0.02  # of the step: less is not worth a line
+LEAST_SAVED = 0.02  # of the step: advice that saves less is not given
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
 LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
@@ -278,15 +278,15 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     fitting = (other for other in others if other.row.fits is not False)
     better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
-    if better.row.variant != row.variant and saves > LITTLE:
+    if better.row.variant != row.variant and saves > LEAST_SAVED:
         given.append(Advice(f"Take {_named(better.row)} at {at}", saves))
     # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a step, half of their
     # time remains for each part of it.
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
-    if moved > LITTLE:
+    if moved > LEAST_SAVED:
         given.append(_more_work(row, moved))
     room = 1 - row.ceiling_us / row.step_us
-    if room > LITTLE:
+    if room > LEAST_SAVED:
         given.append(Advice(f"Look for XLA flags at {at}", room, command=_tune(found, row)))
     given.sort(key=lambda action: -(action.saves or 0.0))
     culprit = answer.culprit

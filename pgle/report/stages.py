@@ -153,12 +153,12 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
 
 def auto_document(result: AutoResult) -> dict[str, object]:
     """``pgle.auto/1`` without its name."""
-    judged = result.verdict
+    verdict = result.verdict
     return {
         "ok": result.good,
         **text.picked(result, "outcome why recompiled loaded"),
-        "used": None if not judged or judged.verdict is ProfileUse.CANNOT_TELL else judged.verdict.took_costs,
-        "proof": judged.proof if judged else "",
+        "used": None if not verdict or verdict.verdict is ProfileUse.CANNOT_TELL else verdict.verdict.took_costs,
+        "proof": verdict.proof if verdict else "",
         "run_dir": result.stage.request.run.path,
         "cache": result.cache,
         "steps": len(result.stage.step_times_s),

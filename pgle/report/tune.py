@@ -21,7 +21,7 @@ from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Tuning
 from pgle.schedule.predict import in_one, placements
-from pgle.tune.search import LITTLE, Trial, best, judge
+from pgle.tune.search import LEAST_SAVED, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
@@ -45,7 +45,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         grouped.append(in_one(placed))
         reasons = {item.name: item.reason for item in placed}
         schedules.append(Schedule(label, made, found.costs_are, side.module, reasons, side.trial.memory_bytes))
-    words, tone = verdict(found)
+    words, tone = headline(found)
     actions = _actions(found, schedules)
     following = commands(found, out)
     if picture is None:
@@ -89,7 +89,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     )  # fmt: skip
 
 
-def verdict(found: Tuning) -> tuple[str, Tone]:
+def headline(found: Tuning) -> tuple[str, Tone]:
     """The answer in one line, and its tone."""
     prediction = found.pgle.prediction
     saved = figures.share(1 - prediction.ceiling_us / max(prediction.step_us, 1e-9))
@@ -185,7 +185,7 @@ def _proof(found: Tuning) -> Iterator[str]:
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
     """The flags, if there are some that help enough."""
-    if found.proof is None or -found.proof.judged.mean < LITTLE:
+    if found.proof is None or -found.proof.judged.mean < LEAST_SAVED:
         return ()
     judged = found.proof.judged
     why = f"shorter in {judged.won} of {judged.of} variations of the costs"

@@ -1,4 +1,4 @@
-"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` and `fitted` move it."""
+"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` moves it to another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
@@ -147,22 +146,15 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
     return [found[key] for key in chosen if counts[key]]
 
 
-class Fitted(NamedTuple):
-    """A profile for one module."""
-
-    profile: Profile
-    note: str = ""  # what was carried, in one line; empty: the profile is as it was given
-
-
-def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware) -> Fitted:
-    """Carry a profile over to a module if it covers too little of it.
+def carried_over(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware) -> tuple[Profile, str]:
+    """The profile, carried over to a module if it covers too little of it; and what was carried, empty if nothing was.
 
     It must be in a run directory, which has the module that it was measured on. Costs of another size are scaled for
     the hardware.
     """
     costs = table.costs(given).values()
     if all(cost.shape for cost in costs) and _covered(given, table, hardware) >= BOUNDS.time:
-        return Fitted(given)
+        return given, ""
     for old in _measured_on(path, given):
         covered = _covered(given, table, hardware, old)
         if known_share(given, old) < LEAST_KNOWN:
@@ -178,9 +170,8 @@ def fitted(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
                 f"Carried over from {old.module.name} of its run directory: {100 * now:.0f} % ({scaled} scaled by "
                 f"estimates, {left} without a cost)"
             )
-            profile = replace(carried.profile, warnings=(*given.warnings, note))
-            return Fitted(profile, note)
-    return Fitted(given)
+            return replace(carried.profile, warnings=(*given.warnings, note)), note
+    return given, ""
 
 
 def table_of(dumps: Dumps, module: Module) -> LookupTable:

@@ -21,7 +21,7 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import CompileResult, OnPhase
 from pgle.run.compiler.session import open_session
 from pgle.run.confirm import confirm_compiled
-from pgle.run.coverage import fitted
+from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
 from pgle.run.process.environment import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
@@ -200,9 +200,9 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         given = read_profile(profile)
         if request.profile is not None:
             table = LookupTable(first.scheduled, None if first.lhs is None else first.lhs.module)
-            fit = fitted(profile, given, table, hardware)
-            if fit.note:
-                profile, given = request.out / "carried.pbtxt", fit.profile
+            given, note = carried_over(profile, given, table, hardware)
+            if note:
+                profile = request.out / "carried.pbtxt"
                 _write(profile, given)
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given

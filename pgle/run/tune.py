@@ -35,7 +35,7 @@ from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
-from pgle.run.coverage import fitted
+from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import check_ours, check_question, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, near_limit
@@ -248,8 +248,9 @@ class Bench:
         if request.profile is None:
             self._given = estimate_profile(table.module, request.hardware)
         else:
-            fit = fitted(request.profile, read_profile(request.profile), table, request.hardware)
-            self.carried, self._given = fit.note, as_if_alone(fit.profile, table.module)
+            given = read_profile(request.profile)
+            given, self.carried = carried_over(request.profile, given, table, request.hardware)
+            self._given = as_if_alone(given, table.module)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)

@@ -17,7 +17,7 @@ from pgle.costs.estimate.estimate import Range, range_of
 from pgle.costs.measure.contention import (
     ASSUMED,
     DEFAULT,
-    LITTLE,
+    LEAST_OVERLAP,
     Contention,
     Factors,
     LaunchGaps,
@@ -229,7 +229,7 @@ def _beside(timeline: Timeline) -> Mapping[str, float]:
     size, code = len(timeline.names), timeline.instruction[rows]
     total, shared = (np.bincount(code, column, size) for column in (timeline.duration_us[rows], during))
     found = shared / np.maximum(total, 1e-9)
-    return {timeline.names[at]: float(found[at]) for at in np.flatnonzero(found >= LITTLE).tolist()}
+    return {timeline.names[at]: float(found[at]) for at in np.flatnonzero(found >= LEAST_OVERLAP).tolist()}
 
 
 def _in_flight(ops: Sequence[Op]) -> int:

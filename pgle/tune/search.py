@@ -235,7 +235,7 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
     )
 
 
-LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
+LEAST_SAVED = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 WON_SHARE = 0.9
 NEAR_CEILING = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
@@ -287,7 +287,7 @@ class OverWorlds:
     @property
     def accepted(self) -> bool:
         """Whether it wins in nine of ten worlds and by enough."""
-        return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LITTLE
+        return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LEAST_SAVED
 
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
@@ -303,7 +303,7 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
     """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
     if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
         return False
-    return trial.step_us <= pgle.step_us * (1 - LITTLE) and judge(trial.worlds_us, pgle.worlds_us).accepted
+    return trial.step_us <= pgle.step_us * (1 - LEAST_SAVED) and judge(trial.worlds_us, pgle.worlds_us).accepted
 
 
 def best(current: Trial, trials: Sequence[Trial]) -> Trial:
@@ -317,7 +317,7 @@ def nothing_to_gain(pgle: Prediction) -> bool:
     step = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LITTLE or 1 - pgle.ceiling_us / step < NEAR_CEILING
+    return exposed < LEAST_SAVED or 1 - pgle.ceiling_us / step < NEAR_CEILING
 
 
 Setting = tuple[Flags, str]
@@ -386,7 +386,7 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
     """Whether nothing is left to hide. A step below the ceiling is of another program, whose ceiling is not known."""
     step_us = trial.step_us or 0.0
-    return ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING) or trial.exposed_us < LITTLE * step_us
+    return ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING) or trial.exposed_us < LEAST_SAVED * step_us
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgle.report import predict
-from pgle.report.predict import advice, verdict
+from pgle.report.predict import advice, headline
 from pgle.schedule.predict import Move, Placement
 
 
@@ -63,7 +63,7 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
 def test_what_could_be_saved_is_bounded_by_what_is_independent(
     independent_us: float, costs_are: str, said: str
 ) -> None:
-    assert verdict(rehearsed(independent_us, costs_are=costs_are)) == (said, "warn")
+    assert headline(rehearsed(independent_us, costs_are=costs_are)) == (said, "warn")
 
 
 def test_a_search_that_was_made_is_not_proposed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgle.report.tune import exported, verdict
+from pgle.report.tune import exported, headline
 from pgle.run.rehearse_program import LHS_ON
 from pgle.tune.search import Trial, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower
@@ -38,7 +38,7 @@ def test_the_line_to_paste_sets_the_flags_and_runs_nothing(value: str) -> None:
 
 def test_the_gain_has_its_range_over_the_worlds() -> None:
     found = tuning({"xla_a": "1"}, (90.0,) * 10 + (98.0,) * 10)
-    assert verdict(found) == (
+    assert headline(found) == (
         "These flags shorten the step by 6.0 % on average (2.0 … 10.0 %); they and the profile by 18.2 %", "good",
     )  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_the_gain_has_its_range_over_the_worlds() -> None:
 def test_a_flag_that_made_steps_longer_elsewhere_is_no_good_news() -> None:
     name = "xla_gpu_enable_pipelined_all_gather"
     assert is_slower(effects_of(name, "true")), "the public record"
-    words, tone = verdict(tuning({name: "true"}, (95.0,) * 20))
+    words, tone = headline(tuning({name: "true"}, (95.0,) * 20))
     assert (words.rpartition("; ")[2], tone) == (
         "others measured longer steps",
         "warn",
@@ -54,11 +54,11 @@ def test_a_flag_that_made_steps_longer_elsewhere_is_no_good_news() -> None:
 
 
 def test_what_xla_did_not_use_is_not_proven() -> None:
-    assert verdict(tuning({"xla_a": "1"}, (95.0,) * 20, used=False))[1] == "warn"
+    assert headline(tuning({"xla_a": "1"}, (95.0,) * 20, used=False))[1] == "warn"
 
 
 def test_without_a_better_setting_there_is_nothing_to_paste() -> None:
     found = tuning({}, BEFORE)
     found.proof, found.verdict = None, "not-better"
     assert exported(found) == ""
-    assert verdict(found) == ("No better flags; perfect overlap would save 10.0 %", "")
+    assert headline(found) == ("No better flags; perfect overlap would save 10.0 %", "")

@@ -157,7 +157,7 @@ BESIDE = 0.9
 MIN_ALONE, MIN_SAMPLES = 3, 5
 """With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is derived."""
 
-LITTLE = 0.01  # instructions with less overlap than this count as alone
+LEAST_OVERLAP = 0.01  # instructions with less overlap than this count as alone
 MAX_EXECUTIONS = 64  # executions looked at, over all devices; more add nothing to thousands of launches
 
 
@@ -291,7 +291,8 @@ def measure_contention(
         product=product,
         other=other,
         beside={
-            naming.filed[at].name: round(float(together[at]), 2) for at in np.flatnonzero(together >= LITTLE).tolist()
+            naming.filed[at].name: round(float(together[at]), 2)
+            for at in np.flatnonzero(together >= LEAST_OVERLAP).tolist()
         },
     )
 

@@ -17,7 +17,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.run.compare import CompareRequest, record_comparison, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
-from pgle.run.coverage import fitted, table_of, verify
+from pgle.run.coverage import carried_over, table_of, verify
 from pgle.run.directory.directory import COMPARED, RunDirectory
 from pgle.run.directory.manifest import (
     Basis,
@@ -324,9 +324,9 @@ def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
     dumps = read_dumps([baseline.folder.rank().hlo])
     given = read_profile(run.profile)
     module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
-    fit = fitted(run.profile, given, table_of(dumps, module), hardware_of(module))
-    if not fit.note:
+    profile, note = carried_over(run.profile, given, table_of(dumps, module), hardware_of(module))
+    if not note:
         return run.profile, ""
     path = run.path / "profile.carried.pbtxt"
-    write_files(profile_files(path, fit.profile), force=True)
-    return path, fit.note
+    write_files(profile_files(path, profile), force=True)
+    return path, note

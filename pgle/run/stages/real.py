@@ -205,7 +205,7 @@ class RealBackEnd:
             found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
             failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
             found += [] if failed or own else few_executions(facts)
-        judged = confirm_stage(request, files, facts)
+        verdict = confirm_stage(request, files, facts)
         if facts.get("xla_flags"):
             found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
@@ -216,7 +216,7 @@ class RealBackEnd:
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
             request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
-            facts={"hook": facts}, verdict=judged, failed=failed,
+            facts={"hook": facts}, verdict=verdict, failed=failed,
         )  # fmt: skip
         if code:
             why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
@@ -226,7 +226,7 @@ class RealBackEnd:
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
         return StageResult(
-            request, False, judged, step_times(files), reported(judged, facts, record),
+            request, False, verdict, step_times(files), reported(verdict, facts, record),
             tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
         )  # fmt: skip
 
@@ -419,9 +419,9 @@ def few_executions(facts: Mapping[str, Any]) -> list[str]:
     return [] if count >= FEW_EXECUTIONS else [f"{ended}; let it run longer, or trace all of it: --window all"]
 
 
-def reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
+def reported(verdict: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
     """Facts for the report."""
-    found = {"module": judged.module if judged else "", "flags": record.xla_flags}
+    found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}
     found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")
     if "platform" in facts:
         found["devices"] = f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"

@@ -128,7 +128,7 @@ class SimulatedBackEnd:
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         times = _write_steps(files, trace)
         facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
-        judged = confirm_stage(request, files, facts_of_log)
+        verdict = confirm_stage(request, files, facts_of_log)
         facts = {
             "module": compiled.module_name,
             "program": module_path.name,
@@ -145,10 +145,10 @@ class SimulatedBackEnd:
         assumed = [f"{devices.count} devices (assumed): --devices N simulates others"] if devices.assumed else []
         record = end_record(
             request, replace(record, topology=where), 0,
-            outputs=request.folder.outputs(), facts=facts, verdict=judged,
+            outputs=request.folder.outputs(), facts=facts, verdict=verdict,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
-        return StageResult(request, True, judged, times, facts, record.warnings)
+        return StageResult(request, True, verdict, times, facts, record.warnings)
 
     def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""

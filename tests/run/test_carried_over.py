@@ -9,7 +9,7 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Profile
 from pgle.files import write_files
-from pgle.run.coverage import fitted
+from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.stages.pipeline import _carried
 from pgle.run.stages.stage import StageRequest
@@ -41,32 +41,32 @@ def test_a_profile_of_another_release_is_carried_and_says_so(testdata: Path, tmp
     profile = in_run(tmp_path / "run", testdata, place)
     new = LookupTable(read_module(dump(testdata, NEW)))
     given = read_profile(profile)
-    found = fitted(profile, given, new, H100)
-    assert "the profile is of another compilation" in found.note
-    assert found.note in found.profile.warnings
-    assert found.profile.provenance["carried"]["to"] == new.module.name  # type: ignore[index]
-    assert len(new.costs(found.profile)) > len(new.costs(given))
+    found, note = carried_over(profile, given, new, H100)
+    assert "the profile is of another compilation" in note
+    assert note in found.warnings
+    assert found.provenance["carried"]["to"] == new.module.name  # type: ignore[index]
+    assert len(new.costs(found)) > len(new.costs(given))
 
 
 def test_a_profile_of_another_program_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt")
     given = Profile((*read_profile(profile).costs, Cost("fusion.of_another", 1e9)))
-    found = fitted(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)
-    assert (found.profile, found.note) == (given, "")
+    found = carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)
+    assert found == (given, "")
 
 
 def test_a_profile_that_fits_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt")
     given = read_profile(profile)
-    found = fitted(profile, given, LookupTable(read_module(dump(testdata, OLD))), H100)
-    assert (found.profile, found.note) == (given, "")
+    found = carried_over(profile, given, LookupTable(read_module(dump(testdata, OLD))), H100)
+    assert found == (given, "")
 
 
 def test_without_the_module_that_it_was_measured_on_nothing_is_carried(testdata: Path, tmp_path: Path) -> None:
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt").rename(tmp_path / "alone.pbtxt")
     given = read_profile(profile)
-    assert fitted(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100).note == ""
+    assert carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)[1] == ""
 
 
 def test_the_pipeline_carries_to_what_the_baseline_compiled(testdata: Path, tmp_path: Path) -> None:
