@@ -397,7 +397,7 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     return keys, values
 
 
-GPU_PREFIX = "/device:GPU:"
+_GPU = re.compile(r"/device:GPU:(.*)", re.S)  # planes of GPUs, with the number of the device in its process
 HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
@@ -427,6 +427,12 @@ class Plane:
     span: tuple[int, int]  # first and last byte + 1 in the file
     lines: tuple[tuple[int, int], ...]  # where its lines lie
     rest: xplane_pb2.XPlane  # everything but the lines; empty for the planes that are read otherwise or not at all
+
+    @property
+    def gpu(self) -> int | None:
+        """The number of the GPU in its process, -1 where that is no number; None if the plane is not a GPU's."""
+        found = _GPU.fullmatch(self.name)
+        return None if found is None else int(found[1]) if found[1].isdecimal() else -1
 
     @cached_property
     def stat_ids(self) -> Mapping[str, int]:

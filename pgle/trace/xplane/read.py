@@ -36,7 +36,6 @@ from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recordi
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
     ABSENT,
-    GPU_PREFIX,
     HOST_PLANE,
     INTEGER,
     METADATA_PLANE,
@@ -136,10 +135,8 @@ class GatheredEvents:
 _POSITIVE = (1 << 62) - 1
 
 
-def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: GatheredEvents) -> None:
+def _add_gpu_plane(plane: Plane, data: bytes, device: Device, scopes: Scopes, gathered: GatheredEvents) -> None:
     """Take the activities of a GPU's streams."""
-    ordinal = plane.name.removeprefix(GPU_PREFIX)
-    device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
     libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
@@ -299,7 +296,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     gathered = GatheredEvents()
     hlo: dict[ModuleKey, bytes] = {}
     messages: list[str] = []
-    seen_planes: list[str] = []
+    seen_planes: dict[str, bool] = {}  # by name, whether it is a GPU's
     labels: set[str] = set()
     recordings: dict[str, Recording] = {}
     for number, path in enumerate(paths):
@@ -324,7 +321,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
         except DamagedError as error:
             raise UserError(f"is cut short or damaged: {error}", where=path, remedy="copy it again") from None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
-        seen_planes.extend(plane.name for plane in space.planes if plane.name not in seen_planes)
+        seen_planes |= {plane.name: plane.gpu is not None for plane in space.planes}
         del data, space  # before the columns are put together: the file is the larger part
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
@@ -335,7 +332,7 @@ def _recording(space: Space, data: bytes) -> Recording:
     """When it began, and on what GPUs."""
     began = profile_start_ns(space, data)
     for plane in space.planes:
-        if plane.name.startswith(GPU_PREFIX):
+        if plane.gpu is not None:
             major, minor = (plane.stat_value(f"compute_cap_{part}") for part in ("major", "minor"))
             capability = None if major is None else (major, minor or 0)
             return Recording(began, vendor=plane.stat_word("device_vendor"), capability=capability)
@@ -359,8 +356,8 @@ def _add_space(space: Space, data: bytes, process: str, gathered: GatheredEvents
     before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
     for plane in space.planes:
-        if plane.name.startswith(GPU_PREFIX):
-            _add_gpu_plane(plane, data, process, scopes, gathered)
+        if plane.gpu is not None:
+            _add_gpu_plane(plane, data, Device(process, plane.gpu), scopes, gathered)
             yield plane.span[1] / len(data)
     if len(gathered.parts["start_ns"]) == before:
         for plane in space.planes:
@@ -394,7 +391,7 @@ def _scopes(space: Space, data: bytes) -> Scopes:
     return Scopes(child, parent)
 
 
-def _nothing_found(paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Sequence[str]) -> UserError:
+def _nothing_found(paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]) -> UserError:
     where = ", ".join(str(path) for path in paths[:3])
     remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
     if gathered.left_out:
@@ -402,7 +399,7 @@ def _nothing_found(paths: Sequence[AnyPath], gathered: GatheredEvents, planes: S
         reasons = ", ".join(f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items()))
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
         return UserError(what, where=where, remedy=remedy)
-    if any(name.startswith(GPU_PREFIX) for name in planes):
+    if any(planes.values()):
         return UserError("its GPU planes hold no events", where=where, remedy=remedy)
     listed = ", ".join(name for name in planes if name) or "none"
     return UserError(f"holds no GPU activity (planes: {listed})", where=where, remedy=remedy)
