@@ -18,11 +18,11 @@ from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
-from pgle.costs.statistic import heads
 from pgle.schedule.predict import Prediction, placements, predict
 from pgle.schedule.program import Stream
+from pgle.trace.columns import distinct, heads, usual_values
 from pgle.trace.intervals import covered, union
-from pgle.trace.table import Trace, distinct, usual_values
+from pgle.trace.table import Trace
 from pgle.xla.collectives import KINDS, collective_kind, is_sync, lhs_names
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import Hardware

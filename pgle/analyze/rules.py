@@ -20,7 +20,8 @@ from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.predict import DISABLE_ASYNC
 from pgle.schedule.program import Stream
-from pgle.trace.table import LeftOutReason, totals
+from pgle.trace.columns import totals
+from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Module
 
 ROWS = 5  # evidence rows of a finding

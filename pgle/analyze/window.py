@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.program import Breakdown, Stream
+from pgle.trace.columns import MAD_TO_DEVIATION, NOISE, distinct, median
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
-from pgle.trace.table import MAD_TO_DEVIATION, NOISE, ActivityKind, Trace, distinct, median
+from pgle.trace.table import ActivityKind, Trace
 from pgle.trace.windows import ModuleExecutions
 
 SLOW = 0.05

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.trace.columns import Codes, Floats, Ints
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?|100)")
 
@@ -23,11 +22,11 @@ class Statistic:
 
     def over_groups(
         self,
-        values: npt.NDArray[np.float64],
-        groups: npt.NDArray[np.integer[Any]],
+        values: Floats,
+        groups: Codes,
         count: int,
-        weights: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[np.float64]:
+        weights: Ints | None = None,
+    ) -> Floats:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
 
         Args:
@@ -40,7 +39,7 @@ class Statistic:
         if self.percentile is None:
             times = values if weights is None else values * weights
             sums = np.bincount(groups, weights=times, minlength=count)
-            means: npt.NDArray[np.float64] = np.full(count, np.nan)
+            means: Floats = np.full(count, np.nan)
             np.divide(sums, sizes, out=means, where=sizes > 0)
             return means
         order = by_group(values, groups, count)
@@ -48,23 +47,7 @@ class Statistic:
         return percentile_of_sorted(values[order], sizes, self.percentile, reached)
 
 
-def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether a new combination of values begins, row by row of equally long columns."""
-    new = np.ones(len(columns[0]), np.bool_)
-    new[1:] = columns[0][1:] != columns[0][:-1]
-    for column in columns[1:]:
-        new[1:] |= column[1:] != column[:-1]
-    return new
-
-
-def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """The rows where one begins."""
-    return np.flatnonzero(changes(*columns)).astype(np.int64)
-
-
-def by_group(
-    values: npt.NDArray[np.float64], groups: npt.NDArray[np.integer[Any]], count: int
-) -> npt.NDArray[np.int64]:
+def by_group(values: Floats, groups: Codes, count: int) -> Ints:
     """The order of (group, value), of groups 0 … count-1."""
     by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
     groups = groups[by_value]
@@ -72,12 +55,7 @@ def by_group(
     return by_value[np.argsort(narrow, kind="stable")]
 
 
-def percentile_of_sorted(
-    ordered: npt.NDArray[np.float64],
-    sizes: npt.NDArray[np.int64],
-    percentile: float,
-    reached: npt.NDArray[np.int64] | None = None,
-) -> npt.NDArray[np.float64]:
+def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float, reached: Ints | None = None) -> Floats:
     """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty.
 
     Args:

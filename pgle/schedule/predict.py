@@ -37,8 +37,8 @@ from pgle.schedule.program import (
     read_program,
 )
 from pgle.schedule.simulate import run_program
+from pgle.trace.columns import distinct
 from pgle.trace.intervals import covered
-from pgle.trace.table import distinct
 from pgle.xla.collectives import async_pairs, collective_kind, lhs_names, walk_collectives
 from pgle.xla.hlo.module import Computation, Module
 from pgle.xla.targets import Hardware, Target, find_hardware

@@ -25,8 +25,8 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
+from pgle.trace.columns import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
-from pgle.trace.table import distinct
 from pgle.xla.collectives import (
     FREE_TARGETS,
     collective_kind,

@@ -18,7 +18,7 @@ from msgspec import Meta
 from pgle.errors import UserError
 from pgle.next import HISTORY_ADD, HISTORY_SHOW
 from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, level_shift
-from pgle.trace.table import distinct
+from pgle.trace.columns import distinct
 
 FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
 WINDOW = 5.0

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
-from pgle.trace.table import Trace, distinct
+from pgle.trace.columns import distinct
+from pgle.trace.table import Trace
 from pgle.trace.windows import compute_ns, find_executions
 
 

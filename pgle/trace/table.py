@@ -1,136 +1,28 @@
-"""The Trace table: what a profiler recorded, one row per GPU activity, as columns that grow while it is read.
+"""The Trace table: what a profiler recorded, one row per GPU activity; and several traces of one job as one table.
 
 Every reader makes this one form; every later stage takes it. Strings are dictionary-encoded: a column of codes and a
 tuple of values. Rows are ordered by (device, start).
+
+Which processes of several traces are one: in containers every job is process 1, and host names may be equal. One
+process runs on the same GPUs in the same process namespace, gives each device one global number, and is not recorded
+twice at the same time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Generic, TypeAlias, TypeVar
+from pathlib import PurePath
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import many
-
-Number = TypeVar("Number", bound=np.generic)
-
-BLOCK_BYTES = 32 << 20  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
-
-MANY = 1 << 17
-"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
-
-
-def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDArray[Any]:
-    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other values as they are."""
-    if values.dtype.kind != "i":
-        return values
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    sizes = [size for size in (2, 4) if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low]
-    fewest = next((size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize)
-    return values.astype(f"i{fewest}", copy=False)
-
-
-class GrowingColumn(Generic[Number]):
-    """A column that grows by whole batches and is joined once.
-
-    Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
-    as they come, they would leave holes that add up to a third of the memory of a long trace.
-
-    Args:
-        dtype: of its values; one of signed integers gets wider where a value needs it.
-        most: how many there are at most, where that is known: then it is one block, never copied. What of it is not
-            filled takes no memory.
-    """
-
-    def __init__(self, dtype: type[Number], most: int = 0) -> None:
-        self._dtype, self._most = np.dtype(dtype), most
-        self._full: list[npt.NDArray[Number]] = []
-        self._block = np.empty(most, dtype)
-        self._used = 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._full)) + self._used
-
-    def append(self, values: npt.NDArray[np.generic]) -> None:
-        """Add values, as this column's type."""
-        values = narrow(values, self._dtype)
-        is_wider = self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
-        if is_wider:
-            self._dtype = values.dtype
-        while len(values):
-            if is_wider or self._used == len(self._block):
-                most = BLOCK_BYTES // self._dtype.itemsize if len(self) >= MANY else 2 * self._used
-                size = max(len(values), most, self._most - len(self))
-                if self._used:
-                    self._full.append(self._block[: self._used])
-                self._block, self._used, is_wider = np.empty(size, self._dtype), 0, False
-            count = min(len(values), len(self._block) - self._used)
-            self._block[self._used : self._used + count] = values[:count]
-            self._used += count
-            values = values[count:]
-
-    def join(self) -> npt.NDArray[Number]:
-        """The whole column; it is empty afterwards, and each block is given back as soon as it is copied."""
-        parts = [*self._full, self._block[: self._used]]
-        self._full, self._block, self._used, self._most = [], np.empty(0, self._dtype), 0, 0
-        if len(parts) == 1:
-            return parts[0]
-        joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
-        while parts:
-            part = parts.pop(0)
-            joined[end : end + len(part)] = part
-            end += len(part)
-        return joined
-
-
-def totals(codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.float64]:
-    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
-    found = np.zeros(count)
-    for at in range(0, len(codes), MANY):
-        found += np.bincount(codes[at : at + MANY], weights=values[at : at + MANY], minlength=count)
-    return found
-
-
-def heads(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """The first of equal values that follow each other."""
-    new = np.ones(len(values), np.bool_)
-    new[1:] = values[1:] != values[:-1]
-    return values[new]
-
-
-def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """The distinct values, ascending.
-
-    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a tenth of what a small
-    conversion takes to start.
-    """
-    return heads(np.sort(values))
-
-
-def median(values: npt.NDArray[np.number]) -> float:
-    """The median of at least one value."""
-    ordered = np.sort(values)
-    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
-
-
-NOISE = 3.0  # normal deviations that values differ by from their median without anybody calling them special
-NEAR = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
-MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
-
-
-def usual_values(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """bool[n]: within `NOISE` robust deviations or `NEAR` of their median; of fewer than three values, all."""
-    if len(values) < 3:
-        return np.ones(len(values), np.bool_)
-    middle = median(values)
-    apart = np.abs(values - middle)
-    return np.asarray(apart <= max(NOISE * MAD_TO_DEVIATION * median(apart), NEAR * abs(middle)))
-
+from pgle.errors import many, some
+from pgle.next import MERGE
+from pgle.trace.columns import Codes, changes
 
 SIMULATED = "simulated by pgle, no GPU ran this"  # the warning that a simulated trace carries, in its files too
 
@@ -227,9 +119,6 @@ class Recording:
     capability: tuple[int, int] | None = None  # compute capability of the GPUs; None where unknown
 
 
-Codes: TypeAlias = npt.NDArray[np.integer[Any]]
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer where those do."""
@@ -295,10 +184,7 @@ def without_repeats(trace: Trace) -> Trace:
     near = near[trace.kind[near] != ActivityKind.HOST]
     columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
     order = near[np.lexsort(tuple(column[near] for column in columns))]
-    again = np.ones(len(order), np.bool_)
-    again[:1] = False
-    for column in columns:
-        again[1:] &= np.diff(column[order]) == 0
+    again = ~changes(*(column[order] for column in columns))
     if not again.any():
         return trace
     keep = np.ones(len(trace), np.bool_)
@@ -309,3 +195,263 @@ def without_repeats(trace: Trace) -> Trace:
         **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
         warnings=(*trace.warnings, f"{twice}. Record again if the profiler was started twice"),
     )
+
+
+OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
+
+
+def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
+    """The traces with one name for each process, and windows of one process on one clock, one after the other.
+
+    Returns:
+        The traces in that order without copies, and a line for each copy and for each name under which nothing tells
+        whether it is one process.
+    """
+    named = [list(dict.fromkeys(device.process for device in trace.devices)) for trace in traces]
+    if sum(map(len, named)) == len({name for names in named for name in names}):
+        return list(traces), ()
+    known: dict[str, list[_Process]] = {}
+    result: list[Trace] = []
+    guessed: dict[str, list[str]] = {}
+    repeated: list[str] = []
+    for trace, names in zip(traces, named, strict=True):
+        renamed: dict[str, str] = {}
+        moves: dict[str, int] = {}
+        windows = {name: _Window.of(trace, name) for name in names}
+        if names and all(any(other.has(windows[name]) for other in known.get(name, ())) for name in names):
+            repeated.append(windows[names[0]].source)
+            continue
+        for name, window in windows.items():
+            others = known.setdefault(name, [])
+            mine = next((other for other in others if not other.differs(window)), None)
+            if mine is None:
+                mine = _Process(_free_name(name, window, others))
+                others.append(mine)
+            elif not mine.is_known_to_hold(window):
+                guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
+            renamed[name], moves[name] = mine.name, mine.add(window)
+        result.append(_placed(trace, renamed, moves))
+    lines = [f"{PurePath(source).name}: another copy of a recording that was given; left out" for source in repeated]
+    return result, (*lines, *(_nothing_tells(name, sources) for name, sources in guessed.items()))
+
+
+def _nothing_tells(name: str, sources: Sequence[str]) -> str:
+    shown = _distinct(sources[0], sources[1])
+    given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
+    return (
+        f"{given} name their process {name}, taken for windows of it; "
+        f"if they are of several ranks, convert each alone and join them with `{MERGE}`"
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What one input holds of one process; times in ns on the input's clock."""
+
+    source: str = field(compare=False)
+    recording: Recording
+    rows: int
+    numbers: dict[int, int]
+    start_ns: int
+    end_ns: int
+
+    @classmethod
+    def of(cls, trace: Trace, process: str) -> _Window:
+        mine = [device.process == process for device in trace.devices]
+        rows = slice(None) if all(mine) else np.array(mine)[trace.device]
+        start = trace.start_ns[rows]
+        end = start + trace.duration_ns[rows]
+        numbers = {
+            device.ordinal: device.global_id
+            for device in trace.devices
+            if device.process == process and device.global_id is not None
+        }
+        return cls(
+            trace.sources[0].path if trace.sources else "",
+            trace.recordings.get(process, Recording()),
+            len(start),
+            numbers,
+            int(start.min()) if len(start) else 0,
+            int(end.max()) if len(end) else 0,
+        )
+
+    def differs(self, other: _Window) -> bool:
+        """Whether this cannot be of the same process."""
+        mine, theirs = self.recording, other.recording
+        if mine.namespace and theirs.namespace and mine.namespace != theirs.namespace:
+            return True
+        for kind in ("uuid:", "bus:"):
+            gpus = [{gpu for gpu in one.gpus if gpu.startswith(kind)} for one in (mine, theirs)]
+            if all(gpus) and not gpus[0] & gpus[1]:
+                return True
+        if any(other.numbers.get(ordinal, number) != number for ordinal, number in self.numbers.items()):
+            return True
+        if mine.utc_ns is None or theirs.utc_ns is None:
+            return False
+        ahead = theirs.utc_ns - mine.utc_ns
+        common = min(self.end_ns, other.end_ns + ahead) - max(self.start_ns, other.start_ns + ahead)
+        return common > OVERLAP * min(self.end_ns - self.start_ns, other.end_ns - other.start_ns)
+
+
+@dataclass
+class _Process:
+    """One process and its windows so far; the first one's clock is the process's."""
+
+    name: str
+    windows: list[_Window] = field(default_factory=list)
+    end_ns: int = 0
+
+    def has(self, window: _Window) -> bool:
+        """Whether it is one of the windows, again."""
+        return window.recording.utc_ns is not None and window in self.windows
+
+    def differs(self, window: _Window) -> bool:
+        return any(other.differs(window) for other in self.windows)
+
+    def is_known_to_hold(self, window: _Window) -> bool:
+        """Whether a GPU or the clock shows that the window is another one of this process."""
+        mine, theirs = self.windows[0].recording, window.recording
+        same_gpu = any(gpu.startswith("uuid:") for gpu in mine.gpus & theirs.gpus)
+        return same_gpu or (mine.utc_ns is not None and theirs.utc_ns is not None)
+
+    def add(self, window: _Window) -> int:
+        """Take a window; what to add to its times."""
+        move = 0
+        if self.windows:
+            first, utc = self.windows[0].recording.utc_ns, window.recording.utc_ns
+            if first is not None and utc is not None:
+                move = utc - first
+            elif window.start_ns < self.end_ns:
+                move = self.end_ns - window.start_ns
+        end = window.end_ns + move
+        self.end_ns = max(self.end_ns, end) if self.windows else end
+        self.windows.append(window)
+        return move
+
+
+def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace:
+    """The trace with the names of its processes, and times of each process moved."""
+    by_device = np.array([moves[device.process] for device in trace.devices], np.int64)
+    return replace(
+        trace,
+        start_ns=trace.start_ns + by_device[trace.device] if by_device.any() else trace.start_ns,
+        devices=tuple(replace(device, process=names[device.process]) for device in trace.devices),
+        recordings={names.get(name, name): recording for name, recording in trace.recordings.items()},
+        compiling={names.get(name, name): times + moves.get(name, 0) for name, times in trace.compiling.items()},
+    )
+
+
+def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
+    """The name where no process has it, else with the input's, else with a number."""
+    if not taken:
+        return name
+    used = {process.name for process in taken}
+    longer = f"{name} ({_distinct(taken[0].windows[0].source, window.source)[1]})"
+    return longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
+
+
+def _distinct(one: str, other: str) -> tuple[str, str]:
+    """Two paths by their last parts, as many as tell them apart: files of several ranks often have one name."""
+    parts = PurePath(one).parts, PurePath(other).parts
+    ends = (["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1))
+    shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
+    return shown[0] or "one input", shown[1] or "another"
+
+
+SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace
+
+T = TypeVar("T", bound=Hashable)
+Column = npt.NDArray[np.int32]
+
+
+def combine(traces: Sequence[Trace]) -> Trace:
+    """One trace with the rows of all; equal executables and instruction names become one.
+
+    Args:
+        traces: at least one. Devices of different processes stay apart. What several traces recorded on the same device
+            are windows of one process, in the order of time: executions are numbered on.
+
+    Returns:
+        A trace ordered by (device, start). Launch numbers stay distinct between inputs.
+    """
+    if len(traces) == 1:
+        return traces[0]
+
+    traces, same_names = distinguish_processes(traces)
+    columns = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS}
+    modules, of_module = _unite([trace.modules for trace in traces])
+    instructions, of_instruction = _unite([trace.instructions for trace in traces])
+    devices, of_device = _unite([trace.devices for trace in traces])
+    for name, tables in (("module", of_module), ("instruction", of_instruction), ("device", of_device)):
+        codes = [table[getattr(trace, name)] for trace, table in zip(traces, tables, strict=True)]
+        columns[name] = np.concatenate(codes)
+    columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # there are more now
+    _number_on(columns["execution"], columns["device"], columns["module"], traces)
+    launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
+    instance = [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
+    columns["instance"] = np.concatenate(instance).astype(np.int32)
+    order = np.lexsort((columns["start_ns"], columns["device"]))
+    unresolved: dict[str, tuple[int, int]] = {}
+    for item in (item for trace in traces for item in trace.unresolved):
+        count, time = unresolved.get(item.reason, (0, 0))
+        unresolved[item.reason] = (count + item.count, time + item.duration_ns)
+    compiling: dict[str, list[npt.NDArray[np.int64]]] = {}  # windows of one process follow each other
+    kernels: dict[tuple[str, str], frozenset[str]] = {}
+    for trace in traces:
+        for process, times in trace.compiling.items():
+            compiling.setdefault(process, []).append(times)
+        for of, names in trace.kernels.items():
+            kernels[of] = kernels.get(of, frozenset()) | names
+    return Trace(
+        **{name: columns.pop(name)[order] for name in ROW_COLUMNS},  # one at a time, for memory
+        modules=modules,
+        instructions=instructions,
+        devices=devices,
+        unresolved=tuple(Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())),
+        hlo={key: data for trace in traces for key, data in trace.hlo.items()},
+        sources=tuple(source for trace in traces for source in trace.sources),
+        xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
+        warnings=(*_said_once(traces), *same_names),
+        # of several windows of one process, all are on the clock of the first
+        recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
+        compiling={process: np.concatenate(parts) for process, parts in compiling.items()},
+        kernels=kernels,
+    )
+
+
+def _said_once(traces: Sequence[Trace]) -> list[str]:
+    """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
+    files = {f"{PurePath(source.path).name}: " for trace in traces for source in trace.sources}
+    once: dict[str, dict[str, None]] = {}
+    for line in (line for trace in traces for line in trace.warnings):
+        file = next((file for file in files if line.startswith(file)), "")
+        once.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
+    return [f"{some(names, 1)}: {text}" if names else text for text, names in once.items()]
+
+
+def _number_on(execution: Column, device: Column, module: Column, traces: Sequence[Trace]) -> None:
+    """Let executions of a module on a device that an earlier window has too follow that window's.
+
+    Args:
+        execution: numbers of all traces, one trace after the other; changed in place.
+        device, module: of the same rows.
+        traces: the windows.
+    """
+    modules = int(module.max(initial=0)) + 1
+    following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
+    ends = np.cumsum([len(trace) for trace in traces]).tolist()
+    for number in sorted(range(len(traces)), key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1))):
+        first, last = ends[number] - len(traces[number]), ends[number]
+        rows = np.arange(first, last)[execution[first:last] >= 0]
+        key = device[rows].astype(np.int64) * modules + module[rows]
+        execution[rows] += following[key]
+        np.maximum.at(following, key, execution[rows] + 1)
+
+
+def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]]:
+    """The distinct values of all tables, and per table the new code of each old one."""
+    codes: dict[T, int] = {}
+    maps = [
+        np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32) for table in tables
+    ]
+    return tuple(codes), maps

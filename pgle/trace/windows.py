@@ -21,7 +21,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.table import MAD_TO_DEVIATION, NOISE, Trace, distinct, heads, median
+from pgle.trace.columns import MAD_TO_DEVIATION, NOISE, distinct, heads, median
+from pgle.trace.table import Trace
 from pgle.xla.collectives import guess_kind
 
 WARM_UP_EXCESS = 0.02
@@ -119,7 +120,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
             of_device = trace.module[rows].astype(np.int64) * devices + trace.device[rows]
             yield rows, of_device * last + trace.execution[rows]
 
-    keys = distinct(np.concatenate([np.empty(0, np.int64), *(heads(key) for _, key in blocks())]))
+    keys = distinct(np.concatenate([np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())]))
     count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
     final = np.full(len(keys), np.iinfo(np.int64).min)

@@ -13,9 +13,8 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import aggregate, find_programs
-from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace, combine
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import TABLE

@@ -12,7 +12,7 @@ import pytest
 from pgle.costs.measure.measured import find_programs, unite_programs
 from pgle.costs.measure.ranks import MAX_SPREAD_NS, align_program
 from pgle.costs.profile.lookup import name_instructions
-from pgle.trace.combine import combine
+from pgle.trace.table import combine
 from pgle.trace.xplane.read import find_xplanes, read_xplane
 
 RANKS = 3

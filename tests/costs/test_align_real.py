@@ -9,9 +9,8 @@ import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import CostKind
-from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Trace
+from pgle.trace.table import Trace, combine
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.trace.nsys.recording import xla_flags
+from pgle.trace.nsys.read import xla_flags
 
 SECRET = "hunter2secret"
 SEPARATORS = (" ", "\n", "\t", "\0", ";", ",", "; ", '","', "','", '" "', "|", "&&", " && ", "\r\n", ":", "\x1f")

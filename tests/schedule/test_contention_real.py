@@ -19,9 +19,8 @@ from pgle.costs.measure.contention import ASSUMED, DEFAULT, NONE, Contention, Fa
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import predict
-from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Trace
+from pgle.trace.table import Trace, combine
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace import table
-from pgle.trace.table import GrowingColumn, distinct, median, narrow
+from pgle.trace import columns
+from pgle.trace.columns import GrowingColumn, distinct, median, narrow
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**16), 2**16))))
 def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:  # blocks of four values, so that batches cross them
-        patch.setattr(table, "BLOCK_BYTES", 16)
-        patch.setattr(table, "MANY", 3)
+        patch.setattr(columns, "BLOCK_BYTES", 16)
+        patch.setattr(columns, "MANY", 3)
         grown = GrowingColumn(np.int16)
         for batch in batches:
             grown.append(np.array(batch, np.int64))

@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from pgle.trace.combine import combine
-from pgle.trace.table import Device, Source
+from pgle.trace.table import Device, Source, combine
 
 
 def window(make_trace, process, executions, *, first_start=0):

@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 from nsys_export import write_nsys_sqlite
 
-from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Device, Recording, Source
+from pgle.trace.table import Device, Recording, Source, combine
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
 

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from pgle.costs.estimate.kernels import is_product
 from pgle.costs.profile.value import Cost, Origin, Profile, Time, module_records
+from pgle.trace.columns import median
 from pgle.trace.intervals import covered, union
-from pgle.trace.table import Trace, median
+from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Module
 
 if TYPE_CHECKING:

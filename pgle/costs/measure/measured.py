@@ -43,7 +43,8 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError, choices, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
-from pgle.trace.table import ActivityKind, Codes, ModuleKey, Trace, distinct, totals
+from pgle.trace.columns import Codes, Flags, distinct, totals
+from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.trace.windows import MeasuredWindow, compute_ns, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
@@ -291,9 +292,6 @@ def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     for module, line in lines:
         modules.setdefault(line.removeprefix(f"{module}: "), {})[module] = None
     return tuple(f"{some(names, MODULES_SHOWN)}: {line}" for line, names in modules.items())
-
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

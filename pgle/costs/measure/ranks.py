@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.trace.table import Trace, median
+from pgle.trace.columns import Floats, Ints, median
+from pgle.trace.table import Trace
 from pgle.xla.collectives import ends_together
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
@@ -41,9 +42,6 @@ CLEARLY = 4.0
 """A way fits when every other one is worse by this factor, and by up to twice that where few executions are common."""
 
 CLOCK_SHARE = 0.25  # clocks tell executions apart when they agree within this share of the time from one to the next
-
-Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
 
 
 class MatchedBy(IntEnum):
@@ -223,7 +221,7 @@ class CollectiveEnds:
         place = {column: number for number, column in enumerate(self.columns)}
         return self.ns[:, [place[column] for column in columns]]
 
-    def executions(self) -> Codes:
+    def executions(self) -> Ints:
         """Numbers of the executions in which a collective ended."""
         return np.flatnonzero(np.isfinite(self.ns).any(axis=1))
 
@@ -321,7 +319,7 @@ class AlignedProgram:
     """How the windows of the devices that ran one program lie on each other."""
 
     alignment: Alignment  # of those devices
-    shift: Codes  # int64[devices of the trace], what to add to a device's execution numbers
+    shift: Ints  # int64[devices of the trace], what to add to a device's execution numbers
     windows: tuple[CollectiveEnds, ...]  # when their collectives ended
 
 

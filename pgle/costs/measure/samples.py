@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from pgle.costs.profile.lookup import FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
-from pgle.costs.statistic import Statistic, by_group, heads, percentile_of_sorted
-from pgle.trace.table import Device, GrowingColumn, Trace, usual_values
-
-Codes = npt.NDArray[np.integer[Any]]
+from pgle.costs.statistic import Statistic, by_group, percentile_of_sorted
+from pgle.trace.columns import Codes, Flags, Floats, GrowingColumn, Ints, heads, usual_values
+from pgle.trace.table import Device, Trace
 
 CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working memory, whatever the length of the trace
 
@@ -47,7 +46,7 @@ class Samples:
         return self.name, self.device, self.execution, self.occurrence, self.segment, self.time_ns
 
 
-def collect_samples(trace: Trace, module: int, naming: Naming, kept: npt.NDArray[np.bool_]) -> Samples:
+def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> Samples:
     """The occurrences of one program in a trace."""
     most = int(np.count_nonzero(trace.module == module))
     columns: tuple[GrowingColumn[Any], ...] = tuple(
@@ -81,7 +80,7 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
             start = edge
 
 
-def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
     """Where another execution or device begins among rows; found piece by piece, for memory."""
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, CHUNK_ROWS):
@@ -92,7 +91,7 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]
 
 
 def _used(
-    trace: Trace, rows: npt.NDArray[np.int32], naming: Naming, kept: npt.NDArray[np.bool_]
+    trace: Trace, rows: npt.NDArray[np.int32], naming: Naming, kept: Flags
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The rows that are a cost, of kept executions, and the name that each is filed under."""
     target = naming.target[trace.instruction[rows]]
@@ -126,14 +125,12 @@ def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.
     return Samples(name, device, execution, position, before, busy)
 
 
-def _places(device: Codes, execution: Codes) -> npt.NDArray[np.int64]:
+def _places(device: Codes, execution: Codes) -> Ints:
     """A number for each execution (from 0 on) on each device, in the order of both."""
     return device.astype(np.int64) * (int(execution.max(initial=0)) + 1) + execution
 
 
-def _union_ns(
-    start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], first: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     """Length of the union of the intervals of each group; groups are contiguous, intervals ordered by start."""
     if len(start) == 0:
         return np.empty(0, np.int64)
@@ -141,7 +138,7 @@ def _union_ns(
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
-    # Shift each group behind the one before, so that one running maximum serves all groups. Groups of one need none.
+    # Shift each group behind the one before, so that one running maximum serves all groups. Ints of one need none.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
     group = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
@@ -198,10 +195,6 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
-Groups = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
 
 def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Cost], stat: Statistic) -> list[Cost]:
     """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
@@ -222,7 +215,7 @@ def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence
 
 def _after_last_arrival(
     samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device]
-) -> tuple[Groups, Groups, Floats]:
+) -> tuple[Ints, Ints, Floats]:
     """Name, group and microseconds: the minimum over the devices of each replica group, per execution and occurrence.
 
     A collective's time on one device includes the wait for the last rank, which itself waits for nobody. What fewer
@@ -263,8 +256,8 @@ def collective_costs(
 
 
 def _summaries(
-    values: Floats, groups: Groups, count: int, stat: Statistic
-) -> tuple[Floats, Floats, Floats, Floats, Groups]:
+    values: Floats, groups: Ints, count: int, stat: Statistic
+) -> tuple[Floats, Floats, Floats, Floats, Ints]:
     """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
     ordered = values[by_group(values, groups, count)]
@@ -278,7 +271,7 @@ def _summaries(
 
 
 def _costs(
-    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Groups, slowest: Floats, filed: Sequence[Cost]
+    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Ints, slowest: Floats, filed: Sequence[Cost]
 ) -> list[Cost]:
     columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))  # an item each would be slow
     return [
@@ -291,7 +284,7 @@ def _costs(
     ]  # fmt: skip
 
 
-def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -> Floats:
+def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
     """How much longer compute takes on the slowest rank than on the median rank, per occurrence of an instruction.
 
     Between two collectives every rank computes on its own; the next one then waits for the slowest. So within each
@@ -316,14 +309,14 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
         recorded[samples.execution[rows], np.searchsorted(devices, samples.device[rows])] = True
         np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
     many += 1
-    complete: npt.NDArray[np.bool_] = np.asarray(recorded.all(axis=1))
+    complete: Flags = np.asarray(recorded.all(axis=1))
     if not complete.any():
         return unknown
     first = np.cumsum(many) - many
 
-    def place(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def place(rows: Ints) -> Ints:
         """Of each occurrence, the same in all executions and on all devices."""
-        found: npt.NDArray[np.int64] = first[samples.name[rows]] + samples.occurrence[rows]
+        found: Ints = first[samples.name[rows]] + samples.occurrence[rows]
         return found
 
     # Collectives begun before each occurrence, as most executions and devices saw it. An overlapping kernel begins
@@ -336,7 +329,7 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
     shape = (len(complete), int(stretch.max()) + 1, len(devices))
     sums = np.zeros(np.prod(shape))
 
-    def cell(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def cell(rows: Ints) -> Ints:
         """Execution, stretch and device of each occurrence, as an index into `sums`."""
         at = samples.execution[rows], stretch[place(rows)], np.searchsorted(devices, samples.device[rows])
         return np.asarray(np.ravel_multi_index(at, shape))
@@ -368,9 +361,7 @@ def _slowest_less_median(sums: Floats) -> Floats:
     return weight
 
 
-def _sample_chunks(
-    samples: Samples, use: npt.NDArray[np.bool_], complete: npt.NDArray[np.bool_] | None = None
-) -> Iterator[npt.NDArray[np.int64]]:
+def _sample_chunks(samples: Samples, use: Flags, complete: Flags | None = None) -> Iterator[Ints]:
     """The rows to use, of complete executions if these are known, some at a time."""
     for first in range(0, len(samples), CHUNK_ROWS):
         rows = np.flatnonzero(use[first : first + CHUNK_ROWS]) + first

@@ -31,14 +31,10 @@ from pgle.costs.profile.value import (
     module_records,
     split_name,
 )
-from pgle.costs.statistic import Statistic, heads, parse_statistic
+from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.next import SHOW
-from pgle.trace.table import GrowingColumn
-
-Codes = npt.NDArray[np.integer[Any]]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from pgle.trace.columns import Codes, Flags, Floats, GrowingColumn, heads
 
 
 class Of(StrEnum):

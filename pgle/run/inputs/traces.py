@@ -30,8 +30,7 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
     They are nsys reports, exports, xplane files, profiler log directories or run directories. One that is given twice
     counts once. `progress` gets inputs read and inputs.
     """
-    from pgle.trace.combine import combine
-    from pgle.trace.table import without_repeats
+    from pgle.trace.table import combine, without_repeats
 
     given = [file for path in paths for file in _files_of(path)]
     # two names of one file: links, ``./a`` and ``a``

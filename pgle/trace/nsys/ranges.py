@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.trace.columns import Codes, GrowingColumn, Ints, narrow
 from pgle.trace.intervals import union
-from pgle.trace.nsys.tables import NULL, PROCESS, Codes, Ints, Tables
-from pgle.trace.table import GrowingColumn, LeftOutReason, ModuleKey, narrow
+from pgle.trace.nsys.tables import NULL, PROCESS, Tables
+from pgle.trace.table import LeftOutReason, ModuleKey
 
 
 def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]:

@@ -16,19 +16,18 @@ What an export holds of one kernel, and how it is followed from top to bottom:
 Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top is left out with
 the `LeftOutReason` of where it broke off.
 
-In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. Its node's creation was
-recorded on the thread that built the graph, while the thunk's range was open there; graphs that were instantiated or
-updated are clones whose nodes lead to the original by `originalGraphNodeId`. Where the creation is not in the capture,
-kernels that XLA generated still carry the name of their fusion. In graph mode there are no activities at all.
+Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags of XLA is kept.
 
 Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +36,20 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.files import AnyPath
-from pgle.trace.nsys.ranges import (
-    NO_CALL,
-    PREFIXES,
-    Lookup,
-    Ranges,
-    Reasons,
-    XlaLaunches,
-    by_value,
-    kernel_instruction,
-    read_ranges,
-)
-from pgle.trace.nsys.recording import devices_of, exporter, recordings, xla_flags
-from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Columns, Ints, Tables
+from pgle.trace.columns import Codes, GrowingColumn, Ints, changes, distinct, narrow
+from pgle.trace.nsys.graphs import IN_GRAPHS, Graphs, read_graphs
+from pgle.trace.nsys.ranges import NO_CALL, PREFIXES, Lookup, Ranges, Reasons, XlaLaunches, by_value, read_ranges
+from pgle.trace.nsys.tables import API, PROCESS, Columns, Tables
 from pgle.trace.table import (
     LIBRARIES,
     SIMULATED,
     ActivityKind,
-    GrowingColumn,
+    Device,
     LeftOutReason,
+    Recording,
     Source,
     Trace,
     Unresolved,
-    distinct,
-    narrow,
 )
 
 ACTIVITIES = {
@@ -80,16 +69,6 @@ NEEDED = {
 
 KNOWN_SCHEMA = 3
 """Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""
-
-IN_GRAPHS = {reason.word for reason in (LeftOutReason.GRAPH_LAUNCH, LeftOutReason.GRAPH_NODE)}
-"""Why activities are left out that CUDA graphs hide."""
-
-MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
-
-NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-"""Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
-
-TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
 
 RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
 
@@ -215,119 +194,6 @@ def _warnings(
     if major.isdigit() and int(major) != KNOWN_SCHEMA:
         lines.append(f"{name}: export schema {schema} is not {KNOWN_SCHEMA}.x; check the result")
     return tuple(lines)
-
-
-@dataclass(eq=False)
-class Graphs:
-    """The graphs of an export."""
-
-    present: bool  # False where nothing was ever launched as a graph
-    launches: XlaLaunches  # what the ranges stand for
-    instructions: tuple[str, ...]  # instruction names, longer than the ranges' where kernels had to name them
-    traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
-    named: int = 0  # activities that were named after their kernel
-    _launches: dict[int, Lookup] = field(default_factory=dict)
-    _shown: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _builders: dict[int, Lookup] = field(default_factory=dict)
-    _kernels: Lookup = field(default_factory=lambda: Lookup.of({}))
-
-    def resolve(
-        self, thunk: Codes, reason: Reasons, pid: Ints, correlation: Ints, node: Ints, kernel: Ints
-    ) -> tuple[Codes, Codes, Reasons]:
-        """Give each node of a graph the instruction that it was built for.
-
-        Args:
-            thunk: int32[n], the thunk that launched each activity.
-            reason: uint8[n], why there is none.
-            pid, correlation, node, kernel: int64[n], of the activities.
-
-        Returns:
-            The instruction; what the activities of one launch of it share, besides the thunk; and the reason,
-            `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
-        """
-        launch, builder = np.full(len(thunk), -1, np.int32), np.full(len(thunk), -1, np.int32)
-        for process, rows in by_value(pid):
-            if process in self._launches:
-                launch[rows] = self._launches[process](correlation[rows])
-            if process in self._builders:
-                builder[rows] = self._builders[process](node[rows])
-        self._shown[launch[launch >= 0]] = True
-        known = reason == LeftOutReason.NONE
-        instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
-        in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
-        built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
-        # a node built while only the launching thunk was open tells nothing new
-        rebuilt = in_graph & (built >= 0) & (built != instruction)
-        by_kernel = self._kernels(kernel)
-        named = in_graph & ~rebuilt & (by_kernel >= 0)
-        self.named += int(named.sum())
-        shared = np.where(rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
-        instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
-        lost = in_graph & ~rebuilt & ~named
-        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(LeftOutReason.GRAPH_NODE), reason)
-
-    def _instruction_of(self, thunk: Codes) -> Codes:
-        """The instruction of each thunk; meaningless if the row is not a thunk."""
-        return np.append(self.launches.instruction, np.int32(-1))[thunk]
-
-    def hidden(self) -> Unresolved | None:
-        """Graph launches that show no activity."""
-        silent = int((~self._shown).sum())
-        count, duration = self.traced
-        return Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
-
-
-def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
-    """Records of graphs: launches, creations of nodes, whole-graph activities."""
-    names = [identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))]
-    start, end = tables.whole(TRACED, ("start", "end"))
-    traced = len(start), int((end - start)[(end > start) & (start != NULL)].sum())
-    if not (names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
-        return Graphs(False, ranges.launches, ranges.launches.instructions)
-    instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
-    named = ((identity, kernel_instruction(text)) for identity, text in tables.texts())
-    by_name = Lookup.of({key: instructions.setdefault(name, len(instructions)) for key, name in named if name})
-    launches, count = _launches(tables, names)
-    shown = np.zeros(count, np.bool_)
-    builders = _builders(tables, ranges)
-    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name)
-
-
-def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
-    """For each process from correlation id to the running number of the graph launch; and their count."""
-    if not names:
-        return {}, 0
-    tid, correlation = tables.whole(API, ("globalTid", "correlationId"), keep=("nameId", names))
-    numbers = np.arange(len(tid), dtype=np.int32)
-    return {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}, len(tid)
-
-
-def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
-    """For each process from node id to the thunk in which the node was built."""
-    for table in NODE_TABLES:
-        if "graphNodeId" in tables.columns(table):
-            wanted = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
-            start, tid, node, original = tables.whole(table, wanted)
-            if len(start):
-                processes = by_value(tid & PROCESS)
-                return {pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in processes}
-    return {}
-
-
-def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints) -> Lookup:
-    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not known."""
-    row_of = Lookup(node, np.arange(len(node), dtype=np.int32), -1)
-    at = np.arange(len(node))
-    clone = np.zeros(len(node), np.bool_)
-    for _ in range(MAX_CLONES):
-        source = original[at]
-        before = row_of(source)
-        clone = (source != NULL) & (source != 0) & (before >= 0) & (before != at)
-        if not clone.any():
-            break
-        at = np.where(clone, before, at)
-    thunk, reason = ranges.owners(tid[at], start[at])
-    return Lookup(node, np.where(clone | (reason != LeftOutReason.NONE), np.int32(-1), thunk), -1)
 
 
 MAX_DURATION_NS = 10**15  # eleven days: no GPU activity lasts longer
@@ -531,7 +397,7 @@ def number_executions(device: Codes, module_range: Codes, launches: XlaLaunches)
     of_module = launches.module[of_range].astype(np.int64)
     order = np.lexsort((of_range, launches.module_start[of_range], of_module, of_device))
     group = (of_device * len(launches.modules) + of_module)[order]
-    first = np.concatenate([[True], group[1:] != group[:-1]])
+    first = changes(group)
     at = np.arange(len(order))
     number = np.empty(len(order), np.int32)
     number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
@@ -555,3 +421,133 @@ def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
     used[thunk] = True
     numbers: Codes = np.cumsum(used, dtype=np.int32) - np.int32(1)
     return numbers[thunk]
+
+
+PID_MASK = 0xFFFFFF
+"""globalPid and globalTid hold the process id in bits 24 to 47 and the thread id below; the sign bit may be set."""
+
+_JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
+
+_NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
+"""What ``/proc/PID/ns/pid`` links to; exports of 2026 have it as NamespacePID or SystemUID."""
+
+_VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
+_QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
+_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
+"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=`` follows:
+that is another variable."""
+
+
+def process_id(global_id: int) -> int:
+    """The operating system's process id in a globalPid or globalTid."""
+    return (global_id >> 24) & PID_MASK
+
+
+def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device, ...]:
+    """The devices of an export, in the order of `used`.
+
+    Args:
+        tables: the export.
+        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
+    """
+    used = list(used)
+    host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]
+    launchers = _launchers(tables)
+    named = _named(tables)
+    pids = {pid for pid, _ in used}
+    names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
+    if len(set(names.values())) < len(pids):  # the same process id in several virtual machines or hosts
+        names = {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids}
+    found = []
+    for pid, ordinal in used:
+        mine = launchers.get(process_id(pid), {})
+        number = mine.get(ordinal)
+        if number is None:
+            candidates = named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+            number = next(iter(candidates)) if len(candidates) == 1 and len(pids) == 1 else None
+        if number is None and len(mine) == 1 and sum(other == pid for other, _ in used) == 1:
+            number = next(iter(mine.values()))
+        found.append(Device(names[pid], ordinal, number))
+    return tuple(found)
+
+
+def _system(tables: Tables, *names: str) -> Iterator[str]:
+    """What the export says of the machine under names that begin so; of its environment only flags are kept."""
+    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
+        if isinstance(value, str):
+            yield value.strip()
+
+
+def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
+    """Global device by process id and local device, from XLA's launcher threads (``XlaLauncher:#global=…#``)."""
+    names = {
+        identity: match for identity, text in tables.texts(("XlaLauncher:",)) if (match := _JAX_DEVICE.search(text))
+    }
+    found: dict[int, dict[int, int]] = {}
+    if names:
+        for identity, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
+            if isinstance(tid, int) and isinstance(identity, int) and (match := names.get(identity)):
+                found.setdefault(process_id(tid), {})[int(match[2])] = int(match[1])
+    return found
+
+
+def _named(tables: Tables) -> dict[int, set[int]]:
+    """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
+    found: dict[int, set[int]] = {}
+    for name, ordinal in tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")):
+        if isinstance(name, str) and isinstance(ordinal, int) and (match := _JAX_DEVICE.search(name)):
+            found.setdefault(ordinal, set()).add(int(match[1]))
+    return found
+
+
+def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
+    """Facts about each process."""
+    began = (value for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)))
+    utc_ns = next((value for value in began if isinstance(value, int) and value > 0), None)  # all times count from it
+    namespace = next(filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), "")
+    gpus = _gpus(tables)
+    # exports of 2024 and later have it
+    rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+    by_ordinal = {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
+    of_process: dict[str, list[object]] = {}
+    for (pid, ordinal), device in zip(used, devices, strict=True):
+        of_process.setdefault(device.process, []).append(by_ordinal.get((process_id(pid), ordinal)))
+    everything = frozenset().union(*gpus.values())
+    return {
+        name: Recording(
+            utc_ns,
+            frozenset().union(*(gpus[gpu] for gpu in chosen)) if all(gpu in gpus for gpu in chosen) else everything,
+            namespace,
+        )
+        for name, chosen in of_process.items()
+    }
+
+
+def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
+    """The identity of each GPU that the recorder saw."""
+    found: dict[object, frozenset[str]] = {}
+    for kind, column in (("uuid", "uuid"), ("bus", "busLocation")):
+        for gpu, value in tables.rows("TARGET_INFO_GPU", ("id", column)):
+            if isinstance(value, str) and value.strip("0-:. "):
+                found[gpu] = found.get(gpu, frozenset()) | {f"{kind}:{value.strip().lower()}"}
+    return found
+
+
+def exporter(tables: Tables) -> dict[str, str]:
+    """What the exporter says of itself."""
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        rows = tables.rows(table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")))
+        found = {str(name): str(value) for name, value in rows}
+        if found:
+            return found
+    return {}
+
+
+def xla_flags(tables: Tables) -> str:
+    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
+    captured = tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",)))  # NAME="value"
+    variables = map(_VARIABLE.search, _system(tables, "DeviceEnvironment"))
+    texts = chain(
+        (value for (value,) in captured if isinstance(value, str)), (found[1] for found in variables if found)
+    )
+    return " ".join(_FLAG.findall(next(texts, "")))

@@ -28,10 +28,9 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import read_head
 from pgle.next import typed
+from pgle.trace.columns import Ints
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
 Columns: TypeAlias = tuple[Ints, ...]
 
 NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.xplane.planes import Ints
+from pgle.trace.columns import Ints, changes, heads
 from pgle.xla.protos import hlo_pb2
 
 _RARE_SHARE = 0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
@@ -96,9 +96,8 @@ def number_launches(
     if len(rest):
         order = np.lexsort((rows.start_ns[rest], rows.correlation[rest], rows.module[rest], rows.device[rest]))
         rest = rest[order]
-        group = (np.diff(rows.device[rest]) != 0) | (np.diff(rows.module[rest]) != 0)
         next_launch = int(instance.max()) + 1
-        for part in np.split(rest, np.flatnonzero(group) + 1):
+        for part in np.split(rest, heads(rows.device[rest], rows.module[rest])[1:]):
             starts = _launch_starts(rows, part)
             launch = np.cumsum(starts) - 1 + next_launch
             next_launch = int(launch[-1]) + 1
@@ -121,27 +120,22 @@ def _dense(values: Ints) -> npt.NDArray[np.int32]:
 
 def _rank_by_time(device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints) -> npt.NDArray[np.int32]:
     """Running number of each (device, module, top) among its (device, module), by first row."""
-    new = np.ones(len(top), bool)
-    new[1:] = (np.diff(top) != 0) | (np.diff(module) != 0) | (np.diff(device) != 0)
-    heads = np.flatnonzero(new)
-    keys = np.stack([device[heads], module[heads], top[heads]])
+    head = heads(top, module, device)
+    keys = np.stack([device[head], module[head], top[head]])
     _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    by_time = np.lexsort((first, module[heads[first]], device[heads[first]]))
-    group_device, group_module = device[heads[first[by_time]]], module[heads[first[by_time]]]
-    begins = np.ones(len(first), bool)
-    begins[1:] = (np.diff(group_device) != 0) | (np.diff(group_module) != 0)
+    by_time = np.lexsort((first, module[head[first]], device[head[first]]))
+    begins = changes(device[head[first[by_time]]], module[head[first[by_time]]])
     position = np.arange(len(first))
     rank = np.empty(len(first), np.int32)
     rank[by_time] = position - np.maximum.accumulate(np.where(begins, position, 0))
-    sizes = np.diff(np.append(heads, len(top)))
+    sizes = np.diff(np.append(head, len(top)))
     return np.repeat(rank[inverse.ravel()], sizes)
 
 
 def _launch_starts(rows: LaunchRows, part: Ints) -> npt.NDArray[np.bool_]:
     """Where a launch begins among the activities of one module on one device, in launch order."""
     instruction, kernel, scope = rows.instruction[part], rows.kernel[part], rows.scope[part]
-    starts = np.ones(len(part), bool)
-    starts[1:] = (np.diff(instruction) != 0) | (np.diff(scope) != 0)
+    starts = changes(instruction, scope)
     seen: set[int] = set()
     last = -2
     for i in np.flatnonzero(~starts & (scope == 0)).tolist():

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.table import ModuleKey, distinct
+from pgle.trace.columns import Ints, distinct
+from pgle.trace.table import ModuleKey
 from pgle.xla.protos import hlo_pb2, xplane_pb2
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Field: TypeAlias = tuple[int, int, int, int, int]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 

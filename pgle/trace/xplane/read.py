@@ -32,7 +32,8 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved, distinct
+from pgle.trace.columns import Ints, distinct, heads
+from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
     ABSENT,
@@ -42,7 +43,6 @@ from pgle.trace.xplane.planes import (
     SCOPE_PLANE,
     DamagedError,
     Events,
-    Ints,
     NotXplaneError,
     Plane,
     Space,
@@ -102,15 +102,13 @@ class GatheredEvents:
     def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
         """Codes of (module name, program id); -1 where there is no name."""
         number, given = program.integers, program.form == INTEGER
-        new = np.ones(len(name), bool)
-        new[1:] = (np.diff(name) != 0) | (np.diff(number) != 0) | (np.diff(given) != 0)
-        heads = np.flatnonzero(new)
-        triples = zip(name[heads].tolist(), number[heads].tolist(), given[heads].tolist(), strict=True)
+        first = heads(name, number, given)
+        triples = zip(name[first].tolist(), number[first].tolist(), given[first].tolist(), strict=True)
         codes = [
             -1 if code < 0 else self.modules.setdefault((code, program if known else None), len(self.modules))
             for code, program, known in triples
         ]
-        return np.repeat(np.array(codes, np.int64), np.diff(np.append(heads, len(name))))
+        return np.repeat(np.array(codes, np.int64), np.diff(np.append(first, len(name))))
 
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows; a column may be one value for all of them."""

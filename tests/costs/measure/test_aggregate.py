@@ -156,7 +156,7 @@ def test_rematerialised_copies_count_as_their_original(make_trace, name):
 def test_equal_names_in_other_modules_do_not_mix(make_trace):
     mine = make_trace([row for n in range(3) for row in step(n, ("fusion", 900))])
     other = make_trace([row for n in range(3) for row in step(n, ("fusion", 10))], module="jit_init")
-    from pgle.trace.combine import combine
+    from pgle.trace.table import combine
 
     trace = combine([mine, dataclasses.replace(other, devices=mine.devices)])
     programs = find_programs(trace, [])

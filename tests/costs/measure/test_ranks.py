@@ -10,9 +10,8 @@ from nsys_export import write_nsys_sqlite
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.measure.ranks import MatchedBy, align_program
 from pgle.costs.profile.lookup import name_instructions
-from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import Device, Recording
+from pgle.trace.table import Device, Recording, combine
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape

@@ -49,7 +49,7 @@ def test_the_container_is_told_by_its_process_namespace(export):
 
 
 def test_real_exports_have_clock_gpu_and_container(testdata):
-    from pgle.trace.nsys.recording import recordings
+    from pgle.trace.nsys.read import recordings
     from pgle.trace.nsys.tables import Tables
     from pgle.trace.table import Device
 

@@ -1,0 +1,135 @@
+"""Columns of numbers: how they grow while a file is read, where equal values begin, and which values are usual."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Number = TypeVar("Number", bound=np.generic)
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
+Floats: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+BLOCK_BYTES = 32 << 20  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
+
+MANY = 1 << 17
+"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
+
+
+def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDArray[Any]:
+    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other values as they are."""
+    if values.dtype.kind != "i":
+        return values
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    sizes = [size for size in (2, 4) if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low]
+    fewest = next((size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize)
+    return values.astype(f"i{fewest}", copy=False)
+
+
+class GrowingColumn(Generic[Number]):
+    """A column that grows by whole batches and is joined once.
+
+    Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
+    as they come, they would leave holes that add up to a third of the memory of a long trace.
+
+    Args:
+        dtype: of its values; one of signed integers gets wider where a value needs it.
+        most: how many there are at most, where that is known: then it is one block, never copied. What of it is not
+            filled takes no memory.
+    """
+
+    def __init__(self, dtype: type[Number], most: int = 0) -> None:
+        self._dtype, self._most = np.dtype(dtype), most
+        self._full: list[npt.NDArray[Number]] = []
+        self._block = np.empty(most, dtype)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._full)) + self._used
+
+    def append(self, values: npt.NDArray[np.generic]) -> None:
+        """Add values, as this column's type."""
+        values = narrow(values, self._dtype)
+        is_wider = self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
+        if is_wider:
+            self._dtype = values.dtype
+        while len(values):
+            if is_wider or self._used == len(self._block):
+                most = BLOCK_BYTES // self._dtype.itemsize if len(self) >= MANY else 2 * self._used
+                size = max(len(values), most, self._most - len(self))
+                if self._used:
+                    self._full.append(self._block[: self._used])
+                self._block, self._used, is_wider = np.empty(size, self._dtype), 0, False
+            count = min(len(values), len(self._block) - self._used)
+            self._block[self._used : self._used + count] = values[:count]
+            self._used += count
+            values = values[count:]
+
+    def join(self) -> npt.NDArray[Number]:
+        """The whole column; it is empty afterwards, and each block is given back as soon as it is copied."""
+        parts = [*self._full, self._block[: self._used]]
+        self._full, self._block, self._used, self._most = [], np.empty(0, self._dtype), 0, 0
+        if len(parts) == 1:
+            return parts[0]
+        joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
+        while parts:
+            part = parts.pop(0)
+            joined[end : end + len(part)] = part
+            end += len(part)
+        return joined
+
+
+def totals(codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.float64]:
+    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
+    found = np.zeros(count)
+    for at in range(0, len(codes), MANY):
+        found += np.bincount(codes[at : at + MANY], weights=values[at : at + MANY], minlength=count)
+    return found
+
+
+def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether a new combination of values begins, row by row of equally long columns."""
+    new = np.ones(len(columns[0]), np.bool_)
+    new[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
+    return new
+
+
+def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The rows where one begins."""
+    return np.flatnonzero(changes(*columns)).astype(np.int64)
+
+
+def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """The distinct values, ascending.
+
+    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a tenth of what a small
+    conversion takes to start.
+    """
+    ordered = np.sort(values)
+    return ordered[changes(ordered)]
+
+
+def median(values: npt.NDArray[np.number]) -> float:
+    """The median of at least one value."""
+    ordered = np.sort(values)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+
+
+NOISE = 3.0  # normal deviations that values differ by from their median without anybody calling them special
+NEAR = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
+MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
+
+
+def usual_values(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """bool[n]: within `NOISE` robust deviations or `NEAR` of their median; of fewer than three values, all."""
+    if len(values) < 3:
+        return np.ones(len(values), np.bool_)
+    middle = median(values)
+    apart = np.abs(values - middle)
+    return np.asarray(apart <= max(NOISE * MAD_TO_DEVIATION * median(apart), NEAR * abs(middle)))

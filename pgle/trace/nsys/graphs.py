@@ -1,0 +1,142 @@
+"""CUDA graphs in an export: for which instruction each of their nodes was built.
+
+In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. Its node's creation was
+recorded on the thread that built the graph, while the thunk's range was open there; graphs that were instantiated or
+updated are clones whose nodes lead to the original by `originalGraphNodeId`. Where the creation is not in the capture,
+kernels that XLA generated still carry the name of their fusion. In graph mode there are no activities at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.trace.columns import Codes, Ints
+from pgle.trace.nsys.ranges import Lookup, Ranges, Reasons, XlaLaunches, by_value, kernel_instruction
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Tables
+from pgle.trace.table import LeftOutReason, Unresolved
+
+IN_GRAPHS = {reason.word for reason in (LeftOutReason.GRAPH_LAUNCH, LeftOutReason.GRAPH_NODE)}
+"""Why activities are left out that CUDA graphs hide."""
+
+MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
+
+NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+"""Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
+
+TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
+
+
+@dataclass(eq=False)
+class Graphs:
+    """The graphs of an export."""
+
+    present: bool  # False where nothing was ever launched as a graph
+    launches: XlaLaunches  # what the ranges stand for
+    instructions: tuple[str, ...]  # instruction names, longer than the ranges' where kernels had to name them
+    traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
+    named: int = 0  # activities that were named after their kernel
+    _launches: dict[int, Lookup] = field(default_factory=dict)
+    _shown: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _builders: dict[int, Lookup] = field(default_factory=dict)
+    _kernels: Lookup = field(default_factory=lambda: Lookup.of({}))
+
+    def resolve(
+        self, thunk: Codes, reason: Reasons, pid: Ints, correlation: Ints, node: Ints, kernel: Ints
+    ) -> tuple[Codes, Codes, Reasons]:
+        """Give each node of a graph the instruction that it was built for.
+
+        Args:
+            thunk: int32[n], the thunk that launched each activity.
+            reason: uint8[n], why there is none.
+            pid, correlation, node, kernel: int64[n], of the activities.
+
+        Returns:
+            The instruction; what the activities of one launch of it share, besides the thunk; and the reason,
+            `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
+        """
+        launch, builder = np.full(len(thunk), -1, np.int32), np.full(len(thunk), -1, np.int32)
+        for process, rows in by_value(pid):
+            if process in self._launches:
+                launch[rows] = self._launches[process](correlation[rows])
+            if process in self._builders:
+                builder[rows] = self._builders[process](node[rows])
+        self._shown[launch[launch >= 0]] = True
+        known = reason == LeftOutReason.NONE
+        instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
+        in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
+        built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
+        # a node built while only the launching thunk was open tells nothing new
+        rebuilt = in_graph & (built >= 0) & (built != instruction)
+        by_kernel = self._kernels(kernel)
+        named = in_graph & ~rebuilt & (by_kernel >= 0)
+        self.named += int(named.sum())
+        shared = np.where(rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
+        instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
+        lost = in_graph & ~rebuilt & ~named
+        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(LeftOutReason.GRAPH_NODE), reason)
+
+    def _instruction_of(self, thunk: Codes) -> Codes:
+        """The instruction of each thunk; meaningless if the row is not a thunk."""
+        return np.append(self.launches.instruction, np.int32(-1))[thunk]
+
+    def hidden(self) -> Unresolved | None:
+        """Graph launches that show no activity."""
+        silent = int((~self._shown).sum())
+        count, duration = self.traced
+        return Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
+
+
+def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
+    """Records of graphs: launches, creations of nodes, whole-graph activities."""
+    names = [identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))]
+    start, end = tables.whole(TRACED, ("start", "end"))
+    traced = len(start), int((end - start)[(end > start) & (start != NULL)].sum())
+    if not (names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
+        return Graphs(False, ranges.launches, ranges.launches.instructions)
+    instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
+    named = ((identity, kernel_instruction(text)) for identity, text in tables.texts())
+    by_name = Lookup.of({key: instructions.setdefault(name, len(instructions)) for key, name in named if name})
+    launches, count = _launches(tables, names)
+    shown = np.zeros(count, np.bool_)
+    builders = _builders(tables, ranges)
+    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name)
+
+
+def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
+    """For each process from correlation id to the running number of the graph launch; and their count."""
+    if not names:
+        return {}, 0
+    tid, correlation = tables.whole(API, ("globalTid", "correlationId"), keep=("nameId", names))
+    numbers = np.arange(len(tid), dtype=np.int32)
+    return {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}, len(tid)
+
+
+def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
+    """For each process from node id to the thunk in which the node was built."""
+    for table in NODE_TABLES:
+        if "graphNodeId" in tables.columns(table):
+            wanted = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
+            start, tid, node, original = tables.whole(table, wanted)
+            if len(start):
+                processes = by_value(tid & PROCESS)
+                return {pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in processes}
+    return {}
+
+
+def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints) -> Lookup:
+    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not known."""
+    row_of = Lookup(node, np.arange(len(node), dtype=np.int32), -1)
+    at = np.arange(len(node))
+    clone = np.zeros(len(node), np.bool_)
+    for _ in range(MAX_CLONES):
+        source = original[at]
+        before = row_of(source)
+        clone = (source != NULL) & (source != 0) & (before >= 0) & (before != at)
+        if not clone.any():
+            break
+        at = np.where(clone, before, at)
+    thunk, reason = ranges.owners(tid[at], start[at])
+    return Lookup(node, np.where(clone | (reason != LeftOutReason.NONE), np.int32(-1), thunk), -1)
