@@ -308,7 +308,7 @@ class Diagnosis:
 
 def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
     """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning, never a traceback."""
-    gpus = read_gpus(machine)
+    gpus = read_gpus(machine.ask)
     probes: dict[str, Callable[[], MachineCheck]] = {
         "GPUs": lambda: check_gpus(machine, gpus),
         "driver": lambda: check_driver(machine, gpus),

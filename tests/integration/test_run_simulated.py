@@ -190,7 +190,7 @@ def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(fini
     script.write_text(good)
     back_end = SimulatedBackEnd("a100")
     request = StageRequest("profile", tuple(words[-2:]), RunDirectory(Path(run_dir)), "sync")
-    assert manifest.why_due("profile", Path(run_dir), back_end.basis(request))
+    assert manifest.why_due(back_end.plan(request), Path(run_dir))
 
 
 def test_a_program_that_fails_by_itself_after_its_step_fails_the_stage_again_and_again(capsys, tmp_path):

@@ -89,9 +89,9 @@ def this_machine(python: str | None = None) -> Machine:
     return Machine(installed(python), python or sys.executable)
 
 
-def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
-    """The GPUs as nvidia-smi lists them; empty if absent."""
-    is_well, text = machine.ask(SMI_QUERY)
+def read_gpus(ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask) -> tuple[Gpu, ...]:
+    """The GPUs as nvidia-smi lists them; empty if absent. `ask` as of `Machine`."""
+    is_well, text = ask(SMI_QUERY)
     gpus: list[Gpu] = []
     for line in text.splitlines() if is_well else ():
         cells = [cell.strip() for cell in line.split(",")]

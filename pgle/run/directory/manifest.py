@@ -91,24 +91,16 @@ class StageRecord:
         """Whether it ended well and did its work."""
         return self.exit_code == 0 and not self.failed
 
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What decides the outcome of a stage: where nothing of it has changed, what its last run left still counts."""
-
-    asked: Mapping[str, Any] = field(default_factory=dict)  # options with their values: JSON types
-    inputs: tuple[FileRecord, ...] = ()  # the files that it reads
-    versions: Mapping[str, str] | None = None  # it would run with, by package; None if no package matters
-
-    def why_changed(self, record: StageRecord) -> str:
-        """What differs from what a run was asked for, read, or ran with (jax, jaxlib, plugin); empty: nothing."""
+    def why_changed(self, last: StageRecord) -> str:
+        """What a stage that is about to run asks for, reads, or runs with (jax, jaxlib, plugin) that differs from the
+        last run's; empty: nothing, so what that left still counts."""
         new = json.loads(json.dumps(self.asked))
-        if changed := [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
+        if changed := [name for name in {**last.asked, **new} if last.asked.get(name) != new.get(name)]:
             return f"its {changed[0]} has changed since its last run"
-        for name, version in record.versions.items():
-            if self.versions is not None and name.startswith("jax") and self.versions.get(name) != version:
+        for name, version in last.versions.items():
+            if name.startswith("jax") and self.versions.get(name) != version:
                 return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
-        before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, self.inputs))
+        before, now = ({item.path: item.sha256 for item in items} for items in (last.inputs, self.inputs))
         for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
             gone = f"{path}, which its last run read, is gone"
             return f"{path} is not what its last run read" if path in now else gone
@@ -130,9 +122,9 @@ class Manifest:
         """The record of a stage on the lowest rank; None where it did not run."""
         return next(iter(self.of(stage)), None)
 
-    def why_due(self, stage: str, run_dir: Path, basis: Basis) -> str:
+    def why_due(self, planned: StageRecord, run_dir: Path) -> str:
         """Why a stage has to be run; empty if it did its work, on the same basis, and its files are as it left them."""
-        record = self.last(stage)
+        record = self.last(planned.stage)
         if record is None:
             return "it has not been run yet"
         if record.exit_code is None:
@@ -141,7 +133,7 @@ class Manifest:
             return f"its last run ended with exit code {record.exit_code}"
         if record.failed:
             return f"its last run failed: {record.failed}"
-        if changed := basis.why_changed(record):
+        if changed := planned.why_changed(record):
             return changed
         for output in record.outputs:
             if not (run_dir / output.path).exists():

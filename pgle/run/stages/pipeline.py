@@ -20,7 +20,6 @@ from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import carried_over, table_of, verify
 from pgle.run.directory.directory import COMPARED, RunDirectory
 from pgle.run.directory.manifest import (
-    Basis,
     StageRecord,
     extend_manifest,
     now,
@@ -250,7 +249,7 @@ class _Experiment:
     def _launch(self, stage: StageRequest) -> None:
         """Run a stage by the back end, where it is due."""
         back_end = self._request.back_end
-        if not self._is_due(stage.stage, back_end.basis(stage)):
+        if not self._is_due(back_end.plan(stage)):
             return
         force = self._request.force
         if stage.stage == "profile":
@@ -267,11 +266,12 @@ class _Experiment:
         """Trace → profile."""
         run, folder = self._run, self._request.stage.folder
         dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
-        basis = Basis(inputs=tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps)))
-        if not self._is_due("convert", basis):
+        inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
+        planned = StageRecord("convert", inputs=inputs)
+        if not self._is_due(planned):
             return
         self._check_profile()
-        record = StageRecord("convert", started=now(), inputs=basis.inputs)
+        record = replace(planned, started=now())
         extend_manifest(run.path, record)
         try:
             conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
@@ -297,10 +297,10 @@ class _Experiment:
     def _is_recorded(self, stage: str) -> bool:
         return read_manifest(self._run.path).last(stage) is not None
 
-    def _is_due(self, stage: str, basis: Basis) -> bool:
+    def _is_due(self, planned: StageRecord) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""
-        manifest = read_manifest(self._run.path)
-        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, basis)
+        manifest, stage = read_manifest(self._run.path), planned.stage
+        why = "--force" if self._request.force else manifest.why_due(planned, self._run.path)
         if not why:
             self._skipped.append(stage)
             last = manifest.last(stage)

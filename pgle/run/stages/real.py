@@ -21,7 +21,7 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.worker import mask_configs
 from pgle.run.directory.directory import STEP_FILES, RankFiles
-from pgle.run.directory.manifest import Basis, StageRecord, waiting
+from pgle.run.directory.manifest import StageRecord, waiting
 from pgle.run.hook import hook_config, read_facts, with_hook
 from pgle.run.inputs.step_times import STEP_WORDS, StepLines, console_records, read_runs, write_steps
 from pgle.run.process.environment import (
@@ -144,10 +144,10 @@ class RealBackEnd:
         if self._capture(request) == "nsys":
             nsys_command(request.command, Path())
 
-    def basis(self, request: StageRequest) -> Basis:
-        """What decides the outcome; versions of the program's Python, or of ours if the command names none."""
+    def plan(self, request: StageRequest) -> StageRecord:
+        """A run with what decides its outcome; versions of the program's Python, or ours if the command names none."""
         window = {} if self._capture(request) == "none" else {"window": self.window}
-        return request.basis(installed(interpreter(request.command)).versions, capture=self.capture, **window)
+        return request.plan(installed(interpreter(request.command)).versions, capture=self.capture, **window)
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others, and record it in the manifest.
@@ -161,7 +161,7 @@ class RealBackEnd:
         python = interpreter(request.command)
         child = self._child(request, files, python)
         older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
-        record = begin_record(request, child, self.basis(request), python=python, rank=rank, before=older)
+        record = begin_record(request, self.plan(request), child, rank=rank, before=older)
         flags = tuple(flag.text for flag in (*child.plan.flags, *_typed(request)))
         window = "none" if capture == "none" else self.window
         watched = request.stage in ("auto", "auto-nsys")

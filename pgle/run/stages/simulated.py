@@ -32,7 +32,7 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
-from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, read_manifest, record_file, waiting
+from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, record_file, waiting
 from pgle.run.inputs.step_times import write_steps
 from pgle.run.process.environment import (
     ChildEnvironment,
@@ -84,15 +84,15 @@ class SimulatedBackEnd:
         check_program(request.command)
         check_compiler(request.command)
 
-    def basis(self, request: StageRequest) -> Basis:
-        """What decides the outcome: the chosen module too, if it has been captured."""
-        basis = request.basis(
+    def plan(self, request: StageRequest) -> StageRecord:
+        """A run with what decides its outcome: the chosen module too, if it has been captured."""
+        planned = request.plan(
             _versions(request.command), capture="simulated", target=self.target, devices=self._devices.count,
             topology=self.topology, choose=self.choose,
         )  # fmt: skip
         captured = modules_in(request.run.captured)
         chosen = [choose_module(captured, self.choose)] if captured else []
-        return replace(basis, inputs=(*(record_file(path, request.run.path) for path in chosen), *basis.inputs))
+        return replace(planned, inputs=(*(record_file(path, request.run.path) for path in chosen), *planned.inputs))
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on the simulated GPU."""
@@ -103,7 +103,7 @@ class SimulatedBackEnd:
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
         topology, remarks = topology_of_step(module_path, self.topology or f"1x1x{self._devices.count}")
-        record = begin_record(request, child, self.basis(request), simulated=True, before=older)
+        record = begin_record(request, self.plan(request), child, simulated=True, before=older)
         compiled = compile_once(
             CompileRequest(
                 module=partitioned(module_path),
@@ -169,11 +169,15 @@ class SimulatedBackEnd:
         Raises `WorkloadError` if the program failed before it had compiled anything.
         """
         folder, run_dir = request.run.captured, request.run.path
-        argv, versions = kept_argv(request.command), _versions(request.command)
-        sees = {"command": list(argv), "devices": self._devices.count, "target": load_target(self.target).device}
-        basis = replace(replace(request, profile=None).basis(versions), asked=sees)
+        planned = replace(request, profile=None).plan(_versions(request.command))
+        sees = {
+            "command": list(planned.argv),
+            "devices": self._devices.count,
+            "target": load_target(self.target).device,
+        }
+        planned = replace(planned, stage=CAPTURE, mode="", asked=sees)
         before = read_manifest(run_dir)
-        why = before.why_due(CAPTURE, run_dir, basis)
+        why = before.why_due(planned, run_dir)
         is_forced, older = force and request.stage == "profile", ""
         if (not why and not is_forced) or (not request.command and modules_in(folder)):
             return choose_module(modules_in(folder), self.choose)
@@ -184,9 +188,7 @@ class SimulatedBackEnd:
                 what = what if last else "holds modules of a run that its manifest does not speak of"
                 raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
             older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
-        record = StageRecord(
-            CAPTURE, argv=argv, versions=versions, started=now(), asked=sees, inputs=basis.inputs, before=older
-        )  # fmt: skip
+        record = replace(planned, started=now(), before=older)
         extend_manifest(run_dir, record)
         try:
             target = load_target(self.target)

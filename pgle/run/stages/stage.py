@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment, kept_flags
-from pgle.run.ask.machine import git_commit, read_gpus, this_machine
+from pgle.run.ask.machine import git_commit, read_gpus
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import PROGRAM_FILES, RankFiles, RunDirectory, StageFolder, StageName
-from pgle.run.directory.manifest import Basis, StageRecord, extend_manifest, now, put_back, record_file
+from pgle.run.directory.manifest import StageRecord, extend_manifest, now, put_back, record_file
 from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
 from pgle.xla.flags.presets import Mode
 from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
@@ -39,17 +39,20 @@ class StageRequest:
         """Where its files lie."""
         return self.run.stage(self.stage)
 
-    def basis(self, versions: Mapping[str, str], **asked: object) -> Basis:
-        """What decides the outcome on any back end, which adds its own options: `asked`, JSON types.
-
-        The files are those of the program that the command names, and the profile.
+    def plan(self, versions: Mapping[str, str], **asked: object) -> StageRecord:
+        """The record of a run with what decides its outcome on any back end, which adds its own options: `asked`, JSON
+        types. The input files are those of the program that the command names, and the profile.
         """
         flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
-        common = {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
+        argv = kept_argv(self.command)
+        common = {"command": list(argv), "mode": self.mode, "XLA_FLAGS": flags}
         named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
         paths = [path for path in named if path.is_file()]
         paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
-        return Basis({**common, **asked}, tuple(record_file(path, self.run.path) for path in paths), versions)
+        return StageRecord(
+            self.stage, mode=self.mode, argv=argv, versions=versions, asked={**common, **asked},
+            inputs=tuple(record_file(path, self.run.path) for path in paths),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,37 +87,30 @@ def files_of_profile(profile: Path) -> list[Path]:
 
 def begin_record(
     request: StageRequest,
+    planned: StageRecord,
     environment: ChildEnvironment,
-    basis: Basis,
     *,
-    python: str | None = None,
     rank: Rank | None = None,
     simulated: bool = False,
     before: str = "",
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    `python` is the interpreter of the command, `before` as of `waiting`. If it is `simulated`, the GPUs and variables
-    of this machine do not matter.
+    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not matter.
     """
-    machine, rank = None if simulated else this_machine(python), rank or Rank()
-    record = StageRecord(
-        stage=request.stage,
+    rank = rank or Rank()
+    record = replace(
+        planned,
         rank=rank.rank,
         ranks=max(rank.size, rank.rank + 1),
-        mode=request.mode,
-        argv=kept_argv(request.command),
         xla_flags=kept_flags(environment.flags.text),
         environment={} if simulated else kept_environment(environment.values),
-        versions=dict(basis.versions or {} if machine is None else machine.installed.versions),
         commit=git_commit(),
-        gpus=() if machine is None else read_gpus(machine),
+        gpus=() if simulated else read_gpus(),
         topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),
-        inputs=basis.inputs,
         warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
-        asked=basis.asked,
         before=before,
     )
     extend_manifest(request.run.path, record)

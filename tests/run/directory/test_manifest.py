@@ -10,7 +10,6 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.directory.manifest import (
-    Basis,
     FileRecord,
     Gpu,
     Manifest,
@@ -114,7 +113,7 @@ def test_a_pipe_in_the_place_of_an_output_is_not_read(tmp_path):
     record = replace(PROFILE, exit_code=0, outputs=(record_file(output, tmp_path),))
     output.unlink()
     os.mkfifo(output)
-    assert Manifest((record,)).why_due("profile", tmp_path, Basis(inputs=record.inputs)) == "a.txt has changed"
+    assert Manifest((record,)).why_due(record, tmp_path) == "a.txt has changed"
 
 
 def test_the_file_names_its_schema(tmp_path):

@@ -22,12 +22,12 @@ def without(name):
 
 
 def test_gpus_are_read_from_nvidia_smi():
-    assert read_gpus(machine()) == (H100,) * 4
+    assert read_gpus(machine().ask) == (H100,) * 4
 
 
 @pytest.mark.parametrize("smi", [None, "", "No devices were found\n", "a, b\n"])
 def test_no_gpu_is_no_crash(smi):
-    assert read_gpus(machine(smi=smi)) == ()
+    assert read_gpus(machine(smi=smi).ask) == ()
 
 
 def test_equal_gpus_are_counted():
@@ -51,7 +51,7 @@ def no_gpu(says=None, **options):
     """The check where nvidia-smi is missing, or says this."""
     programs = {} if says is None else {"nvidia-smi": "/usr/bin/nvidia-smi"}
     made_up = machine(smi=None, programs=programs, says=says or "", **options)
-    return checks.check_gpus(made_up, read_gpus(made_up))
+    return checks.check_gpus(made_up, read_gpus(made_up.ask))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     here = this_machine()
-    assert "version mismatch" in checks.check_gpus(here, read_gpus(here)).found
+    assert "version mismatch" in checks.check_gpus(here, read_gpus(here.ask)).found
 
 
 def test_a_loaded_driver_without_devices_fails():

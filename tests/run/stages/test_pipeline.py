@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, waiting
+from pgle.run.directory.manifest import extend_manifest, now, read_manifest, waiting
 from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
 from pgle.run.stages.stage import StageRequest, StageResult, end_record
@@ -52,16 +52,13 @@ class Recorded:
     def check(self, request):
         pass
 
-    def basis(self, request):
-        return request.basis(self.installed)
+    def plan(self, request):
+        return request.plan(self.installed)
 
     def run(self, request, *, again, force):
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         self.ran.append(request.stage)
-        basis = self.basis(request)
-        record = StageRecord(
-            request.stage, versions=self.installed, started=now(), asked=basis.asked, inputs=basis.inputs, before=older
-        )
+        record = replace(self.plan(request), started=now(), before=older)
         extend_manifest(request.run.path, record)
         if self.killed_in == request.stage:
             raise KeyboardInterrupt

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from pgle.run.ask.jaxlib import installed
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import read_manifest
 from pgle.run.process.environment import build_environment
@@ -16,7 +17,7 @@ def begun(tmp_path, monkeypatch):
     environment = build_environment("async", environ={"XLA_FLAGS": "--xla_gpu_autotune_level=0", "HOME": "/home/me"})
     words = ("python", "t.py", "--api-key=x")
     request = StageRequest("profile", words, RunDirectory(tmp_path / "run"), "async")
-    return request, begin_record(request, environment, request.basis({}))
+    return request, begin_record(request, request.plan(installed().versions), environment)
 
 
 def test_a_stage_that_is_running_is_in_the_manifest(begun):

@@ -13,7 +13,7 @@ WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows(window: str) -> None:
-    assert choose_back_end("jax", window).basis  # no error
+    assert choose_back_end("jax", window).plan  # no error
 
 
 @pytest.mark.parametrize("capture", ["jax", "simulated"])
