@@ -72,10 +72,8 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
 
 
 def check_file(path: AnyPath, *, pipe: bool = False) -> None:
-    """Raise `UserError` where there is no file to read; a pipe may never be written to, and is one only if `pipe`.
-
-    Raises:
-        UserError: nothing is there, or it is a directory, a device, a socket or (without `pipe`) a named pipe.
+    """Raise `UserError` where nothing is there to read, or a directory, a device or a socket; a named pipe, which may
+    never be written to, is a file only if `pipe`.
     """
     try:
         if not isinstance(path, Path):
@@ -108,10 +106,6 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
     Args:
         max_bytes: bound on its content; None: an archive's expansion alone is bounded.
         pipe: a named pipe is taken too.
-
-    Raises:
-        UserError: it is missing, unreadable or no file, or larger than `max_bytes`; while it is read: damaged, it or
-            what it holds larger than `max_bytes`, or an archive that becomes larger than `MAX_EXPANSION` allows.
     """
     check_file(path, pipe=pipe)
     try:
@@ -162,11 +156,7 @@ class _Bounded(io.RawIOBase):
 
 
 def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """The content of a file; ``.xz`` and ``.gz`` are decompressed.
-
-    Raises:
-        UserError: as `open_bytes`; it is large and begins with zeros, as no text and no protocol buffer does.
-    """
+    """The content of a file; ``.xz`` and ``.gz`` are decompressed."""
     with open_bytes(path, max_bytes=max_bytes) as file:
         head = file.peek()
         if len(head) >= _BUFFER_BYTES and not any(head[:_ZEROS]):  # what a reader would refuse after all of it
@@ -181,7 +171,7 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_head(path: AnyPath, size: int) -> bytes:
-    """The first `size` bytes of a file's content, or all of it. Raises as `open_bytes`."""
+    """The first `size` bytes of a file's content, or all of it."""
     with open_bytes(path) as file:
         return file.read(size)
 
@@ -225,14 +215,11 @@ class TextLines:
 
 
 def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) -> None:
-    """Whether a file can be written.
+    """Raise `UserError` where a file cannot be written.
 
     Args:
         force: an existing file may be overwritten.
         inputs: files that the output is made from; `force` does not allow to overwrite these.
-
-    Raises:
-        UserError: it cannot be written, exists (without `force`), or is an input or no regular file.
     """
     if path.is_dir():
         raise UserError("is a directory, a file is to be written", where=path, remedy="choose another name")
@@ -273,9 +260,6 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         files: content by path; text is written as UTF-8. Parent folders are made.
         force: overwrite what exists; a link then stays, and the file that it leads to is overwritten.
         inputs: as of `check_absent`.
-
-    Raises:
-        UserError: one exists (without `force`) or cannot be written; nothing has then been changed.
     """
     given = tuple(inputs)
     for path in files:

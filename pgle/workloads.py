@@ -35,7 +35,6 @@ class Workload:
 
     step: Callable[[Any], Any]  # one step, from state to state
     state: Any  # pytree of `jax.ShapeDtypeStruct` with shardings
-    gpu_only: bool = False  # it says what jax lowers for GPUs alone and silently drops for CPUs: memory kinds
 
 
 def main(
@@ -74,12 +73,6 @@ def run(options: argparse.Namespace, workload: Workload) -> None:
     """Compile or run a workload; prints a line per step."""
     name = workload.step.__name__
     step = jax.jit(workload.step, donate_argnums=0)
-    if options.compile_only and workload.gpu_only and jax.devices()[0].platform == "cpu":
-        lowered = step.trace(workload.state).lower(lowering_platforms=("cuda",))
-        if folder := os.environ.get("JAX_DUMP_IR_TO"):  # where jax would have dumped the one that it compiles
-            (Path(folder) / f"jax_ir0000_jit_{name}_compile.mlir").write_text(lowered.as_text())
-        print(f"lowered {name} for cuda")
-        return
     if options.compile_only:
         step.lower(workload.state).compile()
         print(f"compiled {name}")

@@ -49,7 +49,6 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
             "weights": array(grid, (options.layers, d, d), options.dtype, None, None, None),
             "x": array(grid, (options.batch, d), options.dtype, "data", None),
         },
-        gpu_only=offload,
     )
 
 

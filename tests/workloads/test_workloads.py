@@ -65,10 +65,3 @@ def test_steps_are_printed(workload, ran):
 def test_compile_only_runs_nothing():
     done = start(*command("overlap", "--compile-only"))
     assert done.stdout == "compiled overlap_step\n"
-
-
-def test_the_offload_module_left_for_a_rehearsal_places_activations_on_the_host(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_DUMP_IR_TO", str(tmp_path))
-    assert start(*command("offload", "--compile-only")).stdout == "lowered offload_step for cuda\n"
-    (module,) = tmp_path.glob("jax_ir*_compile.mlir")
-    assert "pinned_host" in module.read_text()

@@ -41,7 +41,12 @@ STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"
 _LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
-ANY_RANK = "<rank>"  # placeholder for the label of a rank in the paths that the hook is given
+
+RANK_FILES = {
+    "log": "output{suffix}.log", "facts": "facts{suffix}.json", "steps": "steps{suffix}.jsonl", "hlo": "hlo{suffix}",
+    "ir": "ir", "trace": "trace/{label}", "seen": ".hook{suffix}.seen", "claim": ".traced.{label}",
+}  # fmt: skip
+"""The names of a rank's files in its stage, by the fields of `RankFiles`; the hook may find out in which rank it is."""
 
 TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers add files of other kinds
 
@@ -71,15 +76,6 @@ class RankFiles:
     seen: Path  # exists once a Python with the hook has started
     claim: Path  # exists once a process of the rank traces; its helper processes then do not
 
-    @classmethod
-    def of(cls, folder: Path, label: str, suffix: str) -> RankFiles:
-        """The files under their names."""
-        names = (
-            f"output{suffix}.log", f"facts{suffix}.json", f"steps{suffix}.jsonl", f"hlo{suffix}", "ir",
-            f"trace/{label}", f".hook{suffix}.seen", f".traced.{label}",
-        )  # fmt: skip
-        return cls(folder, label, suffix, *(folder / name for name in names))
-
     @property
     def report(self) -> Path:
         """What nsys writes: `trace` with its suffix."""
@@ -100,11 +96,6 @@ class RankFiles:
         kept = (path for path in (self.log, self.facts, self.steps, self.hlo, *ir) if path.exists())
         return (*kept, *self.traces())
 
-    def for_hook(self) -> dict[str, str]:
-        """The paths that the hook needs, by name."""
-        names = ("facts", "steps", "hlo", "ir", "trace", "seen", "claim")
-        return {name: str(getattr(self, name).absolute()) for name in names}
-
 
 @dataclass(frozen=True)
 class StageFolder:
@@ -120,17 +111,14 @@ class StageFolder:
 
     def rank(self, rank: int = 0) -> RankFiles:
         """The files of a rank."""
-        return RankFiles.of(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
+        label, suffix = RANK_LABEL.format(rank), rank_suffix(rank)
+        names = (name.format(label=label, suffix=suffix) for name in RANK_FILES.values())
+        return RankFiles(self.path, label, suffix, *(self.path / name for name in names))
 
     def ranks_with_log(self) -> dict[int, RankFiles]:
         """The ranks that have printed something, with their files."""
         named = (_LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log")))
         return {rank: self.rank(rank) for rank in (int(name[1] or 0) for name in named if name)}
-
-    def for_hook(self) -> dict[str, Any]:
-        """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""
-        others = RankFiles.of(self.path, ANY_RANK, f".{ANY_RANK}").for_hook()
-        return {"rank_0": self.rank().for_hook(), "others": others, "any_rank": ANY_RANK, "label": RANK_LABEL}
 
     def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for all ranks, files of other processes than the main one included."""

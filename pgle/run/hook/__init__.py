@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgle.run.directory.directory import RankFiles, StageFolder
+from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, RankFiles, StageFolder
 from pgle.run.process.environment import LAUNCHERS, Rank
 from pgle.xla.log.events import AUTO_PGLE
 
@@ -30,7 +30,9 @@ def hook_config(
         auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
     """
     return {
-        "paths": folder.for_hook(),
+        "folder": str(folder.path.absolute()),
+        "names": RANK_FILES,
+        "label": RANK_LABEL,
         "rank": rank.rank,
         "launchers": [(name, size) for _, name, size in LAUNCHERS] if rank.is_alone else [],
         "capture": capture,

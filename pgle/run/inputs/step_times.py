@@ -20,14 +20,13 @@ from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
-from pgle.run.inputs.traces import read_traces
+from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
 from pgle.steps.series import MOST_STEPS, Rules, Series, Side, check_count, once_per_step, slowest_rank, steady
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
-TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
 
 
 def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:
@@ -125,9 +124,9 @@ def _suffix(path: Path) -> str:
 
 
 def _read_file(path: Path, pattern: str | None) -> Series:
-    suffix = _suffix(path)
-    if suffix in TRACES:
+    if is_trace(path):
         return _read_trace(path)
+    suffix = _suffix(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
     if first is None:

@@ -24,7 +24,8 @@ class HookFiles:
 
     Args:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that hold rank and size,
-            none where every rank has a launcher of its own; ``paths``.
+            none where every rank has a launcher of its own; ``folder`` of the stage; ``names`` of a rank's files in it,
+            with places for its ``label`` and a suffix that holds it, except for rank 0.
         environ: of this process.
     """
 
@@ -39,12 +40,11 @@ class HookFiles:
             setattr(self, name, path)
 
     def _paths(self, rank):
-        """The paths of a rank by name; except for rank 0 they hold a placeholder for its label."""
-        paths = self._config["paths"]
-        if rank == 0:
-            return paths["rank_0"]
-        label = paths["label"].format(rank)
-        return {name: path.replace(paths["any_rank"], label) for name, path in paths["others"].items()}
+        """The paths of a rank by name."""
+        label = self._config["label"].format(rank)
+        words = {"label": label, "suffix": ".%s" % label if rank else ""}
+        names, folder = self._config["names"], self._config["folder"]
+        return {name: os.path.join(folder, text.format(**words)) for name, text in names.items()}
 
     def join(self, process_of):
         """Take the rank that the program gave to jax (number, of how many), if no variable gave one; whether it is
