@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.lookup import assumed_us
-from pgle.xla.collectives import unscheduled_conditions
+from pgle.costs.profile.lookup import assumed_us, unscheduled_conditions
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump

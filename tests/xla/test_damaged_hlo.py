@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgle.costs.profile.lookup import schedulable
 from pgle.errors import UserError
-from pgle.xla.collectives import lhs_names, loops, owner, schedulable, walk_collectives
+from pgle.xla.collectives import lhs_names, loops, owner, walk_collectives
 from pgle.xla.hlo.dumps import read_module
 
 FOLDER = Path(__file__).parents[2] / "testdata" / "hlo" / "jax-0.12.0.1" / "collectives"

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, likely_kind, strip_remat
 from pgle.trace.table import Device, Trace
 from pgle.xla.collectives import (
-    accepted_names,
     collective_kind,
     is_done,
     is_host_copy,
@@ -31,9 +30,7 @@ from pgle.xla.collectives import (
     loops,
     owner,
     result_shape,
-    schedulable,
     start_of,
-    unscheduled_conditions,
 )
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
 
@@ -167,6 +164,53 @@ def cost_kind(module: Module, instruction: Instruction) -> CostKind:
     ):
         return CostKind.COPY
     return CostKind.COMPUTE
+
+
+NO_OPS = frozenset(
+    ("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "partition-id", "replica-id",
+     "optimization-barrier", "opt-barrier")
+)  # fmt: skip
+"""Opcodes that the PGLE accuracy checker never reports as missing (`gpu_latency_hiding_scheduler.cc`)."""
+
+
+def schedulable(module: Module) -> tuple[Instruction, ...]:
+    """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command buffers and dones.
+
+    XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
+    cost nothing). Those in `unscheduled_conditions` may have a cost and can do without.
+    """
+    scheduled = set(module.scheduled)
+    items = (item for name in module.scheduled for item in module.computations[name].instructions)
+    return tuple(
+        item
+        for item in items
+        if item.opcode not in NO_OPS | {"while"}
+        and not item.opcode.endswith(("-done", "-update"))
+        and not (item.opcode == "call" and scheduled.issuperset(item.called))
+    )
+
+
+def unscheduled_conditions(module: Module) -> frozenset[str]:
+    """The conditions of loops that LHS leaves as they are: they hold nothing asynchronous.
+
+    XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
+    length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
+    """
+    conditions = {name for item in module.walk() if item.opcode == "while" for name in item.called[1:2]}
+    return frozenset(
+        name
+        for name in conditions.intersection(module.scheduled)  # which stand after the bodies
+        if not any(
+            is_start(item) or collective_kind(module, item) is not None
+            for item in module.computations[name].instructions
+        )
+    )
+
+
+def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
+    """The names under which XLA looks an instruction up, in this order: its own, and what an async-start wraps."""
+    wrapped = lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
+    return (instruction.name,) if wrapped is None else (instruction.name, wrapped.name)
 
 
 class _RowMaker:

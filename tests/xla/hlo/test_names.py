@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.collectives import lhs_names, loops, owner, result_shape, schedulable, walk_collectives
+from pgle.costs.profile.lookup import schedulable
+from pgle.xla.collectives import lhs_names, loops, owner, result_shape, walk_collectives
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module, trip_count
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
