@@ -34,8 +34,8 @@ from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.columns import distinct
+from pgle.trace.steady import find_executions
 from pgle.trace.table import Trace
-from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.hlo.module import Module

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from pgle.schedule.program import Breakdown, Stream
 from pgle.trace.columns import MAD_TO_DEVIATION, NOISE, distinct, median
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
+from pgle.trace.steady import ModuleExecutions
 from pgle.trace.table import ActivityKind, Trace
-from pgle.trace.windows import ModuleExecutions
 
 SLOW = 0.05
 """A step is slow when it takes longer than the median step by this share, and by more than `NOISE` deviations."""

@@ -20,13 +20,7 @@ class Statistic:
     name: str  # as the user gave it
     percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
-    def over_groups(
-        self,
-        values: Floats,
-        groups: Codes,
-        count: int,
-        weights: Ints | None = None,
-    ) -> Floats:
+    def over_groups(self, values: Floats, groups: Codes, count: int, weights: Ints | None = None) -> Floats:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
 
         Args:

@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.trace.columns import distinct
+from pgle.trace.steady import compute_ns, find_executions
 from pgle.trace.table import Trace
-from pgle.trace.windows import compute_ns, find_executions
 
 
 def execution_series(trace: Trace, source: str) -> Series:
     """The executions of the main module, the one with most compute, as the series of one run.
 
     A step takes from the first start to the last end on the slowest device. Warm-up and truncated executions are marked
-    as `pgle.trace.windows` finds them.
+    as `pgle.trace.steady` finds them.
     """
     known = trace.execution >= 0
     if not known.any():

@@ -16,6 +16,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 BLOCK_BYTES = 32 << 20  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
 
+BLOCK_ROWS = 1 << 18  # rows that are worked on together: bounds the working memory, whatever the length of a trace
+
 MANY = 1 << 17
 """A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
 
@@ -103,6 +105,18 @@ def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """The rows where one begins."""
     return np.flatnonzero(changes(*columns)).astype(np.int64)
+
+
+def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
+    """int32[n], the number of each row's item among those of its group: from 0 on, in the order of their first rows."""
+    _, item = np.unique(item, return_inverse=True)
+    width = len(item) + 1
+    pairs, first, inverse = np.unique(group.astype(np.int64) * width + item, return_index=True, return_inverse=True)
+    of_group = pairs // width
+    order = np.lexsort((first, of_group))
+    number = np.empty(len(pairs), np.int32)
+    number[order] = np.arange(len(pairs)) - np.searchsorted(of_group[order], of_group[order])
+    return number[inverse]
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.trace.columns import distinct, median, totals
+from pgle.trace.steady import ModuleExecutions, find_executions
 from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace
-from pgle.trace.windows import ModuleExecutions, find_executions
 from pgle.xla.collectives import guess_kind
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pgle.errors import many, some
 from pgle.next import MERGE
-from pgle.trace.columns import Codes, changes
+from pgle.trace.columns import Codes, Ints, changes
 
 SIMULATED = "simulated by pgle, no GPU ran this"  # the warning that a simulated trace carries, in its files too
 
@@ -123,7 +123,7 @@ class Recording:
 class Trace:
     """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer where those do."""
 
-    start_ns: npt.NDArray[np.int64]  # int64[n], since an origin common to the rows of one process
+    start_ns: Ints  # int64[n], since an origin common to the rows of one process
     duration_ns: Codes  # int[n]
     kind: npt.NDArray[np.uint8]  # uint8[n], values of `ActivityKind`
     device: Codes  # int[n], index into `devices`
@@ -150,7 +150,7 @@ class Trace:
     recordings: Mapping[str, Recording] = field(default_factory=dict)  # by process; one may be missing
     # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing where none
     # are recorded
-    compiling: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    compiling: Mapping[str, Ints] = field(default_factory=dict)
     # names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded
     kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class Trace:
         return any(SIMULATED in line for line in self.warnings)
 
     @property
-    def end_ns(self) -> npt.NDArray[np.int64]:
+    def end_ns(self) -> Ints:
         """int64[n], start + duration."""
         return np.asarray(self.start_ns + self.duration_ns)
 
@@ -395,7 +395,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     for item in (item for trace in traces for item in trace.unresolved):
         count, time = unresolved.get(item.reason, (0, 0))
         unresolved[item.reason] = (count + item.count, time + item.duration_ns)
-    compiling: dict[str, list[npt.NDArray[np.int64]]] = {}  # windows of one process follow each other
+    compiling: dict[str, list[Ints]] = {}  # windows of one process follow each other
     kernels: dict[tuple[str, str], frozenset[str]] = {}
     for trace in traces:
         for process, times in trace.compiling.items():

@@ -9,7 +9,7 @@ from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import Noise, record
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.windows import find_executions
+from pgle.trace.steady import find_executions
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape

@@ -3,7 +3,7 @@
 1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules; the requested ones.
 2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is filed.
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
-4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
+4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `rank_skew_us` (samples.py): how much longer compute takes on the slowest rank.
 7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences, and over whole loops;
@@ -43,16 +43,14 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError, choices, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
-from pgle.trace.columns import Codes, Flags, distinct, totals
+from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, distinct, running_numbers, totals
+from pgle.trace.steady import MeasuredWindow, compute_ns, find_executions, measured_window
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
-from pgle.trace.windows import MeasuredWindow, compute_ns, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
-
-BLOCK = 1 << 18  # rows that are looked at together
 
 
 @dataclass(frozen=True)
@@ -186,8 +184,8 @@ def _united(group: Sequence[TracedProgram]) -> TracedProgram:
 def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
     """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
     present = np.empty(0, np.int64)
-    for first in range(0, len(module), BLOCK):
-        keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
+    for first in range(0, len(module), BLOCK_ROWS):
+        keys = module[first : first + BLOCK_ROWS].astype(np.int64) * count + values[first : first + BLOCK_ROWS]
         present = distinct(np.concatenate((present, distinct(keys))))
     found: dict[int, list[int]] = {}
     for key in present.tolist():
@@ -210,16 +208,10 @@ def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[n
     result = trace.execution[rows].astype(np.int32)
     known = np.flatnonzero(result >= 0)
     device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
-    executions = int(result.max(initial=0)) + 1
-    pair = device * len(trace.modules) + module
-    if np.count_nonzero(np.bincount(pair)) == len(distinct(device)):
+    if np.count_nonzero(np.bincount(device * len(trace.modules) + module)) == len(distinct(device)):
         return result  # on each device one module, numbered as it is
-    keys, first, inverse = np.unique(pair * executions + result[known], return_index=True, return_inverse=True)
-    of_device = keys // executions // len(trace.modules)
-    order = np.lexsort((first, of_device))  # rows of a device are ordered by start
-    number = np.empty(len(keys), np.int32)
-    number[order] = np.arange(len(keys)) - np.searchsorted(of_device[order], of_device[order])
-    result[known] = number[inverse]
+    item = module.astype(np.int64) * (int(result.max(initial=0)) + 1) + result[known]
+    result[known] = running_numbers(device, item)  # rows of a device are ordered by start
     return result
 
 

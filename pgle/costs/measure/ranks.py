@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
@@ -171,7 +170,7 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     return [Way(*row) for row in zip(*columns, strict=True) if row[3]]
 
 
-def _medians(values: Floats, known: npt.NDArray[np.int64]) -> Floats:
+def _medians(values: Floats, known: Ints) -> Floats:
     """The median of the finite values of each row, of which there are `known`; NaN if absent."""
     ordered = np.sort(values, axis=1)  # NaN come last
     rows, last = np.arange(len(values)), np.maximum(known, 1)

@@ -19,10 +19,8 @@ import numpy.typing as npt
 from pgle.costs.profile.lookup import FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
 from pgle.costs.statistic import Statistic, by_group, percentile_of_sorted
-from pgle.trace.columns import Codes, Flags, Floats, GrowingColumn, Ints, heads, usual_values
+from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Floats, GrowingColumn, Ints, heads, usual_values
 from pgle.trace.table import Device, Trace
-
-CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working memory, whatever the length of the trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> S
 def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
     """Row numbers of one module in batches of whole executions on one device."""
     of_module = np.flatnonzero(trace.module == module).astype(np.int32)
-    if len(of_module) <= CHUNK_ROWS:
+    if len(of_module) <= BLOCK_ROWS:
         if len(of_module):
             yield of_module
         return
@@ -75,7 +73,7 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
         changes = _changes(trace, of_module)
     start = 0
     for edge in [*changes[1:].tolist(), len(of_module)]:
-        if edge - start >= CHUNK_ROWS or edge == len(of_module):
+        if edge - start >= BLOCK_ROWS or edge == len(of_module):
             yield of_module[start:edge]
             start = edge
 
@@ -83,8 +81,8 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
 def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
     """Where another execution or device begins among rows; found piece by piece, for memory."""
     found = [np.zeros(1, np.int64)]
-    for first in range(0, len(rows) - 1, CHUNK_ROWS):
-        piece = rows[first : first + CHUNK_ROWS + 1]
+    for first in range(0, len(rows) - 1, BLOCK_ROWS):
+        piece = rows[first : first + BLOCK_ROWS + 1]
         new = (np.diff(trace.device[piece]) != 0) | (np.diff(trace.execution[piece]) != 0)
         found.append(np.flatnonzero(new) + first + 1)
     return np.concatenate(found)
@@ -363,8 +361,8 @@ def _slowest_less_median(sums: Floats) -> Floats:
 
 def _sample_chunks(samples: Samples, use: Flags, complete: Flags | None = None) -> Iterator[Ints]:
     """The rows to use, of complete executions if these are known, some at a time."""
-    for first in range(0, len(samples), CHUNK_ROWS):
-        rows = np.flatnonzero(use[first : first + CHUNK_ROWS]) + first
+    for first in range(0, len(samples), BLOCK_ROWS):
+        rows = np.flatnonzero(use[first : first + BLOCK_ROWS]) + first
         if complete is not None:
             rows = rows[complete[samples.execution[rows]]]
         if len(rows):

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, likely_kind, strip_remat
+from pgle.trace.columns import Flags, Ints
 from pgle.trace.table import Device, Trace
 from pgle.xla.collectives import (
     collective_kind,
@@ -313,7 +314,7 @@ class Naming:
     loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
 
     @cached_property
-    def communicates(self) -> npt.NDArray[np.bool_]:
+    def communicates(self) -> Flags:
         """bool[max(names, 1)]: which names are collectives."""
         return np.array([item.kind == CostKind.COLLECTIVE for item in self.filed] or [False])
 
@@ -323,12 +324,12 @@ class Naming:
         return np.array(self.occurrences or [0], dtype=np.int32)
 
     @property
-    def collective_instructions(self) -> npt.NDArray[np.bool_]:
+    def collective_instructions(self) -> Flags:
         """bool[len(trace.instructions)]: which traced names are collectives of the program."""
         return (self.target >= 0) & self.communicates[self.target]
 
     @property
-    def instruction_iterations(self) -> npt.NDArray[np.int64]:
+    def instruction_iterations(self) -> Ints:
         """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
         return np.where(self.target >= 0, self.iterations[self.target], 0).astype(np.int64)
 
@@ -412,7 +413,7 @@ def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
     return (cost if cost.name == name else cost._replace(trace_name=name)), row
 
 
-def group_of_device(naming: Naming, devices: Sequence[Device]) -> npt.NDArray[np.int64]:
+def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
     """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
     table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
     ids = [device.global_id for device in devices]

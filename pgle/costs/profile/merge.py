@@ -34,7 +34,7 @@ from pgle.costs.profile.value import (
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.next import SHOW
-from pgle.trace.columns import Codes, Flags, Floats, GrowingColumn, heads
+from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Floats, GrowingColumn, heads
 
 
 class Of(StrEnum):
@@ -128,9 +128,6 @@ def merge_input(label: str, profile: Profile) -> MergeInput:
     )
 
 
-BLOCK = 1 << 18  # rows that are worked on together: bounds the working memory, whatever the number of inputs
-
-
 @dataclass(frozen=True, eq=False)
 class _Table:
     """The costs of all inputs, n rows in their order."""
@@ -153,8 +150,8 @@ class _Table:
     def described(self) -> dict[int, list[Text]]:
         """By name its different texts, in order of first appearance."""
         found: dict[int, dict[Text, None]] = {}
-        for at in range(0, len(self.name), BLOCK):
-            name, text = self.name[at : at + BLOCK], self.text[at : at + BLOCK]
+        for at in range(0, len(self.name), BLOCK_ROWS):
+            name, text = self.name[at : at + BLOCK_ROWS], self.text[at : at + BLOCK_ROWS]
             _, first = np.unique(name.astype(np.int64) * len(self.texts) + text, return_index=True)
             for row in np.sort(first).tolist():
                 found.setdefault(int(name[row]), {})[self.texts[text[row]]] = None
@@ -251,7 +248,7 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
     slowest_us = _slowest_us(table, options.of)
     # Names in blocks of as many rows: names that few inputs have would make many blocks, and each looks at all rows.
     ends = np.cumsum(np.bincount(table.name, minlength=len(table.names)))
-    firsts = heads((ends - 1) // BLOCK).tolist()
+    firsts = heads((ends - 1) // BLOCK_ROWS).tolist()
     for (of, stat), (low, high) in product(
         ((~collective, options.stat), (collective, options.of_collectives)), pairwise((*firsts, len(table.names)))
     ):

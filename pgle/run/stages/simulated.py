@@ -46,8 +46,8 @@ from pgle.run.process.process import check_program, ended
 from pgle.run.stages.stage import StageRequest, StageResult, begin_record, confirm_stage, end_record
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import record as simulate
+from pgle.trace.steady import find_executions
 from pgle.trace.table import Trace
-from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.targets import load_target
 

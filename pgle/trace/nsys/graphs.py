@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from pgle.trace.columns import Codes, Ints
+from pgle.trace.columns import Codes, Flags, Ints
 from pgle.trace.nsys.ranges import Lookup, Ranges, Reasons, XlaLaunches, by_value, kernel_instruction
 from pgle.trace.nsys.tables import API, NULL, PROCESS, Tables
 from pgle.trace.table import LeftOutReason, Unresolved
@@ -39,7 +38,7 @@ class Graphs:
     traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
     named: int = 0  # activities that were named after their kernel
     _launches: dict[int, Lookup] = field(default_factory=dict)
-    _shown: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _shown: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
     _builders: dict[int, Lookup] = field(default_factory=dict)
     _kernels: Lookup = field(default_factory=lambda: Lookup.of({}))
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
-from pgle.trace.columns import Codes, GrowingColumn, Ints, narrow
+from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, narrow
 from pgle.trace.intervals import union
 from pgle.trace.nsys.tables import NULL, PROCESS, Tables
 from pgle.trace.table import LeftOutReason, ModuleKey
@@ -44,7 +44,7 @@ class Lookup:
     Of equal keys the last counts. Unknown keys give `missing`.
     """
 
-    def __init__(self, keys: npt.NDArray[np.integer], values: Codes, missing: int) -> None:
+    def __init__(self, keys: Codes, values: Codes, missing: int) -> None:
         self._missing = np.int32(missing)
         self._low = int(keys.min()) if len(keys) else 0
         self._high = int(keys.max()) if len(keys) else -1
@@ -344,7 +344,7 @@ def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
     return found
 
 
-def _counted(chosen: npt.NDArray[np.bool_]) -> Codes:
+def _counted(chosen: Flags) -> Codes:
     """The running number of each chosen row; -1 of others."""
     numbers = narrow(np.arange(np.count_nonzero(chosen), dtype=np.int32))
     counted = np.full(len(chosen), -1, numbers.dtype)

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.files import AnyPath
-from pgle.trace.columns import Codes, GrowingColumn, Ints, changes, distinct, narrow
+from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, changes, distinct, narrow
 from pgle.trace.nsys.graphs import IN_GRAPHS, Graphs, read_graphs
 from pgle.trace.nsys.ranges import NO_CALL, PREFIXES, Lookup, Ranges, Reasons, XlaLaunches, by_value, read_ranges
 from pgle.trace.nsys.tables import API, PROCESS, Columns, Tables
@@ -254,9 +253,7 @@ class KernelNames:
     def __bool__(self) -> bool:
         return bool(self._names)
 
-    def add(
-        self, name: Ints, thunk: Codes, instruction: npt.NDArray[np.integer] | None, good: npt.NDArray[np.bool_]
-    ) -> None:
+    def add(self, name: Ints, thunk: Codes, instruction: Codes | None, good: Flags) -> None:
         """Remember a batch: ids of names, thunks, instructions where they are not the thunks', and which rows count."""
         code = self._codes(name)
         rows = np.flatnonzero((code >= 0) & good)
@@ -316,7 +313,7 @@ class Activities:
         duration = end - start
         bad = (duration < 0) | (duration > MAX_DURATION_NS) | (start > MAX_TIME_NS) | (start < -MAX_TIME_NS)
         reason[bad] = LeftOutReason.BAD_TIME
-        columns: dict[str, npt.NDArray[np.integer]] = {"start": start, "duration": duration, "stream": stream}
+        columns: dict[str, Codes] = {"start": start, "duration": duration, "stream": stream}
         if graphs.present:
             instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:8])
             columns |= {"instruction": instruction, "shared": shared}

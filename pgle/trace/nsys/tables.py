@@ -326,7 +326,7 @@ def _decoded(raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Seque
 
 
 def _fill(
-    out: npt.NDArray[np.int64],
+    out: Ints,
     raw: Bytes,
     record: Ints,
     rows: Ints,

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.columns import Ints, changes, heads
+from pgle.trace.columns import Flags, Ints, changes, heads, running_numbers
 from pgle.xla.protos import hlo_pb2
 
 _RARE_SHARE = 0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
@@ -121,18 +121,11 @@ def _dense(values: Ints) -> npt.NDArray[np.int32]:
 def _rank_by_time(device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints) -> npt.NDArray[np.int32]:
     """Running number of each (device, module, top) among its (device, module), by first row."""
     head = heads(top, module, device)
-    keys = np.stack([device[head], module[head], top[head]])
-    _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    by_time = np.lexsort((first, module[head[first]], device[head[first]]))
-    begins = changes(device[head[first[by_time]]], module[head[first[by_time]]])
-    position = np.arange(len(first))
-    rank = np.empty(len(first), np.int32)
-    rank[by_time] = position - np.maximum.accumulate(np.where(begins, position, 0))
-    sizes = np.diff(np.append(head, len(top)))
-    return np.repeat(rank[inverse.ravel()], sizes)
+    group = device[head].astype(np.int64) * (int(module.max()) + 1) + module[head]
+    return np.repeat(running_numbers(group, top[head]), np.diff(np.append(head, len(top))))
 
 
-def _launch_starts(rows: LaunchRows, part: Ints) -> npt.NDArray[np.bool_]:
+def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
     """Where a launch begins among the activities of one module on one device, in launch order."""
     instruction, kernel, scope = rows.instruction[part], rows.kernel[part], rows.scope[part]
     starts = changes(instruction, scope)
@@ -151,7 +144,7 @@ def _launch_starts(rows: LaunchRows, part: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _restarts(
-    instruction: npt.NDArray[np.int32], starts: npt.NDArray[np.bool_], names: Sequence[str], hlo: bytes | None
+    instruction: npt.NDArray[np.int32], starts: Flags, names: Sequence[str], hlo: bytes | None
 ) -> npt.NDArray[np.int32]:
     """Execution numbers of the activities of one module on one device, in launch order."""
     codes, first, inverse = np.unique(instruction, return_index=True, return_inverse=True)

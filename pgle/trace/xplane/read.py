@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.columns import Ints, distinct, heads
+from pgle.trace.columns import Flags, Ints, distinct, heads
 from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
@@ -237,7 +237,7 @@ def _thunks(
     return {name: column[keep] for name, column in columns.items()}
 
 
-def enclosing(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+def enclosing(start: Ints, end: Ints) -> Flags:
     """bool[n], True for intervals that hold another one; intervals of one thread nest or are apart."""
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.columns import Ints
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, METADATA_PLANE, PROFILE_START, SCOPE_PLANE
 from pgle.xla.protos.xplane_pb2 import XEvent, XEventMetadata, XPlane, XSpace, XStat, XStatMetadata
@@ -38,9 +39,9 @@ _EVENTS = _STATS = 4  # of an XLine and of an XEvent
 class _Scopes:
     """Scope range ids: of each row, and parent by child; 0 is "no scope"."""
 
-    of_row: npt.NDArray[np.int64]
-    child: npt.NDArray[np.int64]
-    parent: npt.NDArray[np.int64]
+    of_row: Ints
+    child: Ints
+    parent: Ints
 
 
 def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
@@ -169,7 +170,7 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
         plane.stat_metadata[identity].CopyFrom(XStatMetadata(id=identity, name=name))
 
 
-def _integers(number: int, values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
     """uint8[n, m], a field (under 16) with the integer of each of n messages, as wide as the largest needs."""
     unsigned = values.view(np.uint64)
     width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)

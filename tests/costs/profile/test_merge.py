@@ -197,7 +197,7 @@ def test_the_result_does_not_depend_on_how_many_rows_are_worked_on_together(monk
         for at in range(5)
     ]  # fmt: skip
     wide = [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")]
-    monkeypatch.setattr("pgle.costs.profile.merge.BLOCK", 3)
+    monkeypatch.setattr("pgle.costs.profile.merge.BLOCK_ROWS", 3)
     assert [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")] == wide
     assert len(wide[0]) > 3
 
@@ -207,7 +207,7 @@ def test_names_that_one_input_has_are_worked_on_together_too(monkeypatch):
     blocks = []
     statistics = merging._statistics
     monkeypatch.setattr(merging, "_statistics", lambda *of: blocks.append(of) or statistics(*of))
-    monkeypatch.setattr(merging, "BLOCK", 40)
+    monkeypatch.setattr(merging, "BLOCK_ROWS", 40)
     ranks = [rank(*(compute(f"fusion.{number}", 1.0, fingerprint=f"{at}") for number in range(20))) for at in range(20)]
     assert len(merged(*ranks)) == 400
     assert len(blocks) == 10

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.columns import MAD_TO_DEVIATION, NOISE, distinct, heads, median
+from pgle.trace.columns import BLOCK_ROWS, MAD_TO_DEVIATION, NOISE, Flags, Floats, Ints, distinct, heads, median
 from pgle.trace.table import Trace
 from pgle.xla.collectives import guess_kind
 
@@ -37,9 +37,6 @@ LONG_EXCESS = 0.5
 communicators made in it. The first of 4 × H100 (MaxText, NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with
 no more compute than these have on two of the devices."""
 
-BLOCK_ROWS = 1 << 18
-"""GPU activities looked at together."""
-
 Rows: TypeAlias = npt.NDArray[np.intp]
 
 
@@ -48,22 +45,22 @@ class ModuleExecutions:
     """Executions of modules on devices, n rows ordered by (module, device, execution)."""
 
     # module, device, execution: int64[n] keys into the trace
-    module: npt.NDArray[np.int64]
-    device: npt.NDArray[np.int64]
-    execution: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]  # int64[n], GPU activities
+    module: Ints
+    device: Ints
+    execution: Ints
+    rows: Ints  # int64[n], GPU activities
     # start_ns, end_ns: int64[n], first start and last end
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
-    compute_ns: npt.NDArray[np.float64]  # float64[n], GPU time of activities that are not collectives
-    keep: npt.NDArray[np.bool_]  # bool[n], False for warm-up and truncated ones
+    start_ns: Ints
+    end_ns: Ints
+    compute_ns: Floats  # float64[n], GPU time of activities that are not collectives
+    keep: Flags  # bool[n], False for warm-up and truncated ones
     reasons: dict[tuple[int, int], str]  # why, for the dropped ones, by (module, execution)
 
     def __len__(self) -> int:
         return len(self.module)
 
     @property
-    def span_ns(self) -> npt.NDArray[np.int64]:
+    def span_ns(self) -> Ints:
         """int64[n], last end - first start."""
         return self.end_ns - self.start_ns
 
@@ -82,7 +79,7 @@ class MeasuredWindow:
     fewest: int = 0  # executions in the trace on the device with fewest
 
 
-def compute_ns(trace: Trace) -> npt.NDArray[np.float64]:
+def compute_ns(trace: Trace) -> Floats:
     """float64[modules]: GPU time of each module without collectives, whose time is mostly waiting.
 
     The main module is the one with most of it: a barrier that waits for a rank outlasts any step.
@@ -96,11 +93,11 @@ def compute_ns(trace: Trace) -> npt.NDArray[np.float64]:
     return found
 
 
-def _communicates(trace: Trace) -> npt.NDArray[np.bool_]:
+def _communicates(trace: Trace) -> Flags:
     return np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
 
 
-def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> ModuleExecutions:
+def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExecutions:
     """Every execution in the trace, with the steady ones marked.
 
     Args:
@@ -111,7 +108,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
         collective = _communicates(trace)
     devices, last = max(len(trace.devices), 1), int(trace.execution.max(initial=0)) + 1
 
-    def blocks() -> Iterator[tuple[slice | Rows, npt.NDArray[np.int64]]]:
+    def blocks() -> Iterator[tuple[slice | Rows, Ints]]:
         """Some rows at a time, for memory, with the number of the execution that each is of."""
         for at in range(0, len(trace), BLOCK_ROWS):
             rows: slice | Rows = slice(at, at + BLOCK_ROWS)
@@ -146,9 +143,7 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = Non
     return found
 
 
-def measured_window(
-    executions: ModuleExecutions, module: int, keep_all: bool
-) -> tuple[npt.NDArray[np.bool_], MeasuredWindow]:
+def measured_window(executions: ModuleExecutions, module: int, keep_all: bool) -> tuple[Flags, MeasuredWindow]:
     """The executions of one module to measure: bool[executions], and what was dropped.
 
     Args:
@@ -192,7 +187,7 @@ def _mark(found: ModuleExecutions) -> None:
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
 
 
-def _drop_truncated(found: ModuleExecutions, here: npt.NDArray[np.int64], dropped: dict[int, str]) -> None:
+def _drop_truncated(found: ModuleExecutions, here: Ints, dropped: dict[int, str]) -> None:
     if len(here) < 3:
         return
     usual = median(found.rows[here])
@@ -204,7 +199,7 @@ def _drop_truncated(found: ModuleExecutions, here: npt.NDArray[np.int64], droppe
 
 
 def _above_steady(
-    found: ModuleExecutions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]
+    found: ModuleExecutions, values: Floats, by_device: Sequence[Rows]
 ) -> tuple[Mapping[int, list[float]], float]:
     """How far executions lie above the steady ones, device by device: shares of the median of the second half.
 

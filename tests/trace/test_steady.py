@@ -1,6 +1,6 @@
 import numpy as np
 
-from pgle.trace.windows import find_executions
+from pgle.trace.steady import find_executions
 
 
 def executions(make_trace, durations, *others, devices=1, missing=()):
