@@ -63,18 +63,18 @@ def run_command(
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
     from pgle.report import stages
-    from pgle.run.stages.pipeline import PipelineRequest, choose_back_end, run_pipeline
+    from pgle.run.stages.pipeline import Experiment, choose_back_end
     from pgle.run.stages.simulated import SimulatedBackEnd
 
     stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
-    request = PipelineRequest(stage, choose_back_end(**options), fail_slower, force, judged)
+    back_end, how = choose_back_end(**options), {"fail_slower": fail_slower, "force": force, "judged": judged}
     if ctx.meta["pgle.as_json"]:
-        result = run_pipeline(request, text.say)
+        result = Experiment(stage, back_end, text.say, **how).run()
         warnings: tuple[str, ...] = ()
     else:
-        with stages.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as shown:
-            result = run_pipeline(request, shown.announce, shown.show)
+        with stages.Stages(simulated=isinstance(back_end, SimulatedBackEnd)) as shown:
+            result = Experiment(stage, back_end, shown.announce, shown.show, **how).run()
         shown.show_end(result)
         warnings = shown.warnings
     return api.answer("run", result, stages.run_page(result, warnings), stages.run_document(result), result.good)

@@ -190,7 +190,7 @@ class Stages:
             text.warn(self._warnings)
 
     def announce(self, line: str) -> None:
-        """What `run_pipeline` announces: a stage that begins, again and why, or that is skipped."""
+        """What `Experiment` announces: a stage that begins, again and why, or that is skipped."""
         self._running.close()
         name, _, why = line.partition(": ")
         if name not in STAGES:

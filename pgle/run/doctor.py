@@ -18,7 +18,7 @@ from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, read_g
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.environment import user_flags
-from pgle.run.stages.pipeline import Capture, Pipeline, PipelineRequest, choose_back_end, run_pipeline
+from pgle.run.stages.pipeline import Capture, Experiment, Pipeline, choose_back_end
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
@@ -368,7 +368,7 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
         run: a new run directory.
         capture: as of `pgle run`.
         target: the GPU to simulate on a machine without GPUs.
-        announce: as of `run_pipeline`.
+        announce: as of `Experiment`.
     """
     if run.exists() and any(run.iterdir()):
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
@@ -377,7 +377,7 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     simulated = isinstance(back_end, SimulatedBackEnd)
     words = (sys.executable, *PROGRAM, *(("--devices", str(DEVICES), "--compile-only") if simulated else ()))
     stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
-    result = run_pipeline(PipelineRequest(stage, back_end), announce)
+    result = Experiment(stage, back_end, announce).run()
     return Chain(links(result), simulated, run)
 
 

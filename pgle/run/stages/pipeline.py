@@ -111,17 +111,6 @@ STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
 
 
 @dataclass(frozen=True)
-class PipelineRequest:
-    """An experiment."""
-
-    stage: StageRequest  # its profile stage; the others differ in mode and profile
-    back_end: BackEnd  # what runs the stages
-    fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
-    force: bool = False  # run every stage again
-    judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
-
-
-@dataclass(frozen=True)
 class Pipeline:
     """What an experiment came to."""
 
@@ -150,74 +139,76 @@ class Pipeline:
         return self.covered and self.used and not any(check.failed for check in self.checks)
 
 
-OnResult = Callable[[StageResult | Conversion | Coverage], None]
+@dataclass
+class Experiment:
+    """One pass over the stages of a run directory: those that the manifest does not hold as done are run.
 
-
-def run_pipeline(
-    request: PipelineRequest, announce: Callable[[str], None], on_result: OnResult = lambda result: None
-) -> Pipeline:
-    """Run the stages that are due. Where one fails, earlier ones are kept, and the next call continues there.
-
-    `announce` gets the name of each stage before it starts, also of the skipped ones; `on_result` what each came to.
-    Raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is for.
+    Where one fails, earlier ones are kept, and the next pass continues there.
     """
-    rank = find_rank()
-    if not rank.is_alone:  # each would convert and compare what the others have not finished writing
-        raise UserError(
-            f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
-            remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
-            "the files of 'pgle init slurm' and 'pgle init k8s' do",
-        )
-    request.back_end.check(request.stage)
-    with request.stage.run.held():
-        settle(request.stage.run)
-        return _Experiment(request, announce, on_result).run()
 
-
-class _Experiment:
-    """One pass over the stages of a run directory: stages that the manifest does not hold as done are run."""
-
-    def __init__(self, request: PipelineRequest, announce: Callable[[str], None], on_result: OnResult) -> None:
-        self._request, self._run = request, request.stage.run
-        self._announce, self._on_result = announce, on_result
-        self._skipped: list[str] = []
-        self._recorded: dict[str, None] = {}  # warnings of the stages that are skipped
-        self._results: list[StageResult] = []
+    profiled: StageRequest  # its profile stage; the others differ in mode and profile
+    back_end: BackEnd  # what runs the stages
+    announce: Callable[[str], None]  # gets the name of each stage before it starts, also of the skipped ones
+    on_result: Callable[[StageResult | Conversion | Coverage], None] = lambda result: None  # gets what each came to
+    fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
+    force: bool = False  # run every stage again
+    judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
+    _skipped: list[str] = field(default_factory=list, init=False)
+    _recorded: dict[str, None] = field(default_factory=dict, init=False)  # warnings of the stages that are skipped
+    _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
-        """All stages; `run_pipeline` lists the errors."""
-        request, profiled = self._request, self._request.stage
+        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is
+        for."""
+        rank = find_rank()
+        if not rank.is_alone:  # each would convert and compare what the others have not finished writing
+            raise UserError(
+                f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
+                remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
+                "the files of 'pgle init slurm' and 'pgle init k8s' do",
+            )
+        self.back_end.check(self.profiled)
+        with self._run.held():
+            settle(self._run)
+            return self._stages()
+
+    @property
+    def _run(self) -> RunDirectory:
+        return self.profiled.run
+
+    def _stages(self) -> Pipeline:
+        profiled = self.profiled
         for name in (profiled.stage, *COMPARED):
-            self._run.stage(name).check(again=self._is_recorded(name) or request.force)
-        if request.judged:
-            write_files({self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *request.judged, ""))}, force=True)
+            self._run.stage(name).check(again=self._is_recorded(name) or self.force)
+        if self.judged:
+            write_files({self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *self.judged, ""))}, force=True)
         self._launch(profiled)
         self._convert()
-        without = tuple(flag for flag in profiled.flags if flag not in request.judged)
+        without = tuple(flag for flag in profiled.flags if flag not in self.judged)
         baseline = replace(profiled, stage="baseline", mode="baseline", flags=without)
         self._launch(baseline)
-        self._announce("verify")
-        covers = profiled if request.judged else baseline  # a module that was compiled with the flags of the perf stage
+        self.announce("verify")
+        covers = profiled if self.judged else baseline  # a module that was compiled with the flags of the perf stage
         coverage = verify(self._run.profile, [covers.folder.rank().hlo])
         path, note = self._run.profile, ""
         if not coverage.is_ok(profiled.bounds):
             path, note = _carried(self._run, covers)
             coverage = verify(path, [covers.folder.rank().hlo]) if note else coverage
-        self._on_result(coverage)
+        self.on_result(coverage)
         profile = content_addressed(path, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
         before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
         stages = (record.facts for record in (before, perf) if record is not None)
         exposed = [facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts]  # if simulated
         if self._skipped:
-            self._announce("a change in a module that the program imports is not seen: after one, pass --force")
-        self._announce("compare")
+            self.announce("a change in a module that the program imports is not seen: after one, pass --force")
+        self.announce("compare")
         comparison: Comparison | None = None
         checks: tuple[LimitCheck, ...] = ()
         not_compared: tuple[str, ...] = ()
         try:
             words = tuple(str(self._run.stage(name).path) for name in COMPARED)
-            comparison, checks = run_compare(CompareRequest(words, limits=Limits(fail_slower=request.fail_slower)))
+            comparison, checks = run_compare(CompareRequest(words, limits=Limits(fail_slower=self.fail_slower)))
             record_comparison(self._run, comparison)
         except UserError as error:  # too few steps: everything before is still worth having
             not_compared = (f"step times were not compared: {error}",)
@@ -238,7 +229,7 @@ class _Experiment:
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
         """A line if the profile fits the module that it was measured on, but not the one that will use it."""
-        stage = self._request.stage
+        stage = self.profiled
         fits = coverage.is_ok(stage.bounds)
         if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(stage.bounds):
             return ()
@@ -248,23 +239,22 @@ class _Experiment:
 
     def _launch(self, stage: StageRequest) -> None:
         """Run a stage by the back end, where it is due."""
-        back_end = self._request.back_end
-        if not self._is_due(back_end.plan(stage)):
+        if not self._is_due(self.back_end.plan(stage)):
             return
-        force = self._request.force
+        force = self.force
         if stage.stage == "profile":
             self._check_profile()
-        result = run_held(stage, back_end, again=self._is_recorded(stage.stage) or force, force=force)
-        if self._request.judged and stage.stage == "baseline":  # it is meant to differ
+        result = run_held(stage, self.back_end, again=self._is_recorded(stage.stage) or force, force=force)
+        if self.judged and stage.stage == "baseline":  # it is meant to differ
             result = replace(result, warnings=tuple(line for line in result.warnings if AGAINST not in line))
         if result.failed:
             raise WorkloadError(1, f"{stage.stage}: {result.failed}")
         self._results.append(result)
-        self._on_result(result)
+        self.on_result(result)
 
     def _convert(self) -> None:
         """Trace → profile."""
-        run, folder = self._run, self._request.stage.folder
+        run, folder = self._run, self.profiled.folder
         dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
         inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
         planned = StageRecord("convert", inputs=inputs)
@@ -280,7 +270,7 @@ class _Experiment:
             raise
         files = tuple(record_file(path, run.path) for path in (run.profile, sidecar_path(run.profile)))
         extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
-        self._on_result(conversion)
+        self.on_result(conversion)
 
     def _check_profile(self) -> None:
         """Refuse to overwrite a profile that this did not write, before the profile run too."""
@@ -289,7 +279,7 @@ class _Experiment:
         written = () if last is None else last.outputs
         was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
         for path in (run.profile, sidecar_path(run.profile)):
-            if path.exists() and not (self._request.force or was_killed) and record_file(path, run.path) not in written:
+            if path.exists() and not (self.force or was_killed) and record_file(path, run.path) not in written:
                 what = "was not written by 'pgle run', or was changed since"
                 raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
             check_absent(path, force=True)
@@ -300,14 +290,14 @@ class _Experiment:
     def _is_due(self, planned: StageRecord) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""
         manifest, stage = read_manifest(self._run.path), planned.stage
-        why = "--force" if self._request.force else manifest.why_due(planned, self._run.path)
+        why = "--force" if self.force else manifest.why_due(planned, self._run.path)
         if not why:
             self._skipped.append(stage)
             last = manifest.last(stage)
             self._recorded |= dict.fromkeys(last.warnings if last is not None else ())
-            self._announce(f"{stage}: unchanged, skipped")
+            self.announce(f"{stage}: unchanged, skipped")
         else:
-            self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
+            self.announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
         return bool(why)
 
 

@@ -13,7 +13,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import extend_manifest, now, read_manifest, waiting
 from pgle.run.inputs.next_command import ProgramLaunch
-from pgle.run.stages.pipeline import PipelineRequest, run_pipeline
+from pgle.run.stages.pipeline import Experiment
 from pgle.run.stages.stage import StageRequest, StageResult, end_record
 from pgle.xla.log.verdict import ProfileUse
 
@@ -93,7 +93,7 @@ def experiment(tmp_path):
         recorded, said = Recorded(**back_end), []
         stage = StageRequest("profile", tuple(command.split()), RunDirectory(tmp_path / "run"), "sync")
         try:
-            result = run_pipeline(PipelineRequest(stage, recorded, force=force), said.append)
+            result = Experiment(stage, recorded, said.append, force=force).run()
         finally:
             run.ran, run.said = [item for item in said if item.split(":")[0] in STAGES], said
             run.launched = recorded.ran
@@ -112,7 +112,7 @@ def test_what_is_done_is_skipped(experiment):
 def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
     told = []
     stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
-    run_pipeline(PipelineRequest(stage, Recorded()), told.append, lambda result: told.append(type(result).__name__))
+    Experiment(stage, Recorded(), told.append, lambda result: told.append(type(result).__name__)).run()
     ran, converted = "StageResult", "Conversion"
     assert told == [
         "profile", ran, "convert", converted, "baseline", ran, "verify", "Coverage", "perf", ran, "compare",
@@ -311,7 +311,7 @@ def test_two_at_once_in_one_directory_are_refused(experiment):
 def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
     def pipeline(run: Path):
         stage = StageRequest("profile", ("train",), RunDirectory(run), "sync")
-        return run_pipeline(PipelineRequest(stage, Recorded()), lambda line: None)
+        return Experiment(stage, Recorded(), lambda line: None).run()
 
     replace_, written = Path.replace, []
     monkeypatch.setattr(Path, "replace", lambda path, target: written.append(target) or replace_(path, target))
