@@ -31,7 +31,7 @@ from pgle.run.directory.manifest import (
 from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
-from pgle.run.stages.stage import StageRequest, StageResult
+from pgle.run.stages.stage import StageRequest, StageResult, end_record
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.hlo.dumps import read_dumps
@@ -266,10 +266,9 @@ class Experiment:
         try:
             conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
         except UserError as error:
-            extend_manifest(run.path, replace(record, ended=now(), exit_code=error.exit_code, failed=error.line()))
+            end_record(run, record, error.exit_code, failed=error.line())
             raise
-        files = tuple(record_file(path, run.path) for path in (run.profile, sidecar_path(run.profile)))
-        extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
+        end_record(run, record, 0, outputs=(run.profile, sidecar_path(run.profile)))
         self.on_result(conversion)
 
     def _check_profile(self) -> None:

@@ -175,7 +175,7 @@ class RealBackEnd:
             start = partial(launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
             code, warnings = start_nsys(start, files) if capture == "nsys" else (start(), ())
         except UserError as error:
-            end_record(request, record, error.exit_code, warnings=(str(error),))
+            end_record(request.run, record, error.exit_code, warnings=(str(error),))
             raise
         return self._complete(request, record, code, lines, started, warnings)
 
@@ -215,7 +215,7 @@ class RealBackEnd:
         }
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
-            request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
+            request.run, replace(record, topology=topology), code, outputs=outputs, warnings=found,
             facts={"hook": facts}, verdict=verdict, failed=failed,
         )  # fmt: skip
         if code:

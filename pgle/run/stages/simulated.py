@@ -144,7 +144,7 @@ class SimulatedBackEnd:
         devices = self._devices
         assumed = [f"{devices.count} devices (assumed): --devices N simulates others"] if devices.assumed else []
         record = end_record(
-            request, replace(record, topology=where), 0,
+            request.run, replace(record, topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=verdict,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )  # fmt: skip
@@ -195,9 +195,9 @@ class SimulatedBackEnd:
             capture_modules(request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s)
             _check_end(request.command, folder, self._devices)
         except (UserError, WorkloadError) as error:
-            end_record(request, record, error.exit_code, warnings=(str(error),))
+            end_record(request.run, record, error.exit_code, warnings=(str(error),))
             raise
-        end_record(request, record, 0, outputs=[folder])
+        end_record(request.run, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
 
 

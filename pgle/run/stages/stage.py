@@ -143,7 +143,7 @@ def confirm_stage(request: StageRequest, files: RankFiles, facts: Mapping[str, A
 
 
 def end_record(
-    request: StageRequest,
+    run: RunDirectory,
     record: StageRecord,
     exit_code: int,
     *,
@@ -164,12 +164,12 @@ def end_record(
         record,
         ended=now(),
         exit_code=exit_code,
-        outputs=tuple(record_file(path, request.run.path) for path in outputs),
+        outputs=tuple(record_file(path, run.path) for path in outputs),
         warnings=(*record.warnings, *warnings),
         facts={**record.facts, **(facts or {}), **judged},
         failed=failed,
     )
     if ended.before and not ended.is_done:
-        return put_back(request.run, ended)
-    extend_manifest(request.run.path, ended)
+        return put_back(run, ended)
+    extend_manifest(run.path, ended)
     return ended

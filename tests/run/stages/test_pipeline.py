@@ -77,7 +77,7 @@ class Recorded:
         failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
         facts = {"verdict": ProfileUse.USED.value}
         end_record(
-            request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed,
+            request.run, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed,
             warnings=[f"of {request.stage}"],
         )  # fmt: skip
         if self.exit_code:

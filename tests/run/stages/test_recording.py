@@ -44,7 +44,7 @@ def test_the_end_completes_the_record(begun):
     request, record = begun
     trace = request.run.path / "trace.pb"
     trace.write_bytes(b"abc")
-    end_record(request, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5})
+    end_record(request.run, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5})
     (ended,) = read_manifest(request.run.path).stages
     assert (ended.exit_code, ended.outputs[0].path, ended.warnings[-1]) == (3, "trace.pb", "slow")
     assert ended.facts == {"steps": 5}
