@@ -28,7 +28,7 @@ from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, 
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
 from pgle.run.inputs.next_command import COMPARE, is_compared
 from pgle.run.inputs.step_times import read_runs, read_side
-from pgle.run.process.process import last_line, launch
+from pgle.run.process.process import last_line, launch, named_files
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
 from pgle.steps.estimate import Assumptions, Entry, make_trends, measured_spread
 from pgle.steps.series import Rules, check_runs
@@ -190,8 +190,8 @@ def _commands(request: CompareRequest) -> tuple[tuple[tuple[str, ...], tuple[str
 
 def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
     """What `_Plan.inputs` keeps of the commands and of XLA_FLAGS."""
-    words = sorted(word for command in commands for word in command if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb")))
-    found = {word: sha256(read_bytes(Path(word))) for word in words if Path(word).is_file()}
+    words = sorted(word for command in commands for word in named_files(command))
+    found = {word: sha256(read_bytes(Path(word))) for word in words if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))}
     return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
 
 

@@ -107,12 +107,19 @@ def program_of(command: Sequence[str]) -> dict[str, Any]:
     """What tells programs apart, as JSON values without a credential: the words, and a digest of each that is a file,
     since a script that was edited is another program. Of a file that is longer than `SCRIPT_BYTES` its head counts."""
     digests = {}
-    for word in command:
-        with suppress(OSError):  # the code of `python -c` may be too long for a name
-            if Path(word).is_file():
-                with Path(word).open("rb") as file:
-                    digests[word] = sha256(file.read(SCRIPT_BYTES))
+    for word in named_files(command):
+        with suppress(OSError), Path(word).open("rb") as file:
+            digests[word] = sha256(file.read(SCRIPT_BYTES))
     return {"command": list(kept_argv(command)), "files": digests}
+
+
+def named_files(command: Sequence[str]) -> list[str]:
+    """The words of a command that name files; the code of ``bash -c`` or ``python -c`` may be too long for a name."""
+    found = []
+    for word in command:
+        with suppress(OSError):
+            found += [word] if Path(word).is_file() else []
+    return found
 
 
 def _refusal(word: str, reason: str) -> UserError:

@@ -17,6 +17,7 @@ from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import PROGRAM_FILES, RankFiles, RunDirectory, StageFolder, StageName
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, put_back, record_file
 from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
+from pgle.run.process.process import named_files
 from pgle.xla.flags.presets import Mode
 from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
@@ -46,8 +47,7 @@ class StageRequest:
         flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
         argv = kept_argv(self.command)
         common = {"command": list(argv), "mode": self.mode, "XLA_FLAGS": flags}
-        named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
-        paths = [path for path in named if path.is_file()]
+        paths = [Path(word) for word in named_files(self.command) if word.endswith(PROGRAM_FILES)]
         paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
         return StageRecord(
             self.stage, mode=self.mode, argv=argv, versions=versions, asked={**common, **asked},
