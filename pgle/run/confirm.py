@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,13 +21,23 @@ from pgle.run.hook import read_facts
 from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
+from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.blocks import Fit, Log, ScheduleEvidence, collect, schedule_evidence
+from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
-from pgle.xla.log.verdict import BOUNDS, Bounds, LogVerdict, ModuleVerdict, judge
+from pgle.xla.log.verdict import (
+    BOUNDS,
+    Bounds,
+    KnownCoverage,
+    LogVerdict,
+    ModuleVerdict,
+    ScheduleEvidence,
+    judge,
+)
 
 if TYPE_CHECKING:
     from pgle.costs.profile.coverage import ModuleCoverage
+    from pgle.costs.profile.lookup import LookupTable
 
 STDIN = "-"  # the log that is read from stdin
 
@@ -106,7 +117,7 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         covered = cover(profile, read_modules(rank.hlo)).main[0]
     except UserError:
         return verdict
-    found = replace(verdict.main, module=covered.module).fitting(_fit(covered)).judged_by(request.bounds)
+    found = replace(verdict.main, module=covered.module).with_coverage(_known(covered)).held_against(request.bounds)
     main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
     return replace(verdict, modules=(main, *verdict.modules[1:]))
 
@@ -187,22 +198,48 @@ def _profile_of(log: Log) -> Profile:
 
 
 def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
-    """What a module's dump proves."""
-    from pgle.costs.profile.coverage import cover_module
+    """What a module's dump proves: whether LHS took the costs that XLA finds in the profile, and how many it lacked."""
     from pgle.costs.profile.lookup import LookupTable
 
-    module = schedule.module
+    table = LookupTable(_on_gpu(schedule.module), schedule.module)
+    costs = table.costs(profile)
+    if table.lacking(costs):
+        known = _weighed(table, profile)
+    else:
+        count = len(costs)
+        known = KnownCoverage(covered=count, wanted=count, time_coverage=1.0, kept_share=1.0, mismatched=0)
+    found = schedule_evidence(schedule, {name: cost.cost_us for name, cost in costs.items()})
+    return replace(found, coverage=known)
+
+
+def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> ScheduleEvidence:
+    """Compare what LHS assumed with the effective costs of a profile, µs by name."""
+    seen = {name: us for name, us in schedule.assumed_us.items() if us is not None and name in costs}
+    return ScheduleEvidence(
+        module=schedule.module.name,
+        compared=len(seen),
+        # times are doubles from the start of the computation: differences lose digits where it is long
+        equal=sum(math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2) for name, us in seen.items()),
+        instructions=len(schedule.assumed_us),
+        source=schedule.source,
+    )
+
+
+def _on_gpu(module: Module) -> Module:
+    """The module of a dump as of the GPU by which gaps are weighed: only the final module's file names that."""
     final = sorted(as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*"))
-    on_gpu = replace(
-        module, source=str(next(iter(final), module.source))
-    )  # only that name has the GPU, which weights gaps
-    covered = cover_module(profile, LookupTable(on_gpu, module), effective_costs(profile, module.fingerprint))
-    believed = schedule_evidence(schedule, {name: cost.cost_us for name, cost in covered.costs.items()})
-    return replace(believed, fit=_fit(covered))
+    return replace(module, source=str(next(iter(final), module.source)))
 
 
-def _fit(module: ModuleCoverage) -> Fit:
-    return Fit(
+def _weighed(table: LookupTable, profile: Profile) -> KnownCoverage:
+    """The coverage of a module that lacks costs, as `pgle verify` weighs them."""
+    from pgle.costs.profile.coverage import cover_module
+
+    return _known(cover_module(profile, table, effective_costs(profile, table.final.fingerprint)))
+
+
+def _known(module: ModuleCoverage) -> KnownCoverage:
+    return KnownCoverage(
         covered=round(module.count.covered),
         wanted=round(module.count.total),
         time_coverage=module.time.value,

@@ -255,9 +255,8 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     """Hold a profile against one module, by what `effective_costs` gives for it; without hints."""
     module, rows = table.final, table.rows
     found = table.find(effective)
-    covered = {name: cost for name, cost in found.items() if cost.is_valid and not rows[name].differs(cost)}
-    lost = {name: found.get(name) for name in rows if name not in covered}
-    missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
+    missed = table.lacking(found)
+    covered = {name: cost for name, cost in found.items() if name not in missed}
     hardware = hardware_of(module)
     estimate = estimator(table.module, hardware)
     gaps = _weighed(table, covered, missed, estimate)

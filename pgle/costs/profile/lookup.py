@@ -114,6 +114,15 @@ class LookupTable:
         """As `costs`, of what `effective_costs` gives for this module."""
         return {name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None}
 
+    def lacking(self, found: Mapping[str, Cost]) -> dict[str, Cost | None]:
+        """The rows without a cost of their own, of what `find` gives: None, or the cost that XLA takes though wrong.
+
+        Rows that can do without a cost are in it only where they have a wrong one.
+        """
+        own = {name for name, cost in found.items() if cost.is_valid and not self.rows[name].differs(cost)}
+        lost = {name: found.get(name) for name in self.rows if name not in own}
+        return {name: cost for name, cost in lost.items() if cost is not None or not self.rows[name].is_optional}
+
     def row_of(self, run_time_name: str) -> LookupRow | None:
         """The row that a name in the final module belongs to; None if the module has no such name.
 

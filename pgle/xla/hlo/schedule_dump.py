@@ -28,6 +28,8 @@ _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
 # field 1 is a module: it begins with its field 1, the name
 _MODULE_FIRST = re.compile(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a")
 _NOISE = 1e-6  # cycles; sums of floats are not exact
+_IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the computation
+_START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
@@ -105,6 +107,29 @@ class LhsSchedule:
     computations: Mapping[str, ComputationSchedule]
     latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name
     source: str = ""  # where it was read from
+
+    @cached_property
+    def assumed_us(self) -> Mapping[str, float | None]:
+        """What LHS took each instruction for that takes time; None where the schedule does not show it.
+
+        An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle whatever they cost: the
+        latency shows only where the done had to wait for it. The start of an asynchronous fusion with a collective in
+        it occupies its cost as well, before its latency (jaxlib 0.12.0.1).
+        """
+        slots = {name: slot for item in self.computations.values() for name, slot in item.slots.items()}
+        starts = {name for name in self.latencies if name not in slots or slots[name].cycles <= _START_CYCLES}
+        start_of = {latency.pair.done: name for name, latency in self.latencies.items()}
+        assumed: dict[str, float | None] = dict.fromkeys(starts)
+        for computation in self.computations.values():
+            free = 0.0
+            for name, slot in computation.slots.items():
+                start = start_of.get(name)
+                if start in starts and slot.start_cycles > free + _IDLE_CYCLES:
+                    assumed[start] = self.latencies[start].span_cycles
+                elif start is None and name not in starts and not slot.cycles <= 0:  # a cost may be no number
+                    assumed[name] = slot.cycles
+                free = max(free, slot.end_cycles)
+        return assumed
 
 
 def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:

@@ -26,7 +26,7 @@ from pgle.next import (
     quoted,
     word_of,
 )
-from pgle.xla.log.blocks import Fit, Log, RankLog, ScheduleEvidence, SchedulingBlock
+from pgle.xla.log.blocks import Log, RankLog, SchedulingBlock
 from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, LineKind
 
 
@@ -66,8 +66,51 @@ class Bounds:
 BOUNDS = Bounds()  # where nobody asks for others
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownCoverage:
+    """What a profile covers of a module, as far as somebody counted; None where nobody did."""
+
+    covered: int | None = None  # instructions with a cost of their own
+    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
+    # that got the cost of another program's instruction
+    wanted: int | None = None
+    # share of the module's time that these costs cover, as `pgle verify` weighs it; a log alone does not tell
+    time_coverage: float | None = None
+    kept_share: float | None = None  # the rest of the step without the weight of collectives that have no cost
+    mismatched: int | None = None  # instructions that got the cost of another opcode or shape
+
+
 @dataclass(frozen=True)
-class ModuleVerdict(Fit):
+class ScheduleEvidence:
+    """The costs that the scheduler used, compared with a profile's."""
+
+    module: str  # the dump's module
+    compared: int  # scheduled instructions that the profile has a cost for
+    equal: int  # those whose cost in the schedule is the profile's
+    instructions: int  # scheduled instructions that take time
+    source: str  # the dump
+    coverage: KnownCoverage | None = None  # of the module by the profile
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        if not self.compared:
+            return f"none of the {self.instructions} instructions in the schedule dump has a cost in the profile"
+        if self.equal == self.compared:
+            return "the schedule dump shows that XLA took them"
+        return (
+            f"the schedule dump shows that XLA took {self.equal or 'none'} of the {self.compared} costs that can be "
+            "seen in it"
+        )
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the scheduler used the profile: most of what can be compared is equal."""
+        return self.compared > 0 and self.equal >= self.compared / 2
+
+
+@dataclass(frozen=True)
+class ModuleVerdict(KnownCoverage):
     """The verdict on one module."""
 
     module: str  # its name; empty where the log names none
@@ -87,17 +130,11 @@ class ModuleVerdict(Fit):
     times: int = 1  # how often the log schedules it
     ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
-    def fitting(self, fit: Fit) -> ModuleVerdict:
-        """The verdict with what is known of the profile's fit."""
-        return replace(self, **vars(fit))
+    def with_coverage(self, known: KnownCoverage | None) -> ModuleVerdict:
+        """The verdict with what is known of the profile's coverage."""
+        return self if known is None else replace(self, **vars(known))
 
-    def with_evidence(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
-        """The verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
-        if dump is None or dump.fit.wanted is None or self.module not in ("", dump.module):
-            return self
-        return self.fitting(dump.fit)
-
-    def judged_by(self, bounds: Bounds) -> ModuleVerdict:
+    def held_against(self, bounds: Bounds) -> ModuleVerdict:
         """The verdict on a module that took costs from the profile: were there enough of them?"""
         if self.wanted is None or self.covered is None:
             return replace(self, verdict=ProfileUse.USED, remedy="")
@@ -240,8 +277,8 @@ def _judge_module(context: Context, name: str, blocks: Sequence[SchedulingBlock]
     last: dict[str, SchedulingBlock] = {}
     for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
         last[block.thread] = block
-    judged = [_judge_block(context, name, block) for block in last.values()]
-    return replace(worst_of(judged), times=context.log.times[name])
+    by_thread = [_judge_block(context, name, block) for block in last.values()]
+    return replace(worst_of(by_thread), times=context.log.times[name])
 
 
 def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
@@ -259,9 +296,10 @@ def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Boun
         return main
     main = replace(main, module=schedule.module)
     if schedule.agrees:
-        judged = replace(main, why="the profile has costs for the module").with_evidence(schedule).judged_by(bounds)
+        used = replace(main, why="the profile has costs for the module").with_coverage(schedule.coverage)
+        used = used.held_against(bounds)
         contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
-        return replace(judged, why=f"{judged.why}; {schedule.sentence}{contrary}")
+        return replace(used, why=f"{used.why}; {schedule.sentence}{contrary}")
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
     if not schedule.compared:
         return replace(main, why=why, remedy=Remedy.NO_NAMES)
@@ -391,11 +429,13 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: SchedulingBlock
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
-    base = replace(base, covered=covered, wanted=wanted).with_evidence(context.schedule)
+    base = replace(base, covered=covered, wanted=wanted)
+    if (dump := context.schedule) is not None and base.module in ("", dump.module):
+        base = base.with_coverage(dump.coverage)
     if not base.found:
         why = f"the profile has a cost for none of the {base.wanted} instructions"
         return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
-    return replace(base, line=proof.line, proof=proof.text.strip()).judged_by(context.bounds)
+    return replace(base, line=proof.line, proof=proof.text.strip()).held_against(context.bounds)
 
 
 def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
@@ -486,31 +526,31 @@ def judge(
         ranks = {rank: item for rank, item in ranks.items() if rank}
     lists_missing = log.lists_missing or (release is not None and release >= LISTS_SINCE)
     is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
-    judged = {}
+    by_rank = {}
     for rank, rank_log in ranks.items():
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
         context = Context(rank_log, lists_missing, whole, release, own, bounds)
-        judged[rank] = _judge_rank(context, module, is_its_own=is_its_own)
+        by_rank[rank] = _judge_rank(context, module, is_its_own=is_its_own)
     return LogVerdict(
-        modules=_combined(judged),
-        ranks={rank: verdicts[0].verdict for rank, verdicts in judged.items()} if any(judged) else {},
+        modules=_combined(by_rank),
+        ranks={rank: verdicts[0].verdict for rank, verdicts in by_rank.items()} if any(by_rank) else {},
         sub_modules=max(len(item.sub_modules) for item in ranks.values()),
         reads=dict(sum((item.reads for item in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
     )
 
 
-def _combined(judged: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleVerdict, ...]:
+def _combined(by_rank: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleVerdict, ...]:
     """The verdicts of all ranks in one: each module as the rank has it that is worst off."""
-    if len(judged) == 1:
-        return next(iter(judged.values()))
-    mains = {rank: verdicts[0] for rank, verdicts in judged.items()}
+    if len(by_rank) == 1:
+        return next(iter(by_rank.values()))
+    mains = {rank: verdicts[0] for rank, verdicts in by_rank.items()}
     name = next((item.module for item in mains.values() if item.module), "")
     main = _of_ranks({rank: replace(item, module=item.module or name) for rank, item in mains.items()})
     if main.verdict is not ProfileUse.USED and ProfileUse.USED in (item.verdict for item in mains.values()):
         main = replace(main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS)
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
-    for rank, verdicts in judged.items():
+    for rank, verdicts in by_rank.items():
         for item in verdicts[1:]:
             by_name.setdefault(item.module, {})[rank] = item
     return main, *map(_of_ranks, by_name.values())

@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.log.blocks import Fit, ScheduleEvidence, collect
+from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
-from pgle.xla.log.verdict import Bounds, LogVerdict, ProfileUse, Remedy, judge
+from pgle.xla.log.verdict import (
+    Bounds,
+    KnownCoverage,
+    LogVerdict,
+    ProfileUse,
+    Remedy,
+    ScheduleEvidence,
+    judge,
+)
 
 LOGS = Path(__file__).parents[3] / "testdata/logs"
 NEW = ("jax_0.10.2", "jax_0.12.0.1")
@@ -424,26 +432,32 @@ def test_a_schedule_without_common_names_proves_nothing() -> None:
     assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.NO_NAMES.replace("DUMP", "."))
 
 
+def covering(covered: int, wanted: int, *, time: float, kept: float = 1.0, mismatched: int = 0) -> ScheduleEvidence:
+    """A dump that agrees with a profile, which covers so much of the module."""
+    known = KnownCoverage(covered=covered, wanted=wanted, time_coverage=time, kept_share=kept, mismatched=mismatched)
+    return replace(evidence(8, 8), coverage=known)
+
+
 def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     """That decides, not the number of instructions: the log counts 8 of 26, the dump half of the step's time."""
     counted = ["W@1:Found 8 instructions from the profile.", "W@1:Missing 18 instructions from the profile."]
     lines = [FOUND.format("jit_step"), *counted, LHS.format(5)]
-    fit = replace(evidence(8, 8), fit=Fit(covered=8, wanted=26, time_coverage=0.48, kept_share=1.0, mismatched=0))
+    proof = covering(8, 26, time=0.48)
     assert of_lines(*lines).main.verdict is ProfileUse.PARTLY_USED
-    main = of_lines(*lines, schedule=fit).main
+    main = of_lines(*lines, schedule=proof).main
     assert (main.verdict, main.time_coverage) == (ProfileUse.PARTLY_USED, 0.48)
     assert main.why.startswith(
         "the profile has costs for 8 of the 26 instructions, 48.0% of the step's time as XLA plans it"
     )
-    assert of_lines(*lines, schedule=fit, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
+    assert of_lines(*lines, schedule=proof, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
     assert main.remedy.startswith("this profile was made by another program")
-    main = of_lines(*lines, schedule=replace(fit, fit=replace(fit.fit, time_coverage=0.97))).main
+    main = of_lines(*lines, schedule=covering(8, 26, time=0.97)).main
     assert (main.verdict, main.remedy.partition(" with ")[0]) == (ProfileUse.USED, "see what is missing")
 
 
 def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:
-    fit = replace(evidence(25, 25), fit=Fit(covered=25, wanted=26, time_coverage=0.97, kept_share=0.9, mismatched=0))
-    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=fit).main
+    proof = covering(25, 26, time=0.97, kept=0.9)
+    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=proof).main
     assert (main.verdict, "collectives without a cost weigh 10.0% of the step" in main.why) == (
         ProfileUse.PARTLY_USED,
         True,
@@ -451,17 +465,14 @@ def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:
 
 
 def test_costs_of_another_program_under_the_same_names_are_said() -> None:
-    fit = replace(evidence(17, 17), fit=Fit(covered=1, wanted=42, time_coverage=0.0, kept_share=0.0, mismatched=21))
-    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=fit).main
+    proof = covering(1, 42, time=0.0, kept=0.0, mismatched=21)
+    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=proof).main
     assert main.verdict is ProfileUse.PARTLY_USED
     assert "21 got the cost of another opcode or shape of that name" in main.why
     assert main.remedy.startswith("this profile was made by another program")
 
 
-FIT = Fit(covered=30, wanted=40, time_coverage=0.9, kept_share=1.0, mismatched=0)
-
-
 def test_a_remedy_names_the_profile_and_the_dump() -> None:
     lines = ["Using PGLE profile from my runs/p.pbtxt", FOUND.format("jit_step"), LHS.format(5)]
-    fit = ScheduleEvidence("jit_step", 9, 9, 9, "d/jit_step.schedule.pb", FIT)
-    assert "`pgle verify 'my runs/p.pbtxt' --hlo d`" in of_lines(*lines, schedule=fit).main.remedy
+    proof = replace(covering(30, 40, time=0.9), source="d/jit_step.schedule.pb")
+    assert "`pgle verify 'my runs/p.pbtxt' --hlo d`" in of_lines(*lines, schedule=proof).main.remedy

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pgle.run.confirm import schedule_evidence
 from pgle.xla.collectives import AsyncPair
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import ComputationSchedule, Latency, LhsSchedule, Slot
-from pgle.xla.log.blocks import ScheduleEvidence, schedule_evidence
+from pgle.xla.log.verdict import ScheduleEvidence
 
 
 def evidence(costs: dict[str, float], *, exposed: float = 69.0, start: float = 1.0) -> ScheduleEvidence:
