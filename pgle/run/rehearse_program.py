@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import sha256
+from pgle.files import read_bytes, sha256
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.ask.jaxlib import installed, lint_flags, repair
@@ -33,7 +33,7 @@ from pgle.run.capture.captured import (
     topology_of_step,
 )
 from pgle.run.compiler.compile import CompileRequest, devices_in
-from pgle.run.directory.directory import RunDirectory, free, opened
+from pgle.run.directory.directory import RunDirectory, check_question, free, opened
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
 from pgle.run.process.environment import (
@@ -272,6 +272,9 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
     if command.flags and is_program(command.words):
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, question) as out:
+        if question:  # before a program runs for minutes
+            known = asked_of_search(_program_digest(command.words), profile, target, command.network_gb_s)
+            check_question(out / question, known, "the trials of another search")
         modules, program = _modules(command, out)
         request = settle(
             modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,
@@ -284,10 +287,24 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
-        if is_program(command.words):
-            request = replace(request, program=sha256(json.dumps(program_of(command.words)).encode()))
-        request = replace(request, profile=profile, cached=command.cached, warnings=warnings)
+        program_digest = _program_digest(command.words)  # it may have written files that its command line names
+        request = replace(request, program=program_digest, profile=profile, cached=command.cached, warnings=warnings)
         yield command, told_of_hosts(request)
+
+
+def _program_digest(words: Sequence[str]) -> str:
+    """Of a program and the files that its command line names; empty for anything else."""
+    return sha256(json.dumps(program_of(words)).encode()) if is_program(words) else ""
+
+
+def asked_of_search(program: str, profile: Path | None, target: Target, network_gb_s: float | None) -> dict[str, Any]:
+    """What a search is of, as far as it is known before its module is; `program` is that of `RehearseRequest`."""
+    return {
+        "program": program,  # of which a search that continues takes the modules that were captured
+        "profile": sha256(read_bytes(profile)) if profile else "",
+        "target": sha256(target.text.encode()),
+        "network_gb_s": network_gb_s,
+    }
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:

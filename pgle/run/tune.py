@@ -38,7 +38,7 @@ from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import check_ours, check_question, emptied
 from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
-from pgle.run.rehearse_program import RehearseRequest, near_limit
+from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import change
 from pgle.tune.search import (
@@ -215,12 +215,11 @@ def _question(request: RehearseRequest) -> dict[str, Any]:
         "schema": "pgle.search/1",
         "pgle": __version__,
         "jaxlib": installed(request.python).jaxlib,
-        "program": request.program,  # of which a search that continues takes the modules that were captured
+        **asked_of_search(request.program, request.profile, request.target, request.network_gb_s),
         "module": sha256(read_bytes(request.module)),
-        "profile": sha256(read_bytes(request.profile)) if request.profile else "",
         "flags": list(request.flags),
-        "target": sha256(request.target.text.encode()),
-        **{name: getattr(request, name) for name in ("memory_fraction", "topology", "network_gb_s")},
+        "memory_fraction": request.memory_fraction,
+        "topology": request.topology,
     }
 
 

@@ -78,6 +78,18 @@ def test_the_folder_of_another_program_is_refused(tmp_path: Path, capsys: pytest
     assert run(words) == 0
 
 
+def test_the_folder_of_a_modules_search_is_refused_before_a_program_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, ran = tmp_path / "out", tmp_path / "ran"
+    tuned(capsys, out, "--budget", "1")
+    before = sorted(out.iterdir())
+    assert run(["tune", "-o", str(out), "--", sys.executable, "-c", f"open({str(ran)!r}, 'w')"]) == 2
+    assert "holds the trials of another search (program differs)" in capsys.readouterr().err
+    assert not ran.exists()
+    assert sorted(out.iterdir()) == before
+
+
 def test_what_is_no_module_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.hlo").write_text("hello")
     assert run(["tune", str(tmp_path / "x.hlo"), "-o", str(tmp_path / "out")]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import os
 import re
 import select
@@ -31,7 +32,8 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
-SCRIPT_BYTES = 1 << 20  # of a file that a command names, to tell whether it was edited
+DIGESTED_BYTES = 1 << 30  # of a file that a command names: a larger one is told by its size and time, unread
+DIGESTED_PIECE = 1 << 20
 GRACE_S = 5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -105,11 +107,11 @@ def check_program(command: Sequence[str]) -> None:
 
 def program_of(command: Sequence[str]) -> dict[str, Any]:
     """What tells programs apart, as JSON values without a credential: the words, and a digest of each that is a file,
-    since a script that was edited is another program. Of a file that is longer than `SCRIPT_BYTES` its head counts."""
+    since a script that was edited is another program."""
     digests = {}
     for word in named_files(command):
-        with suppress(OSError), Path(word).open("rb") as file:
-            digests[word] = sha256(file.read(SCRIPT_BYTES))
+        with suppress(OSError):
+            digests[word] = _digest(Path(word))
     return {"command": list(kept_argv(command)), "files": digests}
 
 
@@ -120,6 +122,19 @@ def named_files(command: Sequence[str]) -> list[str]:
         with suppress(OSError):
             found += [word] if Path(word).is_file() else []
     return found
+
+
+def _digest(path: Path) -> str:
+    """Of a file's content; it ends although the file grows, as a log does, or blocks, as some of /proc do."""
+    state = path.stat()
+    if state.st_size > DIGESTED_BYTES:
+        return sha256(f"{state.st_size} {state.st_mtime_ns}".encode())
+    digest, left = hashlib.sha256(), state.st_size
+    with path.open("rb") as file:
+        while left and (piece := file.read(min(left, DIGESTED_PIECE))):
+            digest.update(piece)
+            left -= len(piece)
+    return digest.hexdigest()
 
 
 def _refusal(word: str, reason: str) -> UserError:

@@ -14,7 +14,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.masking import kept_output
-from pgle.run.process.process import check_program, last_line, launch
+from pgle.run.process.process import DIGESTED_BYTES, check_program, last_line, launch, program_of
 
 
 @pytest.fixture
@@ -212,3 +212,23 @@ def test_of_a_long_log_the_end_is_enough_for_its_last_line(tmp_path):
 def test_of_an_answer_that_failed_the_verdict_is_the_reason_not_its_warnings(tmp_path):
     (tmp_path / "log").write_text("step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n", encoding="utf-8")
     assert last_line(tmp_path / "log") == "✗ profile partly used"
+
+
+def test_files_of_a_command_that_differ_behind_their_first_mebibyte_are_two_programs(tmp_path: Path) -> None:
+    data, command = tmp_path / "data.npy", ["train", str(tmp_path / "data.npy")]
+    data.write_bytes(bytes(3 << 20) + b"a")
+    before = program_of(command)
+    assert program_of(command) == before
+    data.write_bytes(bytes(3 << 20) + b"b")
+    assert program_of(command) != before
+
+
+def test_a_huge_file_is_told_by_its_size_and_time_and_no_pipe_is_read(tmp_path: Path) -> None:
+    huge, pipe = tmp_path / "huge", tmp_path / "pipe"
+    with huge.open("wb") as file:
+        file.truncate(1000 * DIGESTED_BYTES)
+    os.mkfifo(pipe)
+    before = program_of([str(huge), str(pipe), "/dev/zero"])
+    assert list(before["files"]) == [str(huge)]
+    os.utime(huge, ns=(0, 1))
+    assert program_of([str(huge)])["files"] != before["files"]
