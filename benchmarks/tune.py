@@ -134,8 +134,8 @@ def speed(module: Path, out: Path) -> Iterator[str]:
 
 def _all_cpu_s(compiler: Compiler) -> float:
     """Of this process, and of the compiler's with the children that it has waited for (proc(5), stat)."""
-    assert compiler._process is not None
-    values = Path(f"/proc/{compiler._process.pid}/stat").read_text().rpartition(")")[2].split()
+    assert compiler.process.child is not None
+    values = Path(f"/proc/{compiler.process.child.pid}/stat").read_text().rpartition(")")[2].split()
     return time.process_time() + sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -18,8 +18,7 @@ from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compiler.compile import CompileResult, OnPhase
-from pgle.run.compiler.session import open_session
+from pgle.run.compiler.compile import CompileResult, OnPhase, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim

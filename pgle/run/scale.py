@@ -38,7 +38,8 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.compile import Cache, Compiler
+from pgle.run.compiler.cache import Cache
+from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.process.environment import check_compiler

@@ -31,8 +31,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
-from pgle.run.compiler.session import Session, open_session
+from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase, Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over

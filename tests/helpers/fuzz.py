@@ -27,7 +27,8 @@ import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.compiler.compile import Compiled, Compiler, CompileRequest
+from pgle.run.compiler.cache import Compiled
+from pgle.run.compiler.compile import Compiler, CompileRequest
 from pgle.run.compiler.worker import LOG
 from pgle.xla.hlo import schedule_dump
 

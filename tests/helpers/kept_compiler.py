@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
 
-from pgle.run.compiler import compile as compiling
+from pgle.run.compiler import worker
 from pgle.run.compiler.compile import Compiler, CompileRequest, Unscheduled
+from pgle.run.compiler.worker import CompilerProcess
 
 _ask, _close = Compiler._ask, Compiler.close
 
@@ -22,40 +24,36 @@ OURS = {"PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "PGLE_CACHE_MIB", "COLUMNS"}
 
 
 class KeptCompilers:
-    """Compilers whose processes run; each is lent to one `Compiler` at a time, and is back when that is closed."""
+    """Processes that run; each is lent to one `Compiler` at a time, and is back when that is closed."""
 
     def __init__(self) -> None:
-        self.idle: dict[Kind, list[Compiler]] = {}
-        self.lent: dict[Compiler, tuple[Kind, Compiler]] = {}
+        self.idle: dict[Kind, list[CompilerProcess]] = {}
+        self.lent: dict[Compiler, Kind] = {}
+        self.lock = Lock()
 
     def ask(self, borrower: Compiler, request: CompileRequest, folder: Path, there: Unscheduled) -> dict[str, Any]:
         """In the place of `Compiler._ask`."""
-        with borrower._lock:
-            if borrower._is_closed:
-                return _ask(borrower, request, folder, there)
-            if borrower not in self.lent:
-                environment = {name: text for name, text in compiling.environment().items() if name not in OURS}
-                kind = borrower.python, frozenset(environment.items())
-                idle = self.idle.get(kind)
-                self.lent[borrower] = kind, idle.pop() if idle else Compiler(borrower.python)
-            _, kept = self.lent[borrower]
-            kept.on_phase = borrower.on_phase
-        return _ask(kept, request, folder, there)
+        with self.lock:
+            if borrower not in self.lent and not borrower.process.is_closed:
+                kept = {name: text for name, text in worker.environment().items() if name not in OURS}
+                kind = self.lent[borrower] = borrower.python, frozenset(kept.items())
+                if idle := self.idle.get(kind):
+                    borrower.process.close()
+                    borrower.process = idle.pop()
+        return _ask(borrower, request, folder, there)
 
     def close(self, borrower: Compiler) -> None:
         """In the place of `Compiler.close`: what still compiles is ended, with the process."""
-        if borrower in self.lent:
-            kind, kept = self.lent.pop(borrower)
-            if kept._waiting:
-                _close(kept)
-            else:
-                self.idle.setdefault(kind, []).append(kept)
+        kind = self.lent.pop(borrower, None)
+        if kind is not None and not borrower.process.waiting:
+            self.idle.setdefault(kind, []).append(borrower.process)
+            borrower.process = CompilerProcess(borrower.python)
         _close(borrower)
 
     def end(self) -> None:
         """End all processes."""
         for kept in (kept for some in self.idle.values() for kept in some):
-            _close(kept)
+            kept.close()
 
     @contextmanager
     def used(self) -> Iterator[None]:

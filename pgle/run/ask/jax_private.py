@@ -34,10 +34,6 @@ EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
 LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
 """Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
 
-TRIALS = "config-assigner"
-"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
-first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
-
 PLUGIN_LOG = "jax._src.xla_bridge"
 """The logger on which jax says that a plugin cannot be used."""
 
@@ -53,23 +49,6 @@ def version() -> tuple[int, ...]:
         what = f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there"
         raise UserError(what, remedy="rehearse in an environment with jax 0.4.38 or newer")
     return found
-
-
-def fitted_flags(release: tuple[int, ...], flags: str) -> str:
-    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
-
-    Args:
-        release: of jaxlib.
-        flags: as in ``XLA_FLAGS``; what they say wins, but that a list of the only passes to run loses `TRIALS`.
-    """
-    if release < (0, 9):  # its autotuner fails without a device
-        return f"--xla_gpu_autotune_level=0 {flags}"
-    if release < (0, 11):
-        return flags
-    fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
-    if "--xla_enable_hlo_passes_only=" in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
-        return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
-    return f"--xla_disable_hlo_passes={TRIALS} {fitted}"
 
 
 def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:

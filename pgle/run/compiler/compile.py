@@ -1,53 +1,44 @@
 """Compile modules with the real XLA:GPU compiler on a machine that needs no GPU, up to the finished schedule.
 
-A `Compiler` is one session: a child process (`worker.py`) that has XLA's plugin loaded and forks once
-for every compilation, so that XLA's flags, its log and its crashes stay apart. Code generation is left out: the
-scheduled module, the schedule that the latency-hiding scheduler believed in and the memory report are written before.
-Compilations are kept by content in the user's cache directory, each in one file; a damaged file counts as none.
+A `Compiler` compiles one request: in XLA's own process (`worker.py`), or by taking what was kept (`cache.py`). Code
+generation is left out: the scheduled module, the schedule that the latency-hiding scheduler believed in and the memory
+report are written before.
+
+A `Session` makes many schedules of one module. XLA's passes before scheduling take most of the time and see neither the
+profile nor the scheduler's flags. So the module is kept as it was before scheduling, and only the passes from there on
+run again, which is ten times faster. That leans on names of XLA's passes: it is done only where one whole compilation
+by this jaxlib had the same result.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
-import subprocess
+import shutil
 import sys
-import tempfile
 import threading
-import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-import pgle
-from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
-from pgle.files import check_file, is_bare, read_bytes, write_files
-from pgle.run.ask.jaxlib import cache_directory, installed
+from pgle.files import check_file, sha256, write_files
 from pgle.run.compiler import worker
+from pgle.run.compiler.cache import Cache, Compiled, key_of
+from pgle.run.compiler.worker import UNSCHEDULED, CompilerProcess
 from pgle.run.directory.directory import claim
-from pgle.xla.flags.catalogue import PROFILE_PATH, catalogue
+from pgle.schedule.predict import Prediction, predict
+from pgle.xla.flags.catalogue import PROFILE_PATH, catalogue, release
 from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
-
-FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
-
-LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
-
-_STALE_S = 86_400.0  # a name of a process that was killed while writing
-_BINARY = (".pb",)
-_MOST_BYTES = 2 << 30  # of a compilation as it is read, so that no file fills the memory
+from pgle.xla.targets import Hardware
 
 T = TypeVar("T")
 Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
@@ -133,158 +124,20 @@ class CompilerPhase:
 
 
 OnPhase: TypeAlias = Callable[[CompilerPhase], None]
-Unscheduled: TypeAlias = Future[int] | None  # as of `Compiling`; None: nobody waits for it
-
-
-@dataclass(frozen=True)
-class Compiling:
-    """A compilation under way."""
-
-    # devices that the module is for, once it is kept as it was before scheduling (`UNSCHEDULED`); 0: it never is
-    unscheduled: Future[int]
-    result: Future[CompileResult]
-
-
-def begun(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs in parallel; a process that ends does not wait for it."""
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return found
-
-
-class Compiled(msgspec.Struct, frozen=True):
-    """What the compiler's process says of a compilation that succeeded."""
-
-    module_name: str
-    num_devices: int
-    compile_s: float
-    jaxlib: str
-
-
-class _Entry(msgspec.Struct):
-    """A compilation as it is kept."""
-
-    answer: Compiled
-    files: dict[str, bytes]  # by name
-
-
-@dataclass(frozen=True)
-class Cache:
-    """A folder of compilations."""
-
-    folder: Path  # may be absent
-    limit_bytes: int  # of all of them together; 0: nothing is kept
-
-    @staticmethod
-    def of_user() -> Cache:
-        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a number."""
-        text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
-        if not text.isdigit():
-            raise UserError("is not a number of mebibytes", where=f"{LIMIT_VARIABLE}={text}", remedy="0 keeps nothing")
-        return Cache(cache_directory() / "schedules", int(text) << 20)
-
-    def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Compiled | None:
-        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders;
-        None where there is no such compilation."""
-        path, unpacked = self.folder / key, zlib.decompressobj()
-        try:
-            entry = msgspec.msgpack.decode(unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry)
-            os.utime(path)
-        except (OSError, zlib.error, msgspec.MsgspecError, RecursionError):
-            return None
-        if not unpacked.eof or not self.limit_bytes or not all(map(is_bare, entry.files)):
-            return None  # what was kept before somebody asked for 0 does not count
-        for name, data in entry.files.items():
-            (folder / name).write_bytes(_renamed(name, data, names))
-        return entry.answer
-
-    def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Compiled) -> None:
-        """Keep the files of a folder and an answer; a disk that is full or read-only is no failure."""
-        back = {path: name for name, path in names.items()}
-        files = {path.name: _renamed(path.name, path.read_bytes(), back) for path in folder.iterdir() if path.is_file()}
-        data = zlib.compress(msgspec.msgpack.encode(_Entry(answer, files)), 1)
-        if len(data) > self.limit_bytes:  # it would drive out all others, and go itself
-            return
-        with suppress(OSError, UserError):
-            write_files({self.folder / key: data}, force=True)
-            self._prune()
-
-    def trusted(self, python: str) -> Path:
-        """The file that says that this compiler's scheduling passes can be run alone (`session.py`)."""
-        digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
-        return self.folder / f"scheduling-{digest[:16]}.trusted"
-
-    def _prune(self) -> None:
-        """Remove the least recently used until the rest keeps to the limit; some may be of an older pgle."""
-        files = [(path.stat(), path) for path in self.folder.iterdir() if path.suffix != ".trusted"]
-        total = sum(stat.st_size for stat, _ in files)
-        for stat, path in sorted(files, key=lambda item: item[0].st_mtime_ns):
-            is_begun = path.suffix == ".tmp"
-            if (total > self.limit_bytes and not is_begun) or (is_begun and time.time() - stat.st_mtime > _STALE_S):
-                path.unlink(missing_ok=True)
-                total -= stat.st_size
-
-
-def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None, others: Mapping[str, object]) -> str:
-    """The key of a compilation: a hash of everything that its result depends on. Versions count of the packages of the
-    Python that compiles; the content of the module, of files that flags name, of the profile or a folder's profiles."""
-    files = [profile] if profile is not None else []
-    if profile is not None and profile.is_dir():
-        files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)
-    parts = [
-        *_compiler(python),
-        _digest(module),
-        module.suffixes,
-        [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
-        None if profile is None else (profile.suffix, [_digest(path) for path in files]),
-        sorted(others.items()),
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _compiler(python: str) -> list[object]:
-    """What tells this compiler from others."""
-    found = installed(python)
-    return [FORMAT, sorted(found.versions.items()), found.built_ns]
-
-
-def _digest(path: Path) -> str:
-    """Of a file's content, decompressed; empty if it is no file."""
-    try:
-        return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else ""
-    except (OSError, UserError):
-        return "unreadable"
-
-
-def _renamed(name: str, data: bytes, paths: Mapping[str, str]) -> bytes:
-    """A text with other paths in it."""
-    if not name.endswith(_BINARY):
-        for before, after in paths.items():
-            data = data.replace(before.encode(), after.encode())
-    return data
+Unscheduled: TypeAlias = Future[int] | None
+"""Gets the devices that a module is for, once it is kept as it was before scheduling (`UNSCHEDULED`)."""
 
 
 @dataclass(eq=False)
 class Compiler:
-    """A session with one compiler; its methods may be called from several threads at once."""
+    """Compiles requests in one process; its methods may be called from several threads at once."""
 
     python: str = sys.executable  # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
     cache: Cache | None = None  # where compilations are kept; None: nowhere
     on_phase: OnPhase = lambda phase: None  # hears of all, from the thread that reads the compiler's answers
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _process: subprocess.Popen[bytes] | None = None
-    _jaxlib: str = ""
-    _errors: IO[bytes] = field(default_factory=tempfile.TemporaryFile)  # closed by `close`
-    _waiting: dict[int, tuple[CompileRequest, Unscheduled, Future[dict[str, Any]]]] = field(default_factory=dict)
-    _count: int = 0
-    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.process = CompilerProcess(self.python)
 
     def __enter__(self) -> Compiler:
         return self
@@ -294,29 +147,7 @@ class Compiler:
 
     def close(self) -> None:
         """End the process and every compilation that still runs; none begins any more."""
-        self._is_closed = True
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
-        self._errors.close()
-
-    def start(self, request: CompileRequest) -> Compiling:
-        """Begin to compile; `Compiling.result` raises what `compile` raises."""
-        unscheduled: Future[int] = Future()
-
-        def work() -> CompileResult:
-            devices = 0
-            try:
-                made = self.compile(request, unscheduled)
-                devices = made.num_devices if (request.dump_dir / worker.UNSCHEDULED).exists() else 0
-                return made
-            finally:
-                if not unscheduled.done():
-                    unscheduled.set_result(devices)
-
-        return Compiling(unscheduled, begun(work))
+        self.process.close()
 
     def compile(self, request: CompileRequest, unscheduled: Unscheduled = None) -> CompileResult:
         """Compile `request.module` up to its schedule.
@@ -383,85 +214,28 @@ class Compiler:
         return msgspec.convert(reply, Compiled)
 
     def _ask(self, request: CompileRequest, folder: Path, unscheduled: Unscheduled) -> dict[str, Any]:
-        """Send a request and wait for its answer."""
-        answer: Future[dict[str, Any]] = Future()
+        """What XLA's process answers to a request."""
+
+        def on_message(said: dict[str, Any]) -> None:
+            phase = CompilerPhase(request, said["phase"], said.get("module", ""), said.get("devices", 0))
+            if unscheduled and phase.name == worker.SCHEDULING and worker.keep_unscheduled(request.dump_dir):
+                unscheduled.set_result(phase.devices)
+            self.on_phase(phase)
+
+        jaxlib = self.process.start()
         same = ("targets", "allocator_bytes", "topology", "passes")
         order = {name: getattr(request, name) for name in same} | {
             "module": str(request.module.resolve()),
             "dump_dir": str(folder),
-            "xla_flags": xla_flags(request, folder),
+            "xla_flags": fitted_flags(jaxlib, xla_flags(request, folder)),
             "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
         }
-        with self._lock:
-            process = self._started()
-            self._count += 1
-            self._waiting[self._count] = (request, unscheduled, answer)
-            assert process.stdin is not None
-            try:
-                process.stdin.write(json.dumps(order | {"id": self._count}).encode() + b"\n")
-                process.stdin.flush()
-            except OSError:
-                pass  # it has ended; the reading thread says so
         try:
-            reply = answer.result()
+            reply = self.process.ask(order, on_message)
             worker.tidy(folder, passes=request.passes != "from scheduling on" and worker.keep_unscheduled(folder))
-            return reply | {"jaxlib": self._jaxlib}
+            return reply | {"jaxlib": jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._is_closed:
-            raise UserError("the compiler has been ended", where=self.python)
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        # The child may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
-        root = str(Path(pgle.__file__).resolve().parent.parent)
-        start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker import main; main()"
-        try:
-            process = subprocess.Popen(
-                [self.python, "-c", start],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=environment(),
-                start_new_session=True,  # Ctrl-C is for us: the compiler ends with our end of its stdin
-            )
-        except OSError as error:
-            raise UserError(f"cannot start Python ({error.strerror})", where=self.python) from None
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        hello = json.loads(first) if first.startswith(b"{") else {}
-        if "jaxlib" not in hello:
-            process.kill()
-            process.wait()
-            if said := hello.get("user_error"):
-                raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
-            self._errors.seek(0)
-            rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
-            last = rows[-1].strip()[:300] if rows else "no output"
-            raise UserError(f"the compiler's process does not start: {last}", where=self.python)
-        self._jaxlib = hello["jaxlib"]
-        self._process = process
-        threading.Thread(target=self._listen, args=(process, process.stdout), daemon=True).start()
-        return process
-
-    def _listen(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
-        """Hand answers to those who wait for them, until the process ends."""
-        for line in stream:
-            reply = json.loads(line)
-            request, unscheduled, answer = self._waiting[reply["id"]]
-            if "answer" in reply:
-                del self._waiting[reply["id"]]
-                answer.set_result(reply["answer"])
-            else:
-                phase = CompilerPhase(request, reply["phase"], reply.get("module", ""), reply.get("devices", 0))
-                if unscheduled and phase.name == worker.SCHEDULING and worker.keep_unscheduled(request.dump_dir):
-                    unscheduled.set_result(phase.devices)
-                self.on_phase(phase)
-        code = process.wait()
-        while self._waiting:
-            *_, answer = self._waiting.popitem()[1]
-            answer.set_result({"crashed": code})
 
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
@@ -469,23 +243,6 @@ def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
     if request.passes == "before scheduling":
         return folder / worker.UNSCHEDULED
     return worker.find_dump(folder, name, worker.SCHEDULED)
-
-
-def environment() -> dict[str, str]:
-    """The compiler's environment: ours without what would change the compilation."""
-    drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
-    return kept | {
-        "TF_CPP_MIN_LOG_LEVEL": "0",
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
-        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
-        # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
-        "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
-    }
 
 
 def compile_once(request: CompileRequest, python: str = sys.executable) -> CompileResult:
@@ -540,6 +297,26 @@ def xla_flags(request: CompileRequest, folder: Path) -> str:
     return format_flags(typed_flag(flag) for flag in [*flags, *own] if not flag.startswith(OF_JAX))
 
 
+TRIALS = "config-assigner"
+"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
+first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
+
+
+def fitted_flags(jaxlib: str, flags: str) -> str:
+    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
+
+    What `flags` say wins, but that a list of the only passes to run loses `TRIALS`.
+    """
+    if release(jaxlib) < (0, 9):  # its autotuner fails without a device
+        return f"--xla_gpu_autotune_level=0 {flags}"
+    if release(jaxlib) < (0, 11):
+        return flags
+    fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
+    if ONLY in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
+        return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
+    return f"{_DISABLED}{TRIALS} {fitted}"
+
+
 def check(request: CompileRequest) -> None:
     """Refuse what needs no compiler to be refused.
 
@@ -573,3 +350,202 @@ def devices_in(topology: str) -> int:
         what = f"topology {topology} has {count:,} devices, more than a rehearsal takes ({MOST_DEVICES:,})"
         raise UserError(what, remedy=remedy)
     return count
+
+
+MEMORY_TIES = 0.01
+"""Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003."""
+TIME_TIES = 0.001  # the same of the times that the scheduler believes, and of the step as predicted
+
+_GRAPHS = "--xla_gpu_enable_command_buffer="
+# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose instructions the final
+# HLO then shows no costs of. The schedule itself is the same with and without; later releases leave the HLO alone.
+
+
+@contextmanager
+def open_session(
+    base: CompileRequest, hardware: Hardware, *, python: str, cached: bool, checked: bool = False,
+    on_phase: OnPhase = lambda phase: None,
+) -> Iterator[Session]:  # fmt: skip
+    """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
+    are compared with a whole compilation of this module with these flags though this jaxlib's are trusted already."""
+    cache = Cache.of_user() if cached else None
+    trusted = cache.trusted(python) if cache and not checked else None
+    with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
+        yield Session(compiler, base, hardware, trusted)
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """What a function returns that runs in parallel; a process that ends does not wait for it."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A module compiled with certain flags and no profile, or about to be: it is there before its own schedule is."""
+
+    flags: tuple[str, ...]  # all of them
+    whole: Future[CompileResult]  # by all passes, or up to scheduling where the rest alone is trusted
+    unscheduled: Path | None = None  # the module before scheduling; None where only whole compilations are trusted
+    devices: int = 0  # that it is compiled for
+    # its schedule: by the scheduling passes alone where they make of it what all passes make; None: still to be made
+    first: Future[CompileResult] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the scheduling passes alone may be trusted; waits until that is known."""
+        return self.unscheduled is not None and (self.first is None or self.first.result() is not self.whole.result())
+
+
+@dataclass(eq=False)
+class Session:
+    """Schedules of one module; `schedule` may be called from several threads."""
+
+    compiler: Compiler  # that compiles
+    base: CompileRequest  # what all schedules share: module, target and topology; its folder is for all of them
+    hardware: Hardware  # that predictions are for
+    # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
+    trusted: Path | None = None
+    _is_trusted: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # by the flags that passes before scheduling read
+    _prepared: dict[tuple[str, ...], Future[Prepared]] = field(default_factory=dict)
+    _programs: dict[Path, str] = field(default_factory=dict)
+    _predicted: dict[Path, Prediction] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._is_trusted = self.trusted is not None and self.trusted.exists()
+
+    def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileResult:
+        """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
+        later ones.
+
+        Raises:
+            UserError: as `Compiler.compile`.
+        """
+        wanted = self._request(name, flags, profile)
+        prepared = self._prepared_for(wanted)
+        if prepared.first is not None and profile is None and wanted.flags == prepared.flags:
+            return prepared.first.result()
+        with suppress(UserError):  # whatever it is, a whole compilation has the last word
+            found = self._alone(wanted, prepared) if prepared.unscheduled else None
+            if found is not None and prepared.agrees:
+                return found
+        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        return self.compiler.compile(wanted)
+
+    def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
+        """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else ties may break
+        otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
+        return self._prepared_for(self._request(name, flags)).whole
+
+    def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileRequest:
+        """A request of this session, by which no step is wrapped into command buffers."""
+        kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
+        return replace(self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile)
+
+    def predicted(self, made: CompileResult) -> Prediction:
+        """A schedule's step with estimated costs; predicted once."""
+        if made.after_optimizations not in self._predicted:
+            self._predicted[made.after_optimizations] = predict(made.scheduled, None, self.hardware)
+        return self._predicted[made.after_optimizations]
+
+    def distrust(self) -> None:
+        """Later sessions check this jaxlib's scheduling passes again: a whole compilation gave another schedule."""
+        if self.trusted is not None:
+            self.trusted.unlink(missing_ok=True)
+
+    def program(self, compiled: CompileResult) -> str:
+        """What tells programs before scheduling apart, of what `without_profile` gives; empty where nothing does."""
+        module = compiled.after_optimizations.with_name(UNSCHEDULED)
+        if module not in self._programs:
+            self._programs[module] = sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
+        return self._programs[module]
+
+    def _prepared_for(self, wanted: CompileRequest) -> Prepared:
+        early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
+        with self._lock:
+            if early not in self._prepared:  # other flags are compiled at the same time
+                folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
+                self._prepared[early] = in_background(lambda: self._prepare(wanted, folder))
+        return self._prepared[early].result()
+
+    def _prepare(self, wanted: CompileRequest, folder: Path) -> Prepared:
+        """Compile with all passes, and see whether those from scheduling on are enough from now on."""
+        request = replace(wanted, dump_dir=folder, profile=None)
+        is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
+        if self._is_trusted and not is_limited:
+            with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
+                found = self.compiler.compile(replace(request, passes="before scheduling"))
+                whole = in_background(lambda: found)
+                return Prepared(wanted.flags, whole, found.after_optimizations, found.num_devices)
+            shutil.rmtree(folder, ignore_errors=True)
+        whole, devices = self._started(request)
+        if not devices or is_limited:
+            whole.result()
+            return Prepared(wanted.flags, whole, first=whole)
+        prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
+        again = replace(wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None)
+        return replace(prepared, first=in_background(lambda: self._first(again, prepared)))
+
+    def _started(self, request: CompileRequest) -> tuple[Future[CompileResult], int]:
+        """A compilation under way, and the devices that its module is for; 0: it is not kept as before scheduling."""
+        unscheduled: Future[int] = Future()
+
+        def work() -> CompileResult:
+            devices = 0
+            try:
+                made = self.compiler.compile(request, unscheduled)
+                devices = made.num_devices if (request.dump_dir / UNSCHEDULED).exists() else 0
+                return made
+            finally:
+                if not unscheduled.done():
+                    unscheduled.set_result(devices)
+
+        return in_background(work), unscheduled.result()
+
+    def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
+        """What the scheduling passes alone make of a module, or the whole compilation where that made another one."""
+        reading = in_background(lambda: self.predicted(prepared.whole.result()).step_us)
+        with suppress(UserError):
+            again, step_us = self._alone(wanted, prepared), reading.result()
+            near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
+            if near and same_schedule(prepared.whole.result(), again):  # what LHS takes for equal may not be
+                self._is_trusted = True
+                if self.trusted is not None:
+                    write_files({self.trusted: ""}, force=True)
+                return again
+        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        return prepared.whole.result()
+
+    def _alone(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
+        """What the scheduling passes alone make of a module, where the compilation of all of it succeeds."""
+        assert prepared.unscheduled is not None
+        topology = wanted.topology or f"1x1x{prepared.devices}"
+        alone = replace(wanted, module=prepared.unscheduled, topology=topology, passes="from scheduling on")
+        found, compiled = self.compiler.compile(alone), prepared.whole.result()
+        fingerprint = compiled.fingerprint or found.fingerprint
+        return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
+
+
+def same_schedule(one: CompileResult, other: CompileResult) -> bool:
+    """Whether XLA's scheduler made the same of both: it believed as much of every computation's length and exposed
+    time, and the memory is the same. Ties between what costs nothing break otherwise."""
+    memory = [made.memory_bytes or 0 for made in (one, other)]
+    ours, theirs = one.believed, other.believed
+    if not ours or ours.keys() != theirs.keys():
+        return False
+    pairs = [(item, theirs[name]) for name, item in ours.items()]
+    return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
+        max(abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles))
+        <= TIME_TIES * max(a.total_cycles, 1.0)
+        for a, b in pairs
+    )

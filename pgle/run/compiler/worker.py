@@ -1,12 +1,12 @@
-"""The compiler's process, and what a compilation leaves in its dump folder.
+"""XLA's compiler in a process of its own, our end and the other, and what a compilation leaves in its dump folder.
 
-The process loads XLA's plugin once and forks a child for every compilation, which ends at its schedule. Started by
-`compile.py`, maybe in another Python than ours. Requests and answers are lines of JSON on stdin and stdout. XLA reads
+The process, maybe in another Python than ours, loads XLA's plugin once and forks a child for every compilation, which
+ends at its schedule. Requests and answers are lines of JSON on stdin and stdout. XLA reads
 XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of its own; this one starts no
 thread, so that it can fork. A child reads its module where no earlier one has, since that takes jax. Nothing outlives
 this process: the children end when it does, and it ends when its stdin is closed.
 
-The second part finds modules, schedule, memory and log in the folder, and says why a compilation left nothing.
+The last part finds modules, schedule, memory and log in the folder, and says why a compilation left nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from math import prod
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, TypeAlias
 
+import pgle
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
@@ -46,6 +50,125 @@ POLL_S = 0.02
 MOST_SAID = 3_000  # characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+OnMessage: TypeAlias = Callable[[dict[str, Any]], None]
+"""Called with each phase of a compilation: ``phase``, ``module``, ``devices``; from the thread that reads answers."""
+
+
+class CompilerProcess:
+    """Our end. The process starts when it is first needed; methods may be called from several threads at once."""
+
+    def __init__(self, python: str) -> None:
+        self.python = python
+        self.jaxlib = ""  # the version that compiles; known once the process has started
+        self.child: subprocess.Popen[bytes] | None = None
+        self.waiting: dict[int, tuple[OnMessage, Future[dict[str, Any]]]] = {}  # requests without an answer, by number
+        self.is_closed = False
+        self._count = 0
+        self._lock = threading.Lock()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+
+    def close(self) -> None:
+        """End the process and every compilation that still runs; none begins any more."""
+        self.is_closed = True
+        child, self.child = self.child, None
+        if child is not None:
+            assert child.stdin is not None
+            child.stdin.close()
+            child.wait()
+        self._errors.close()
+
+    def start(self) -> str:
+        """Start it, unless it runs; the version of its jaxlib.
+
+        Raises:
+            UserError: there is no such Python, or its jax or CUDA plugin is missing or too old.
+        """
+        with self._lock:
+            self._started()
+            return self.jaxlib
+
+    def ask(self, order: Mapping[str, Any], on_message: OnMessage) -> dict[str, Any]:
+        """The answer to a request, once it is there; `on_message` hears of its phases before."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._lock:
+            child = self._started()
+            self._count += 1
+            self.waiting[self._count] = on_message, answer
+            assert child.stdin is not None
+            try:
+                child.stdin.write(json.dumps({**order, "id": self._count}).encode() + b"\n")
+                child.stdin.flush()
+            except OSError:
+                pass  # it has ended; the reading thread says so
+        return answer.result()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self.is_closed:
+            raise UserError("the compiler has been ended", where=self.python)
+        if self.child is not None and self.child.poll() is None:
+            return self.child
+        # It may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
+        root = str(Path(pgle.__file__).resolve().parent.parent)
+        start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker import main; main()"
+        try:
+            child = subprocess.Popen(
+                [self.python, "-c", start],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment(),
+                start_new_session=True,  # Ctrl-C is for us: the compiler ends with our end of its stdin
+            )
+        except OSError as error:
+            raise UserError(f"cannot start Python ({error.strerror})", where=self.python) from None
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        hello = json.loads(first) if first.startswith(b"{") else {}
+        if "jaxlib" not in hello:
+            child.kill()
+            child.wait()
+            if said := hello.get("user_error"):
+                raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
+            self._errors.seek(0)
+            rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
+            last = rows[-1].strip()[:300] if rows else "no output"
+            raise UserError(f"the compiler's process does not start: {last}", where=self.python)
+        self.jaxlib, self.child = hello["jaxlib"], child
+        threading.Thread(target=self._listen, args=(child, child.stdout), daemon=True).start()
+        return child
+
+    def _listen(self, child: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
+        """Hand answers to those who wait for them, until the process ends."""
+        for line in stream:
+            said = json.loads(line)
+            on_message, answer = self.waiting[said["id"]]
+            if "answer" in said:
+                del self.waiting[said["id"]]
+                answer.set_result(said["answer"])
+            else:
+                on_message(said)
+        code = child.wait()
+        while self.waiting:
+            *_, answer = self.waiting.popitem()[1]
+            answer.set_result({"crashed": code})
+
+
+def environment() -> dict[str, str]:
+    """The compiler's environment: ours without what would change the compilation."""
+    drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
+    return kept | {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
+        # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
+        "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
+    }
 
 
 class Compilation:
@@ -108,7 +231,7 @@ class Compilation:
         os.dup2(log, 2)
         (self.folder / TEMPORARY).mkdir(exist_ok=True)
         os.environ |= {  # before jaxlib does anything: it reads them once
-            "XLA_FLAGS": self.api.fitted_flags(self.worker.release, self.request["xla_flags"]),
+            "XLA_FLAGS": self.request["xla_flags"],
             "TMPDIR": str(self.folder / TEMPORARY),
         }
         try:

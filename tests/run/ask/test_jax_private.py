@@ -55,15 +55,6 @@ def test_module_inside_an_hlo_proto() -> None:
     assert hlo_module_bytes(b"\x0a" + bytes([len(module)]) + module) == module
 
 
-def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_as_xla_takes_no_two_lists() -> None:
-    others, listed = "--xla_disable_hlo_passes=rematerialization", "--xla_enable_hlo_passes_only=dce,autotuner,cse"
-    fitted = jax_private.fitted_flags((0, 12, 0, 1), others)
-    assert "--xla_disable_hlo_passes=config-assigner " in fitted
-    assert fitted.endswith(others)
-    assert jax_private.fitted_flags((0, 12, 0, 1), listed).endswith(" --xla_enable_hlo_passes_only=dce,cse")
-    assert jax_private.fitted_flags((0, 10, 2), listed) == listed
-
-
 def test_a_scheduled_module_is_refused_before_xla_prints_it(testdata: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_private, "_printed_hlo", pytest.fail)  # takes 22 GB for this one
     (dump,) = testdata.glob("pax_fsdp4/proc0/dump/*_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")

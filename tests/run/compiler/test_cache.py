@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Cache, Compiled, Compiler, CompileRequest, key_of
+from pgle.run.compiler.cache import Cache, Compiled, key_of
+from pgle.run.compiler.compile import Compiler, CompileRequest
 
 NAMES = {"@FOLDER@": "/here"}
 ANSWER = Compiled("jit_f", 4, 2.5, "0.10.2")

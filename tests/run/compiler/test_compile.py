@@ -19,7 +19,8 @@ import pytest
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Cache, Compiler, CompileRequest, CompileResult, compile_once
+from pgle.run.compiler.cache import Cache
+from pgle.run.compiler.compile import Compiler, CompileRequest, CompileResult, compile_once
 from pgle.run.compiler.worker import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
@@ -164,7 +165,7 @@ from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.compile import CompileRequest
 from pgle.xla.targets import load_target
 def phase(phase):
-    print(phase.name, compiler._process.pid, flush=True)
+    print(phase.name, compiler.process.child.pid, flush=True)
 compiler = Compiler(on_phase=phase)
 compiler.compile(CompileRequest(Path(sys.argv[1]), load_target("a100").texts, Path(sys.argv[2])))
 """

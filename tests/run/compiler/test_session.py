@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgle.run.compiler import compile as compiling
-from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, CompileRequest
-from pgle.run.compiler.session import Session
+from pgle.run.compiler import worker
+from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, CompileRequest, Session
 from pgle.run.compiler.worker import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
@@ -80,8 +79,8 @@ def passes(log: Path) -> tuple[list[str], list[str]]:
 def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     base: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = compiling.environment()
-    monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
+    environment = worker.environment()
+    monkeypatch.setattr(worker, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
     with Compiler() as compiler:
         session = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE)
         session.schedule("plain", [LHS])
