@@ -18,7 +18,7 @@ from pgle.report import next_steps, text
 from pgle.run.ask.jaxlib import installed, lint_flags
 from pgle.run.process.environment import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, known_flags
-from pgle.xla.flags.presets import PRESETS, preset
+from pgle.xla.flags.presets import preset, presets
 from pgle.xla.flags.text import parse_flags
 
 _AS_TYPED = {"ignore_unknown_options": True}
@@ -103,7 +103,7 @@ def preset_(
     eval "$(pgle flags preset fsdp --shell)"
     """
     if not name:
-        rows = [(item, purpose) for item, (purpose, _) in PRESETS.items()]
+        rows = [(item, purpose) for item, (purpose, _) in presets().items()]
         return api.answer("flags", rows, report.presets_page(rows), {"presets": dict(rows)})
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:

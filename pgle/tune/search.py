@@ -28,7 +28,6 @@ from pgle.schedule.program import Op, Program, Stream
 from pgle.schedule.simulate import run_program
 from pgle.xla.collectives import is_done, loops, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import KnownSetting, catalogue, known_in, release
-from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
@@ -48,7 +47,6 @@ _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
 LOOPS = "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
-PRESET = "fsdp"  # what others recommend if a loop holds collectives: a start that the search has to beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Axis:
 
 
 def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
-    """The axes of a program.
+    """The axes of a program. If a loop holds collectives, what others recommend is a start that the search has to beat.
 
     Args:
         module: scheduled, without any of these flags.
@@ -73,15 +71,19 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
     """
     program, known = _Facts.of(module, memory_share), catalogue()
     found: list[Axis] = []
+    together: dict[str, str] = {}
     taken = {*given, *(known[name].use for name in given if name in known)}
     for setting in known.values():
         current = setting.use and known_in(setting.use, jaxlib)  # its newer name is tried instead
         if current or {setting.name, setting.use} & taken or not setting.known_in(jaxlib):
             continue
+        if setting.fsdp and setting.about in ("", *program.kinds, *program.looped):
+            together[setting.name] = setting.fsdp
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values, taken))
-    return (*_preset(program, jaxlib, taken), *_together(found), *found)
+    preset = [Axis("preset fsdp", ALL, (together,))] if together and program.looped else []
+    return (*preset, *_together(found), *found)
 
 
 @dataclass(frozen=True)
@@ -206,19 +208,6 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     double = {name: value for axis, setting in on for name, value in setting.items() if "double_buffering" in name}
     if pipelined and double:
         yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
-
-
-def _preset(program: _Facts, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """The preset's flags that decide the scheduled program, for kinds that the program has, without the user's own."""
-    known, looped = catalogue(), program.looped
-    flags = {
-        flag.name: flag.value
-        for flag in preset(PRESET, jaxlib).flags
-        if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
-        if known[flag.name].about in ("", *program.kinds, *looped)
-    }
-    if flags and looped:
-        yield Axis(f"preset {PRESET}", ALL, (flags,))
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:

@@ -22,6 +22,7 @@ from pgle.tune.search import (
     search,
     without_one,
 )
+from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -261,6 +262,18 @@ def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     assert first.name == "preset fsdp"
     assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
     assert not [axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"]
+
+
+@pytest.mark.parametrize("version", ["0.4.38", "0.10.2", "0.11.2", "0.12.0.1"])
+def test_the_preset_that_is_tried_is_the_one_that_is_printed_but_for_lhs(version: str) -> None:
+    (first,) = [
+        axis
+        for axis in axes(program("all-gather", "reduce-scatter", "all-reduce", looped=True), version, ())
+        if axis.name == "preset fsdp"
+    ]
+    printed = {flag.name: flag.value for flag in preset("fsdp", version).flags}
+    del printed["xla_gpu_enable_latency_hiding_scheduler"]
+    assert list(first.settings[0].items()) == list(printed.items())
 
 
 def test_two_copies_of_a_loop_body_are_tried_before_flags_of_a_single_kind() -> None:

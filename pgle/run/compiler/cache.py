@@ -24,7 +24,6 @@ FORMAT = 4  # part of every key; raise it if the stored data, or the reading of 
 LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
-_BINARY = (".pb",)
 _MOST_BYTES = 2 << 30  # of a compilation as it is read, so that no file fills the memory
 
 
@@ -86,7 +85,7 @@ class Cache:
             self._prune()
 
     def trusted(self, python: str) -> Path:
-        """The file that says that this compiler's scheduling passes can be run alone (`session.py`)."""
+        """The file that says that this compiler's scheduling passes can be run alone (`Session`)."""
         digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
         return self.folder / f"scheduling-{digest[:16]}.trusted"
 
@@ -134,7 +133,7 @@ def _digest(path: Path) -> str:
 
 def _renamed(name: str, data: bytes, paths: Mapping[str, str]) -> bytes:
     """A text with other paths in it."""
-    if not name.endswith(_BINARY):
+    if not name.endswith(".pb"):
         for before, after in paths.items():
             data = data.replace(before.encode(), after.encode())
     return data

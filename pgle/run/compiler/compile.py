@@ -17,9 +17,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -41,7 +41,6 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_du
 from pgle.xla.targets import Hardware
 
 T = TypeVar("T")
-Passes: TypeAlias = Literal["all", "before scheduling", "from scheduling on"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class CompileRequest:
     # "before scheduling": `CompileResult.after_optimizations` is then the module before scheduling, without schedule,
     # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`UNSCHEDULED`),
     # which each other compilation leaves, too
-    passes: Passes = "all"
+    passes: Literal["all", "before scheduling", "from scheduling on"] = "all"
 
 
 @dataclass(frozen=True)
@@ -240,9 +239,8 @@ class Compiler:
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
-    if request.passes == "before scheduling":
-        return folder / worker.UNSCHEDULED
-    return worker.find_dump(folder, name, worker.SCHEDULED)
+    is_early = request.passes == "before scheduling"
+    return folder / UNSCHEDULED if is_early else worker.find_dump(folder, name, worker.SCHEDULED)
 
 
 def compile_once(request: CompileRequest, python: str = sys.executable) -> CompileResult:
@@ -414,15 +412,13 @@ class Session:
     hardware: Hardware  # that predictions are for
     # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
     trusted: Path | None = None
-    _is_trusted: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    # by the flags that passes before scheduling read
-    _prepared: dict[tuple[str, ...], Future[Prepared]] = field(default_factory=dict)
-    _programs: dict[Path, str] = field(default_factory=dict)
-    _predicted: dict[Path, Prediction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._is_trusted = self.trusted is not None and self.trusted.exists()
+        self._lock = threading.Lock()
+        self._prepared: dict[tuple[str, ...], Future[Prepared]] = {}  # by the flags that passes before scheduling read
+        self._programs: dict[Path, str] = {}
+        self._predicted: dict[Path, Prediction] = {}
 
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileResult:
         """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
@@ -488,29 +484,19 @@ class Session:
                 whole = in_background(lambda: found)
                 return Prepared(wanted.flags, whole, found.after_optimizations, found.num_devices)
             shutil.rmtree(folder, ignore_errors=True)
-        whole, devices = self._started(request)
+        unscheduled: Future[int] = Future()
+        whole = in_background(lambda: self.compiler.compile(request, unscheduled))
+        wait(tuple[Future[Any], ...]((unscheduled, whole)), return_when=FIRST_COMPLETED)
+        if unscheduled.done():
+            devices = unscheduled.result()
+        else:
+            devices = whole.result().num_devices if (folder / UNSCHEDULED).exists() else 0
         if not devices or is_limited:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
         prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
         again = replace(wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None)
         return replace(prepared, first=in_background(lambda: self._first(again, prepared)))
-
-    def _started(self, request: CompileRequest) -> tuple[Future[CompileResult], int]:
-        """A compilation under way, and the devices that its module is for; 0: it is not kept as before scheduling."""
-        unscheduled: Future[int] = Future()
-
-        def work() -> CompileResult:
-            devices = 0
-            try:
-                made = self.compiler.compile(request, unscheduled)
-                devices = made.num_devices if (request.dump_dir / UNSCHEDULED).exists() else 0
-                return made
-            finally:
-                if not unscheduled.done():
-                    unscheduled.set_result(devices)
-
-        return in_background(work), unscheduled.result()
 
     def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
         """What the scheduling passes alone make of a module, or the whole compilation where that made another one."""

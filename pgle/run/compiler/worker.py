@@ -150,7 +150,7 @@ class CompilerProcess:
                 on_message(said)
         code = child.wait()
         while self.waiting:
-            *_, answer = self.waiting.popitem()[1]
+            _, answer = self.waiting.popitem()[1]
             answer.set_result({"crashed": code})
 
 
@@ -324,7 +324,7 @@ class Worker:
         from pgle.run.ask import jax_private
 
         self.api = jax_private
-        self.release = jax_private.version()
+        self.jaxlib = ".".join(map(str, jax_private.version()))
         self.plugin = jax_private.Plugin()
         from jaxlib import xla_client  # before the first fork, so that no child has to
 
@@ -336,7 +336,7 @@ class Worker:
 
     def serve(self) -> None:
         """Take requests until the client closes our stdin, then end what still runs."""
-        self.say({"jaxlib": ".".join(map(str, self.release))})
+        self.say({"jaxlib": self.jaxlib})
         rest = b""
         try:
             while True:
@@ -389,10 +389,8 @@ def main() -> None:
 
 LOG = "xla.log"  # of the compiler
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-UNSCHEDULED = "before_scheduling.hlo.pb"
-"""File with the module as it was before scheduling, where that was asked for."""
-SCHEDULING = "scheduling"
-"""The phase that begins when XLA has dumped that."""
+UNSCHEDULED = "before_scheduling.hlo.pb"  # the module as it was before scheduling, where that was asked for
+SCHEDULING = "scheduling"  # the phase that begins when XLA has dumped that
 DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
 """The flag by which XLA dumps the module as it was before scheduling, and around each pass of that name."""
 _BEFORE_SCHEDULING = "*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"

@@ -69,6 +69,7 @@ class KnownSetting:
     # empty: neither, or not known
     stage: str = ""
     tries: tuple[str, ...] = ()  # values that a search for flags tries
+    fsdp: str = ""  # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
     about: str = ""  # the kind of collective that it moves; empty: all, or none in particular
     where: str = ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
     interacts: tuple[str, ...] = ()  # settings that change what it does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError, suggestion
@@ -91,7 +92,7 @@ def _replacement(choice: Choice, version: str) -> Choice:
     at = release(version)
     newer = choice.name.replace("xla_gpu_enable_pipelined_", "xla_gpu_pipeline_")
     if newer != choice.name and newer in catalogue() and at >= release(_PIPELINE_SINCE):
-        return replace(choice, name=newer, value="on")
+        return replace(choice, name=newer, value=catalogue()[newer].fsdp)
     if choice.name == DISABLE_ASYNC and choice.value == "allcollectives" and at < release(ALL_KINDS_SINCE):
         return replace(choice, value=ASYNC_KINDS)
     return choice
@@ -212,10 +213,6 @@ def _lhs_off(mode: Mode, version: str) -> str:
     return f"your flag turns LHS off in jaxlib {version}" + (": the profile is ignored" if mode == "perf" else "")
 
 
-LAYER_BYTES = "1073741824"
-"""Combine threshold of NVIDIA's list of recommended flags, which is older than XLA's own choice by memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class Preset:
     """A named set of settings for one jaxlib release."""
@@ -242,48 +239,42 @@ class Preset:
         return {choice.name: choice.value for choice in self.choices if not choice.is_flag}
 
 
-_COMBINE = tuple(
-    Choice(f"xla_gpu_{kind}_combine_threshold_bytes", LAYER_BYTES, f"joins the {what} of a layer", NVIDIA_PGLE)
-    for kind, what in (
-        ("all_gather", "weights"),
-        ("reduce_scatter", "gradients"),
-        ("all_reduce", "replicated gradients"),
-    )
-)
-_PIPELINED = tuple(
-    Choice(f"xla_gpu_enable_pipelined_{kind}", "true", f"moves {kind.replace('_', '-')}s across iterations", NVIDIA)
-    for kind in ("all_gather", "reduce_scatter", "all_reduce")
-)
-_BUFFERED = Choice("xla_gpu_enable_while_loop_double_buffering", "true", "neighbouring iterations overlap", NVIDIA)
-_ANY_DIM = tuple(
-    Choice(f"xla_gpu_enable_{kind}_combine_by_dim", "false", "joins tensors however they are sharded", NVIDIA)
-    for kind in ("all_gather", "reduce_scatter")
-)
+@cache
+def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
+    """What each preset is for, and its settings, by name."""
 
-PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
-    "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
-    **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
-    "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
-    "fsdp": (
-        "weights and gradients sharded over devices (FSDP, ZeRO)",
-        (ON, *_COMBINE, *_PIPELINED, _BUFFERED, *_ANY_DIM),
-    ),
-    "recommended": (
-        "NVIDIA's list for large models with PGLE",
-        (
-            ON,
-            Choice("xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE),
-            Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE),
-            *_COMBINE,
-            *_PIPELINED,
-            _BUFFERED,
-            *_ANY_DIM,
-            Choice("xla_disable_hlo_passes", "rematerialization", "LHS bounds memory itself; may run out", NVIDIA_PGLE),
-            ORDER,
+    def fsdp(name: str, reason: str, source: str) -> Choice:
+        return Choice(name, catalogue()[name].fsdp, reason, source)
+
+    kinds = {"all_gather": "weights", "reduce_scatter": "gradients", "all_reduce": "replicated gradients"}
+    layers = (
+        *(fsdp(f"xla_gpu_{kind}_combine_threshold_bytes", f"joins the {what} of a layer", NVIDIA_PGLE)
+          for kind, what in kinds.items()),
+        *(fsdp(f"xla_gpu_enable_pipelined_{kind}", f"moves {kind.replace('_', '-')}s across iterations", NVIDIA)
+          for kind in kinds),
+        fsdp("xla_gpu_enable_while_loop_double_buffering", "neighbouring iterations overlap", NVIDIA),
+        *(Choice(f"xla_gpu_enable_{kind}_combine_by_dim", "false", "joins tensors however they are sharded", NVIDIA)
+          for kind in ("all_gather", "reduce_scatter")),
+    )  # fmt: skip
+    return {
+        "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
+        **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
+        "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
+        "fsdp": ("weights and gradients sharded over devices (FSDP, ZeRO)", (ON, *layers)),
+        "recommended": (
+            "NVIDIA's list for large models with PGLE",
+            (
+                ON,
+                Choice("xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE),
+                Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE),
+                *layers,
+                Choice(
+                    "xla_disable_hlo_passes", "rematerialization", "LHS bounds memory itself; may run out", NVIDIA_PGLE
+                ),
+                ORDER,
+            ),
         ),
-    ),
-}
-"""What each preset is for, and its settings, by name."""
+    }
 
 
 _START = f"a start that '{TUNE}' should beat"
@@ -310,11 +301,11 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         version: release to adapt it to; the newest recorded one where None.
         profile: path of the profile, for ``pgle-perf``.
     """
-    if name not in PRESETS:
-        remedy = f"{suggestion(name, PRESETS)} choose one of {', '.join(PRESETS)}".strip()
+    if name not in presets():
+        remedy = f"{suggestion(name, presets())} choose one of {', '.join(presets())}".strip()
         raise UserError(f"no preset called '{name}'", remedy=remedy)
     at = version or known_flags().releases[-1]
-    what, choices = PRESETS[name]
+    what, choices = presets()[name]
     if name == "pgle-perf":
         if not profile:
             raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")

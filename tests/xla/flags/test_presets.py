@@ -4,9 +4,9 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in
-from pgle.xla.flags.presets import PRESETS, preset
+from pgle.xla.flags.presets import preset, presets
 
-NAMES = tuple(PRESETS)
+NAMES = tuple(presets())
 
 
 def values(name, jaxlib):
