@@ -131,7 +131,7 @@ def convert(
         force: overwrite.
     """
     from pgle.costs.measure.measured import AggregateOptions
-    from pgle.costs.statistic import parse_statistic
+    from pgle.costs.measure.samples import parse_statistic
     from pgle.report import profiles as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output

@@ -172,8 +172,8 @@ def merge_command(
     pgle merge rank*.pbtxt -o profile.pbtxt
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
+    from pgle.costs.measure.samples import parse_statistic
     from pgle.costs.profile.merge import MergeOptions, Of
-    from pgle.costs.statistic import parse_statistic
     from pgle.report import profiles as report
     from pgle.report.next_steps import after_summary
     from pgle.run.convert import merge_files

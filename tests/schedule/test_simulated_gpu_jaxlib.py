@@ -13,8 +13,8 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, find_programs, measured_profile
+from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import Noise, record
 from pgle.trace.table import Trace

@@ -31,15 +31,16 @@ from pgle import __version__
 from pgle.costs.measure.contention import UNMEASURED, Contention, LaunchGaps, measure_contention, measure_launch
 from pgle.costs.measure.ranks import AlignedProgram, Alignment, CollectiveEnds, align_program, rank_ids, renumbered
 from pgle.costs.measure.samples import (
+    Statistic,
     collect_samples,
     collective_costs,
     compute_costs,
     loop_costs,
+    parse_statistic,
     rank_skew_us,
 )
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError, choices, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE

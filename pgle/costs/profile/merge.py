@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
+from pgle.costs.measure.samples import Statistic, parse_statistic
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -31,7 +32,6 @@ from pgle.costs.profile.value import (
     module_records,
     split_name,
 )
-from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.next import SHOW
 from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Floats, GrowingColumn, heads

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, aggregate, find_programs
-from pgle.costs.statistic import parse_statistic
+from pgle.costs.measure.samples import parse_statistic
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 F32 = Shape("f32", (8,))

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile import merge as merging
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_profile
 from pgle.costs.profile.merge import MergedProfile, MergeOptions, Of, merge, merge_input, united_modules
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.costs.statistic import parse_statistic
 from pgle.errors import UserError
 from pgle.files import write_files
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.statistic import parse_statistic
+from pgle.costs.measure.samples import parse_statistic
 from pgle.errors import UserError
 
 values = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
