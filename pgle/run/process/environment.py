@@ -162,8 +162,9 @@ def build_environment(
 
 def interpreter(command: Sequence[str]) -> str | None:
     """The Python of the user's command where it names one, to ask which flags its jaxlib knows; else ours."""
-    named = bool(command) and Path(command[0]).name.startswith("python")
-    return shutil.which(command[0]) if named else None
+    name = Path(command[0]).name if command else ""
+    is_python = name.startswith("python") and not name.endswith((".sh", ".py"))  # python_job.sh would start its job
+    return shutil.which(command[0]) if is_python else None
 
 
 def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:

@@ -74,8 +74,8 @@ def run_auto(
         window: what nsys traces.
         force: run again; the old folders are kept under other names.
     """
-    is_here = Path(request.command[0]).name.startswith("python") if request.command else False
-    if is_here and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):  # a launcher may start others
+    # a launcher may start others
+    if interpreter(request.command) and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):
         remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
         raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
     if then_nsys:

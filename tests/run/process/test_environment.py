@@ -5,7 +5,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import Installed
 from pgle.run.process import environment
-from pgle.run.process.environment import build_environment, given_flags, user_flags
+from pgle.run.process.environment import build_environment, given_flags, interpreter, user_flags
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
@@ -154,3 +154,11 @@ def test_the_programs_own_jaxlib_compiles_or_that_is_said(monkeypatch, theirs, p
     found, warnings = environment.compiler_of(["python3", "train.py"])
     assert found == python
     assert ["jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings] == [True] * warned
+
+
+@pytest.mark.parametrize(("name", "is_python"), [("python3.11", True), ("python-job.sh", False), ("bash", False)])
+def test_a_job_that_is_called_python_is_not_started_to_ask_it_about_flags(tmp_path, name, is_python):
+    program = tmp_path / name
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert interpreter((str(program), "train.py")) == (str(program) if is_python else None)
