@@ -95,6 +95,14 @@ def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tm
     assert next_command.following(run).replace(str(run.path), "RUN") == said + words
 
 
+@pytest.mark.parametrize("stage", ["baseline", "perf"])
+def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default(tmp_path: Path, stage: str) -> None:
+    extend_manifest(tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage}))
+    line = next_command.following(RunDirectory(tmp_path))
+    assert line == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
+    parse(line)
+
+
 @pytest.mark.parametrize("ranks", ["", " and 3 more ranks"])
 def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     run = run_directory(tmp_path, WHOLE)

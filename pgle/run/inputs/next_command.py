@@ -68,7 +68,7 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
     judged = run.judged_flags.read_text().splitlines() if run.judged_flags.is_file() else []
     options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
-    profiling = tuple(_words(asked, _OF_PROFILING))
+    profiling = () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
     return ProgramLaunch(tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run)
 
 
@@ -83,7 +83,8 @@ def following(run: RunDirectory) -> str:
     baseline, perf = (run.stage(name).path for name in COMPARED)
     profile, traces = run.found_profile, run.stage("profile").trace_files()
     if profile is None and not perf.exists():
-        return typed("pgle", "convert", run.path) if traces else launch_of(run).line("profile", run.path, "--force")
+        again = () if _manifest(run).last("profile") is None else ("--force",)
+        return typed("pgle", "convert", run.path) if traces else launch_of(run).line("profile", run.path, *again)
     if profile is not None and any(_written_before(profile, trace) for trace in traces):
         return typed("pgle", "convert", "--force", run.path)
     if not perf.exists():
