@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
@@ -31,7 +29,7 @@ from pgle.run.capture.captured import (
     topology_of_step,
 )
 from pgle.run.compiler.compile import CompileRequest, compile_once
-from pgle.run.directory.directory import CAPTURE, RankFiles, set_aside
+from pgle.run.directory.directory import CAPTURE, set_aside
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, record_file, waiting
 from pgle.run.inputs.step_times import write_steps
 from pgle.run.process.environment import (
@@ -46,8 +44,7 @@ from pgle.run.process.process import check_program, ended
 from pgle.run.stages.stage import StageRequest, StageResult, begin_record, confirm_stage, end_record
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import record as simulate
-from pgle.trace.steady import find_executions
-from pgle.trace.table import Trace
+from pgle.steps.series import execution_series
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.targets import load_target
 
@@ -126,7 +123,9 @@ class SimulatedBackEnd:
         if request.stage == "profile":
             data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
             write_files({files.trace.parent / "simulated.xplane.pb": data})
-        times = _write_steps(files, trace)
+        times = tuple(execution_series(trace, "simulated").step_time_s.tolist())
+        marks = ({"step": step, "step_time_s": round(time, 9), "simulated": True} for step, time in enumerate(times))
+        write_steps(files.steps, marks)
         facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
         verdict = confirm_stage(request, files, facts_of_log)
         facts = {
@@ -216,13 +215,3 @@ def _versions(command: Sequence[str]) -> dict[str, str]:
     program, compiler = (installed(python).versions for python in (interpreter(command), compiler_of(command)[0]))
     found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
     return {name: version for name, version in found.items() if name.startswith("jax")}
-
-
-def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
-    """Step times of the slowest rank: what its devices were busy with one execution."""
-    found = find_executions(trace, np.zeros(max(len(trace.instructions), 1), dtype=bool))
-    durations = (found.end_ns - found.start_ns).reshape(len(trace.devices), -1)
-    times = tuple((durations.max(axis=0) / 1e9).tolist())
-    marked = ({"step": step, "step_time_s": round(times[step], 9), "simulated": True} for step in range(len(times)))
-    write_steps(files.steps, marked)
-    return times
