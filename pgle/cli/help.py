@@ -93,6 +93,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; an option that only the user's program can know gets the hint to put -- before the program."""
         words = list(args)
+        options = (param for param in self.params if isinstance(param, click.Option) and not param.is_flag)
+        valued = {name for option in options for name in option.opts}
+        before = words[: words.index("--")] if "--" in words else []
+        if before and before[-1] in valued:  # click takes -- for the value
+            raise click.UsageError(f"Option '{before[-1]}' requires an argument, and -- begins the program", ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -84,7 +84,8 @@ def check_places(ctx: click.Context) -> None:
     """Refuse what cannot be read or written before the work begins."""
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
-        if param.name == "words" and "|" in str(param.metavar) and (path or ())[:1] == ("-",):  # else no files
+        is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")  # else words are a command
+        if param.name == "words" and is_place and (path or ())[:1] == ("-",):
             raise UserError(NO_PIPE, where="-", remedy="name one")
         if isinstance(param.type, Place) and param.type.ends and path is not None:
             check_absent(path, force=bool(ctx.params.get("force")))

@@ -228,6 +228,9 @@ def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytes
         ([".", ".", "--fail-slower", "2"], "--fail-slower: '2' is not a share; write 2% if per cent are meant"),
         ([".", ".", "--steps", "5"], "write FIRST:LAST"),
         (["--abba", "2", "--", "true"], "--abba: needs two commands"),
+        (["--abba", "2", "--", "-"], "--abba: needs two commands"),
+        (["--abba", "--", "-"], "Option '--abba' requires an argument, and -- begins the program"),
+        (["-", "x"], "-: is stdin or stdout, and a file is needed"),
         ([".", ".", "--pattern", "("], "not a regular expression"),
     ],
 )
