@@ -23,8 +23,7 @@ from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.blocks import Log, collect
-from pgle.xla.log.events import Event, read_events
+from pgle.xla.log.read import Event, Log, collect, read_events
 from pgle.xla.log.verdict import (
     BOUNDS,
     Bounds,

@@ -38,7 +38,7 @@ from pgle.xla.collectives import loops
 from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
-from pgle.xla.log.events import SCHEDULER_MEMORY
+from pgle.xla.log.messages import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Hardware, Target
 

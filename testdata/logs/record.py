@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 
 from pgle.run.rehearse.compiler.compile import LOG, CompileRequest, compile_once
-from pgle.xla.log.wordings import Kind
 
 from pgle.errors import UserError
-from pgle.xla.log.events import read_events
+from pgle.xla.log.read import LineKind, read_events
 from pgle.xla.targets import load_target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
@@ -54,9 +53,9 @@ def missing_names(log: str) -> list[str]:
     names: dict[str, list[str]] = {}
     module = ""
     for event in read_events(io.BytesIO(log.encode())):
-        if event.kind is Kind.FOUND_PROFILE:
+        if event.kind is LineKind.FOUND_PROFILE:
             module = event.module
-        elif event.kind is Kind.MISSING_NAME:
+        elif event.kind is LineKind.MISSING_NAME:
             names.setdefault(module, []).append(event.subject)
     return sorted(names.get("jit_train_step") or names[""])  # no module name before 0.7.0
 

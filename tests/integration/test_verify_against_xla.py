@@ -11,8 +11,7 @@ from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.blocks import collect
-from pgle.xla.log.events import read_events
+from pgle.xla.log.read import collect, read_events
 from pgle.xla.log.verdict import judge
 from pgle.xla.targets import find_hardware
 

@@ -23,7 +23,7 @@ from pgle.files import write_files
 from pgle.next import Next
 from pgle.xla.flags.catalogue import Lint, lint, release
 from pgle.xla.flags.text import Flag, FlagList
-from pgle.xla.log.events import flag_refusal
+from pgle.xla.log.messages import flag_refusal
 
 PACKAGES = (
     "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",

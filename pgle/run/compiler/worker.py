@@ -36,7 +36,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
-from pgle.xla.log.events import FATAL, SLOW_FOLDING, flag_refusal
+from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
 
 FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
 """The phase in which XLA computes large constants."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, RankFiles, StageFolder
 from pgle.run.process.environment import LAUNCHERS, Rank
-from pgle.xla.log.events import AUTO_PGLE
+from pgle.xla.log.messages import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
 VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON

@@ -24,7 +24,7 @@ from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.xla.flags.catalogue import release
-from pgle.xla.log.events import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
+from pgle.xla.log.messages import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 from pgle.xla.log.verdict import ModuleVerdict
 
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE

@@ -42,7 +42,7 @@ from pgle.run.stages.stage import (
     files_of_profile,
 )
 from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
-from pgle.xla.log.events import (
+from pgle.xla.log.messages import (
     EMPTY_TRACE,
     NSYS_FAILED,
     NSYS_FAILED_WORDS,

@@ -26,8 +26,10 @@ from pgle.next import (
     quoted,
     word_of,
 )
-from pgle.xla.log.blocks import Log, RankLog, SchedulingBlock
-from pgle.xla.log.events import CLONES, LISTS_SINCE, Event, LineKind
+from pgle.xla.log.read import Event, LineKind, Log, RankLog, SchedulingBlock
+
+CLONES = ((0, 7, 2), (0, 9))  # from the first release of jax on, and before the second, XLA first schedules a copy
+LISTS_SINCE = (0, 5, 1)  # first release of jax whose XLA lists the instructions that a profile has no cost for
 
 
 class ProfileUse(StrEnum):
@@ -513,7 +515,7 @@ def judge(
     """Judge a log: each rank by itself, then all by the one that is worst off.
 
     Args:
-        log: what `pgle.xla.log.blocks.collect` made of its events.
+        log: what `pgle.xla.log.read.collect` made of its events.
         module: regular expression for the main module; None: the module of `schedule`, else the one with the most
             scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation, or by rank what its own says; it beats the log,

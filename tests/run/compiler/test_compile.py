@@ -24,8 +24,8 @@ from pgle.run.compiler.compile import Compiler, CompileRequest, CompileResult, c
 from pgle.run.compiler.worker import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
-from pgle.xla.log.blocks import collect
-from pgle.xla.log.events import SCHEDULER_MEMORY, read_events
+from pgle.xla.log.messages import SCHEDULER_MEMORY
+from pgle.xla.log.read import collect, read_events
 from pgle.xla.log.verdict import LogVerdict, ProfileUse, judge
 from pgle.xla.targets import load_target
 

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from pgle.xla.log.events import MAX_LINE_BYTES, Event, LineKind, is_clone, is_sub_module, read_events
+from pgle.xla.log.read import MAX_LINE_BYTES, Event, LineKind, is_sub_module, read_events
 
 ABSEIL = "I1121 00:39:04.533721   29479 gpu_hlo_schedule.cc:392] "
 TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedule.cc:393] "
@@ -244,5 +244,5 @@ def test_program_modules_by_name(name: str) -> None:
 
 
 def test_clones_by_name() -> None:
-    assert is_clone("jit_step-clone")
-    assert not is_clone("jit_clone")
+    assert is_sub_module("jit_step-clone")
+    assert not is_sub_module("jit_clone")

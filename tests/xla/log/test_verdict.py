@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.log.blocks import collect
-from pgle.xla.log.events import read_events
+from pgle.xla.log.read import collect, read_events
 from pgle.xla.log.verdict import (
     Bounds,
     KnownCoverage,

@@ -1,0 +1,96 @@
+"""What else logs say, by its wordings: why XLA ended, what AutoPGLE did, what went wrong with a profiler or nsys.
+
+`pgle.xla.log.read` has the wordings about the use of a profile, and says what the releases at a wording mean.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+from pgle.next import DOCTOR
+from pgle.xla.log.read import WORDINGS, LineKind
+
+SCHEDULER_MEMORY = re.compile(r"LatencyHidingScheduler current memory usage: (\d+) bytes\. Current limit: (\d+)")
+"""Bytes that the schedule needs, and that the scheduler may plan with; 0.10.2, 0.12.0.1."""
+
+Refusal: TypeAlias = Literal["unknown", "bad-value"]
+
+
+def flag_refusal(text: str) -> tuple[Refusal, str] | None:
+    """What a process that read XLA_FLAGS says against a flag: how it is refused, and XLA's own words.
+
+    An unknown flag comes first: it is fatal in every release, a bad value only from 0.4.31 on.
+    """
+    found: dict[Refusal, str] = {}
+    rules = [wording.pattern for wording in WORDINGS if wording.kind is LineKind.FLAG_REFUSED]
+    for line in text.splitlines():
+        text = line.split("] ", 1)[-1].strip()
+        if any(rule.search(text) for rule in rules):
+            how: Refusal = "unknown" if text.startswith("Unknown") else "bad-value"
+            words = "Flag parsing failed." if "Flag parsing failed" in text else text
+            if how not in found or found[how] == "Flag parsing failed.":
+                found[how] = words
+    return next(((how, found[how]) for how in ("unknown", "bad-value") if how in found), None)
+
+
+FATAL = re.compile(r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<tsl>.*)$", re.MULTILINE)
+"""A line with which XLA ends the process."""
+
+
+EMPTY_TRACE = "PGLE collected an empty trace"
+"""JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one possible cause."""
+AUTO_PGLE = {
+    "recompiled": r"Compiling module (\S+) with FDO profile of length (\d+)",
+    "loaded": r"PGLE-optimized (\S+) loaded from compilation cache",
+    "missed": r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)",
+    "hits": r"Persistent compilation cache hit for '(\S+)'",
+}
+"""What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the bytes of its costs.
+``missed``: JAX expected the executable that AutoPGLE had left in its cache (0.5.1 and newer)."""
+PGLE_CACHE_WRITE = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
+
+PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(
+            r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|max(?:imum)? limit (?:of subscribers )?reached"
+            r"|CUPTI.*(?:error|code)[^0-9]{0,10}39\b"
+        ),
+        "another profiler (nsys, DCGM, AutoPGLE) holds CUPTI, so the trace has no GPU activities; "
+        "stop it, or use --capture nsys",
+    ),
+    (
+        re.compile(r"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"),
+        "the driver lets only administrators profile; load the nvidia module with "
+        f"NVreg_RestrictProfilingToAdminUsers=0 (see '{DOCTOR}')",
+    ),
+    (
+        re.compile(r"Another profiling session (?:is )?active|Only one profile may be run at a time"),
+        "two profiler sessions in one process; one of them was lost",
+    ),
+    (
+        re.compile(
+            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped", re.I
+        ),
+        "the profiler dropped events, so some costs are missing; trace a shorter --window",
+    ),
+    (
+        re.compile(r"nv-hostengine|DCGM.*(?:conflict|in use|profiling)", re.I),
+        "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
+    ),
+)
+"""Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data; what it means."""
+SLOW_FOLDING = b"Constant folding an instruction is taking"
+"""XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``, ``> 2s`` … follows."""
+NSYS_FAILED = re.compile(
+    r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:|std::exception::what:|\[boost::errinfo_)"
+)
+"""How lines of `nsys profile` begin that say why there is no report."""
+NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")
+"""One of these, in small letters, is in every line that `NSYS_FAILED` matches."""
+NSYS_NOT_READY = re.compile(r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open", re.MULTILINE)
+"""What nsys (2022.4) says where its agent looks for the semaphore of the program before its launcher has made it. The
+launcher's child then still waits for the signal to become the program: the program has not run."""
+PROFILER_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
+                  b"dcgm", b"pgle")  # fmt: skip
+"""One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE` matches."""
