@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.kernels import is_product
 from pgle.costs.measure.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.inputs.traces import read_traces
+from pgle.xla.collectives import is_product
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.targets import find_hardware
 

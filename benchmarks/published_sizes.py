@@ -7,7 +7,7 @@ Prints the rows of docs/evidence/scale.md, misses first.
 
 from math import exp, log2
 
-from pgle.costs.estimate.estimate import growth, published, size_spread
+from pgle.costs.estimate.unknown import growth, published, size_spread
 
 
 def main() -> None:

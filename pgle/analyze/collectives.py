@@ -18,8 +18,9 @@ from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
-from pgle.schedule.predict import Prediction, placements, predict
-from pgle.schedule.program import Stream
+from pgle.schedule.placements import placements
+from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.timeline import Stream
 from pgle.trace.columns import distinct, heads, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace

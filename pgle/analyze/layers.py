@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from pgle.costs.estimate.kernels import attention_operations, bytes_accessed, matmuls, pointwise_operations
+from pgle.costs.estimate.estimate import attention_operations, bytes_accessed, matmuls, pointwise_operations
 from pgle.costs.profile.value import has_remat
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 from pgle.xla.targets import Hardware, dtype_family

@@ -14,12 +14,12 @@ from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.layers import TrainingPhase
 from pgle.analyze.window import RowGroup
-from pgle.costs.estimate.kernels import compute_us
+from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
-from pgle.schedule.predict import DISABLE_ASYNC
-from pgle.schedule.program import Stream
+from pgle.schedule.placements import DISABLE_ASYNC
+from pgle.schedule.timeline import Stream
 from pgle.trace.columns import totals
 from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Module

@@ -19,7 +19,7 @@ from pgle.report.page.value import Advice, Cell, Page, Part, Prose, Section, Tab
 from pgle.report.text import bar
 from pgle.report.timeline import PARTS, most_exposed, parts_of, rank_label, times_of
 from pgle.run.analyze import Analysis, on_host
-from pgle.schedule.predict import ExposedGroup
+from pgle.schedule.placements import ExposedGroup
 
 FIRST = 5  # changes on the first screen
 NOTE = 40  # characters of a note on the first screen

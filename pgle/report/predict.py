@@ -22,14 +22,15 @@ from pgle.run.directory.directory import RunDirectory, free
 from pgle.run.inputs.next_command import PAGE_FILES, UNKNOWN, following, launch_of
 from pgle.run.rehearse import CompiledSide, Rehearsal
 from pgle.run.rehearse_program import LHS_ON, RehearseRequest
-from pgle.schedule.predict import LEAST_GAIN, MOSTLY, ExposedGroup, Gain, gain, groups, in_one, placements, stuck_share
+from pgle.schedule.placements import MOSTLY, ExposedGroup, groups, in_one, placements, stuck_share
+from pgle.schedule.predict import LEAST_GAIN, Gain, gain
 from pgle.tune.search import NEAR_CEILING
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
     from pgle.run.predict import Predicted, PredictRequest, TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
-    from pgle.schedule.program import Timeline
+    from pgle.schedule.timeline import Timeline
     from pgle.xla.hlo.module import Module
 
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"

@@ -21,11 +21,11 @@ from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
 from pgle.run.analyze import on_host
-from pgle.schedule.predict import ExposedGroup
-from pgle.schedule.program import ORIGINS, Breakdown, Stream, Timeline, kind_of
+from pgle.schedule.placements import ExposedGroup
+from pgle.schedule.timeline import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
 from pgle.trace.table import ActivityKind
-from pgle.xla.collectives import followers, is_sync
+from pgle.xla.collectives import followers, is_sync, kind_of
 from pgle.xla.hlo.module import Module
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]

@@ -20,7 +20,7 @@ from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Tuning
-from pgle.schedule.predict import in_one, placements
+from pgle.schedule.placements import in_one, placements
 from pgle.tune.search import LEAST_SAVED, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 

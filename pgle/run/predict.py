@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
+from pgle.costs.estimate.unknown import assumed_warnings, opaque_warnings
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath

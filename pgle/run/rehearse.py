@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from pgle.costs.estimate.estimate import PARTITIONED_LATER, assumed_warnings, opaque_warnings
+from pgle.costs.estimate.unknown import PARTITIONED_LATER, assumed_warnings, opaque_warnings
 from pgle.costs.measure.contention import Contention
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
@@ -33,7 +33,8 @@ from pgle.run.rehearse_program import (
     prepared,
     tune_line,
 )
-from pgle.schedule.predict import Move, Prediction, compare_placements, placements, predict
+from pgle.schedule.placements import Move, compare_placements, placements
+from pgle.schedule.predict import Prediction, predict
 from pgle.xla.collectives import loops
 from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, release
 from pgle.xla.flags.text import FlagList, typed_flag

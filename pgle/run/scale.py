@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from pgle import __version__
-from pgle.costs.estimate.estimate import assumed_warnings, opaque_warnings
+from pgle.costs.estimate.unknown import assumed_warnings, opaque_warnings
 from pgle.costs.profile.carry import carry, check_source, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
@@ -54,7 +54,7 @@ from pgle.scale.answer import (
 )
 from pgle.scale.plan import SizeTrial, UnfitError, bases, check_names, filled, fitting, grown, trials
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.program import ORIGINS, Stream
+from pgle.schedule.timeline import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle import __version__
-from pgle.costs.estimate.estimate import assumed_warnings
+from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import as_if_alone
 from pgle.costs.profile.carry import under_other_flags
 from pgle.costs.profile.coverage import cover, estimate_profile

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.estimate import size_spread
-from pgle.costs.estimate.kernels import attention_operations, is_product, matmuls
+from pgle.costs.estimate.estimate import attention_operations, matmuls
+from pgle.costs.estimate.unknown import size_spread
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import ESTIMATE_RANGE, Prediction
-from pgle.xla.collectives import KINDS
+from pgle.xla.collectives import KINDS, is_product
 from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.targets import Hardware
 

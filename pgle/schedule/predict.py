@@ -6,14 +6,15 @@ The second part says where schedules put their collectives, and why collectives 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from pgle.costs.estimate.estimate import Range, range_of
+from pgle.costs.estimate.estimate import least_us
+from pgle.costs.estimate.unknown import Range, range_of
 from pgle.costs.measure.contention import (
     ASSUMED,
     DEFAULT,
@@ -25,22 +26,10 @@ from pgle.costs.measure.contention import (
     launch_of,
 )
 from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
-from pgle.schedule.program import (
-    COLLECTIVES,
-    ORIGINS,
-    HostAction,
-    Op,
-    Program,
-    Stream,
-    Timeline,
-    ceiling,
-    read_program,
-)
-from pgle.schedule.simulate import run_program
-from pgle.trace.columns import distinct
+from pgle.schedule.simulate import COLLECTIVES, ROUNDING, HostAction, Op, Program, read_program, run_program
+from pgle.schedule.timeline import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import covered
-from pgle.xla.collectives import async_pairs, collective_kind, lhs_names, walk_collectives
-from pgle.xla.hlo.module import Computation, Module
+from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 ESTIMATE_RANGE = (0.9, 1.4)
@@ -129,6 +118,11 @@ class Prediction:
         return max(self.step_us - low, min(self.program.least_us, self.step_us)), most_us
 
 
+LEAST_GAIN = 0.005
+"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
+models are 1 to 2 %, and null results are common (see docs)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
     """What a schedule gains over another, as shares of the other's step; positive is shorter."""
@@ -175,29 +169,33 @@ def predict(
     """
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
-    typical = effective_costs(profile, module.fingerprint) if profile is not None else {}
-    slowest = on_the_slowest_rank(typical)
+    given = effective_costs(profile, module.fingerprint) if profile is not None else {}
+    program = read_program(module, given, hardware, launch.kernels)
+    program = replace(program, least_us=_least_us(module, program, hardware))
+    contends = contention or (ASSUMED if profile is None else contention_of(profile, module.name))
 
-    def read(costs: Mapping[str, Cost]) -> Program:
-        return read_program(module, costs, hardware, launch.kernels)
+    def costs(times: float, *, slowest: bool = True) -> dict[str, float]:
+        """What ops of the profile take alone, on the slowest rank, if contention was so many times the likely."""
+        factors, found = contends.at(times), {}
+        for op in program.ops:
+            if op.cost is not None:
+                alone = contends.alone(module, op.cost, factors)
+                us = alone.slowest_us if slowest and alone.slowest_us is not None else alone.cost_us
+                found[op.name] = max(us, op.least_us)
+        return found
 
-    contention = contention or (ASSUMED if profile is None else contention_of(profile, module.name))
-    if contention.beside is None:
-        contention = replace(contention, beside=_beside(run_program(read(slowest), launch)) if typical else {})
-
-    def with_contention(times: float) -> Timeline:
-        factors = contention.at(times)
-        program = read(contention.alone(module, slowest, factors)) if contention.beside else likely
-        return run_program(program, launch, factors)
-
-    factors = contention.likely
-    likely = read(contention.alone(module, slowest, factors))
+    if contends.beside is None:  # so far nothing is taken out
+        beside = _beside(run_program(program, launch, costs=costs(0))) if given else {}
+        contends = replace(contends, beside=beside)
+    likely, factors = program.at(costs(1)), contends.likely
     timeline = run_program(likely, launch, factors, name=module.name, expand_loops=expand_loops)
+    timeline = replace(timeline, warnings=(*timeline.warnings, *_too_short(module, likely, timeline, hardware)))
     step_us, share = timeline.step_us, timeline.estimated_share
+    ends = (run_program(program, launch, contends.at(times), costs=costs(times)).step_us for times in (0, 2))
     skew_us = 0.0
-    if slowest is not typical:
-        skew_us = step_us - run_program(read(contention.alone(module, typical, factors)), launch, factors).step_us
-    uncertain = _uncertain(module, likely, timeline, hardware, typical)
+    if any(cost.slowest_us is not None for cost in given.values()):
+        skew_us = step_us - run_program(program, launch, factors, costs=costs(1, slowest=False)).step_us
+    uncertain = _uncertain(module, likely, timeline, hardware, given)
     data = (
         run_program(likely, launch, factors, costs=costs).step_us if uncertain else step_us
         for costs in (
@@ -212,8 +210,8 @@ def predict(
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,
         launch=launch,
-        contention=contention,
-        steps_us=Steps(step_us, with_contention(0).step_us, with_contention(2).step_us, *data),
+        contention=contends,
+        steps_us=Steps(step_us, *ends, *data),
         uncertain=uncertain,
         contended_us=contended_us(timeline, factors),
         skew_us=skew_us,
@@ -266,7 +264,7 @@ def _uncertain(
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
     executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
     found = []
-    for op in (op for ops in program.computations.values() for op in ops if op.name in executions):
+    for op in (op for op in program.ops if op.name in executions):
         known = range_of(module, module.instructions[op.name], hardware, op.cost_us)
         if known is not None and op.origin is Origin.MEASURED:
             known = _of_samples(measured.get(op.lhs_name), op.cost_us)
@@ -304,246 +302,124 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     return float((overlapped * (1.0 - 1.0 / factor)).sum())
 
 
-def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:
-    """Costs as they are on the rank for which the others wait; the same mapping where no ranks were compared.
-
-    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.samples`).
-    """
-    if not any(cost.slowest_us is not None for cost in costs.values()):
-        return costs
-    return {
-        name: cost if cost.slowest_us is None else cost._replace(cost_us=cost.slowest_us)
-        for name, cost in costs.items()
-    }
+def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
+    """What the GPU allows at least; where hosts end was perhaps another when it was measured."""
+    if op.origin is Origin.ESTIMATED or not op.kind:
+        return op.least_us
+    return least_us(module, module.instructions[op.name], hardware, hosts=False)
 
 
-BLOCK = 4096  # instructions that are looked at together
-
-EXPOSED_SHARE = 0.05
-"""Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""
-
-NOTHING_INDEPENDENT = "nothing is independent of it"
-UNREAD = "nothing reads its result, and XLA runs it all the same"
-
-_ACTING = ("send", "recv", "outfeed", "infeed", "custom-call", "while", "conditional", "call", "copy-start")
-
-DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
-"""Names kinds without their hyphens, separated by commas, or all of them: ``allcollectives``."""
+def _least_us(module: Module, program: Program, hardware: Hardware) -> float:
+    """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
+    least = {op.name: _least_of(module, op, hardware) for op in program.ops}
+    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(program.entry)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """One collective in one schedule."""
-
-    name: str  # when LHS ran
-    kind: str  # ``all-gather`` …
-    sync: bool  # nothing overlaps it
-    between: int  # compute instructions from its start to its done
-    cover_us: float  # their time
-    cost_us: float  # its own time, once
-    exposed_us: float  # the part of all its executions in a step during which nothing computes
-    independent_us: float  # compute of its computation that neither needs it nor is needed by it
-    count: int = 1  # its executions in a step
-    kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
-    unread: bool = False  # no instruction on the way to the computation's result needs it
-
-    @property
-    def hideable_us(self) -> float:
-        """As much of its exposed time as there is independent compute that does not run next to it already."""
-        return min(self.exposed_us, max(self.independent_us - self.cover_us, 0.0) * self.count)
-
-    @property
-    def reason(self) -> str:
-        """Why it is exposed, in words; empty where less than a twentieth of it is."""
-        if self.exposed_us <= EXPOSED_SHARE * max(self.cost_us * self.count, 1e-9):
-            return ""
-        if self.unread:
-            return UNREAD
-        if self.kept_by:
-            return f"synchronous by {self.kept_by}"
-        if self.independent_us < 0.01 * self.cost_us:
-            return NOTHING_INDEPENDENT
-        if self.sync:
-            return "nothing is scheduled next to it"
-        if self.independent_us < self.cost_us:
-            return "too little independent compute"
-        return "independent compute is not scheduled next to it"
+def _too_short(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> Iterator[str]:
+    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest of its bound."""
+    simulated_us = float(timeline.end_us.max(initial=0.0))
+    if simulated_us >= program.least_us * (1 - ROUNDING):
+        return
+    missing, worst = max(
+        ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops), key=lambda it: it[0]
+    )
+    needs = f"({worst.name} has {worst.cost_us:,.0f} and needs {worst.cost_us + missing:,.0f})"
+    yield (
+        f"the costs make a step of {simulated_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}"
+        f"{f' {needs}' if missing > 0 else ''}: pgle predicts that. Check that the costs are of this program and of "
+        "the GPU of --target"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One collective in two schedules; None where a schedule has none of that name."""
+def ceiling(
+    module: Module,
+    program: Program,
+    launch: LaunchGaps = DEFAULT,
+    breakdown: Breakdown | None = None,
+    slower: float = 1.0,
+) -> float:
+    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able to reach it.
 
-    name: str
-    before: Placement | None
-    after: Placement | None
-
-    @property
-    def moved(self) -> bool:
-        """Whether start and done stand otherwise: synchronous or not, or another number of instructions between."""
-        if self.before is None or self.after is None:
-            return True
-        return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
-
-
-def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) -> Mapping[str, Placement]:
-    """Every collective of a scheduled module, by its name when LHS ran.
+    A loop's iterations follow each other, and the loop is compute to its surroundings.
 
     Args:
-        flags: the XLA flags that it was compiled with, the last of a name counts.
+        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
+        slower: times as long as alone that kernels take at least while they hide a collective: of a hidden microsecond
+            1 / `slower` is saved.
     """
-    names = lhs_names(module)
-    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
-    disabled = {name.strip().lower() for name in given[-1].split(",")} if given else set[str]()
-    cost = _cost_by_name(timeline)
-    compute = {timeline.names[code] for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])}
-    exposures = {item.name: item for item in timeline.exposures}
-    dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
-    chosen: dict[str, list[tuple[str, str]]] = {}  # collectives, each with its kind, by computation
-    for item, kind in walk_collectives(module):
-        if item.name in cost:
-            chosen.setdefault(item.computation, []).append((item.name, kind))
-    found: dict[str, Placement] = {}
-    for computation, inside in ((module.computations[of], inside) for of, inside in chosen.items()):
-        where = {item.name: at for at, item in enumerate(computation.instructions)}
-        free_us = _independent_us(computation, [start for start, _ in inside], cost, compute)
-        read = _read(computation)
-        for start, kind in inside:
-            between = computation.instructions[where[start] + 1 : where[dones.get(start, start)]]
-            covering = [item.name for item in between if item.name in compute and collective_kind(module, item) is None]
-            name = names.get(start, start)
-            found[name] = Placement(
-                name=name,
-                kind=kind,
-                sync=not covering,
-                between=len(covering),
-                cover_us=sum(cost.get(other, 0.0) for other in covering),
-                cost_us=cost[start],
-                exposed_us=exposures[start].exposed_us if start in exposures else 0.0,
-                independent_us=free_us[start],
-                count=exposures[start].count if start in exposures else 1,
-                kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
-                unread=start not in read,
-            )
-    return found
+    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
+    if breakdown is None:
+        return bound
+    return max(bound, breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us)
 
 
-def compare_placements(before: Mapping[str, Placement], after: Mapping[str, Placement]) -> tuple[Move, ...]:
-    """Every collective of either schedule, the one whose exposed time changes most first."""
-    moves = (Move(name, before.get(name), after.get(name)) for name in {**before, **after})
-    change = {move: abs(_exposed_us(move.before) - _exposed_us(move.after)) for move in moves}
-    return tuple(sorted(change, key=lambda move: (-change[move], move.name)))
+@dataclass
+class _Bounds:
+    """The bounds of a program's computations, each found once."""
 
+    module: Module  # what the program was read from
+    program: Program
+    cost: Callable[[Op], float]  # microseconds of one execution of an op
+    gap_us: float  # before each kernel
+    shares_links: bool = False  # collectives and transfers between two devices have the same links
+    known: dict[str, float] = field(default_factory=dict)
+    queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
-def _cost_by_name(timeline: Timeline) -> dict[str, float]:
-    """Microseconds per execution of every instruction of a timeline."""
-    size = len(timeline.names)
-    total = np.bincount(timeline.instruction, weights=timeline.duration_us, minlength=size)
-    count = np.bincount(timeline.instruction, weights=timeline.count, minlength=size)
-    return {timeline.names[code]: float(total[code] / count[code]) for code in np.flatnonzero(count).tolist()}
-
-
-def _independent_us(
-    computation: Computation, names: Sequence[str], cost: Mapping[str, float], compute: Collection[str]
-) -> Mapping[str, float]:
-    """Time of the compute instructions that could overlap each of some instructions, whatever the schedule.
-
-    A bit per name says what needs it, and what it needs: one pass over the schedule each way, whatever their number.
-    """
-    bits = {name: 1 << number for number, name in enumerate(names)}
-    needs, needed = dict(bits), dict(bits)
-    edges = [(item.name, (*item.operands, *item.control_predecessors)) for item in computation.instructions]
-    for name, operands in edges:
-        for operand in operands:
-            needs[name] = needs.get(name, 0) | needs.get(operand, 0)
-    for name, operands in reversed(edges):
-        for operand in operands if needed.get(name) else ():
-            needed[operand] = needed.get(operand, 0) | needed[name]
-    compute_names = [name for name, _ in edges if name in compute and name in cost]
-    size = -(-len(bits) // 8)
-    free_us = np.zeros(len(bits))
-    for first in range(0, len(compute_names), BLOCK):
-        block = compute_names[first : first + BLOCK]
-        tied = b"".join((needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block)
-        packed = np.frombuffer(tied, np.uint8).reshape(len(block), size)
-        is_tied = np.unpackbits(packed, axis=1, count=len(bits), bitorder="little")
-        free_us += np.array([cost[name] for name in block]) @ (1 - is_tied)
-    return dict(zip(bits, free_us.tolist(), strict=True))
-
-
-def _read(computation: Computation) -> set[str]:
-    """What the result of a computation depends on, and what does something besides giving a result."""
-    operands = {item.name: item.operands for item in computation.instructions}
-    acts = (item.name for item in computation.instructions if item.opcode in _ACTING or item.is_host_transfer)
-    read: set[str] = set()
-    todo = [computation.root, *acts]
-    while todo:
-        name = todo.pop()
-        if name not in read:
-            read.add(name)
-            todo += operands.get(name, ())
-    return read
-
-
-LEAST_GAIN = 0.005
-"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
-models are 1 to 2 %, and null results are common (see docs)."""
-
-
-MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behind is the answer
-
-
-def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
-    """The part of a schedule's exposed time, of its placements, that no other order of its instructions hides."""
-    exposed_us = prediction.exposed_us + prediction.timeline.breakdown.exposed_copy_us
-    stuck_us = sum(item.exposed_us for item in placed if item.reason == NOTHING_INDEPENDENT)
-    return min(stuck_us / max(exposed_us, 1e-9), 1.0)  # collectives may overlap each other
-
-
-@dataclass(frozen=True, slots=True)
-class ExposedGroup:
-    """Collectives of one kind that are exposed for the same reason, or hidden."""
-
-    kind: str  # ``all-gather`` …
-    why: str  # why they are exposed in the second schedule, else why they were in the first; empty: hidden in both
-    name: str  # of the one with the most exposed time, when LHS ran
-    is_left: bool = True  # whether they are exposed in the second schedule; a few per cent of their time do not count
-    count: int = 0  # their executions in a step
-    time_us: float = 0.0  # of all executions
-    # before_us, after_us: exposed time of all executions in either schedule
-    before_us: float = 0.0
-    after_us: float = 0.0
-
-    @property
-    def most_us(self) -> float:
-        """Exposed time in the schedule that exposes more."""
-        return max(self.before_us, self.after_us)
-
-
-def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
-    """Collectives in groups, the most exposed in the second schedule first."""
-    found: dict[tuple[str, str, bool], ExposedGroup] = {}
-    for move in sorted(moves, key=lambda move: (-_exposed_us(move.after), -_exposed_us(move.before), move.name)):
-        known = move.after or move.before
-        if known is None:
-            continue
-        is_left = move.after is not None and bool(move.after.reason)
-        why = move.after.reason if is_left and move.after else move.before.reason if move.before else ""
-        group = found.setdefault((known.kind, why, is_left), ExposedGroup(known.kind, why, move.name, is_left))
-        found[known.kind, why, is_left] = replace(
-            group,
-            count=group.count + known.count,
-            time_us=group.time_us + known.cost_us * known.count,
-            before_us=group.before_us + _exposed_us(move.before),
-            after_us=group.after_us + _exposed_us(move.after),
+    def of(self, name: str) -> float:
+        """The bound of one computation with all that it calls."""
+        if name in self.known:
+            return self.known[name]
+        ops = {op.name: op for op in self.program.computations.get(name, ())}
+        inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
+        compute = sum(inner.values())
+        compute += sum(
+            self.cost(op) + self.gap_us * op.kernels
+            for op in ops.values()
+            if op.stream is Stream.COMPUTE and op.action is HostAction.LAUNCH
         )
-    return tuple(sorted(found.values(), key=lambda group: (-group.after_us, -group.before_us)))
+        queues = self._queued(name)
+        copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
+        pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
+        collectives = queues.get(COLLECTIVES, 0.0)
+        links = collectives + pairs if self.shares_links else max(collectives, pairs)
+        chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
+        self.known[name] = max(compute - self.gap_us, links, copy, chain)
+        return self.known[name]
+
+    def _inner_us(self, op: Op) -> float:
+        bodies = [self.of(body) for body in op.bodies]
+        return max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
+
+    def _queued(self, name: str) -> Mapping[str, float]:
+        """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
+        if name in self.queues:
+            return self.queues[name]
+        found: dict[str, float] = {}
+        for op in self.program.computations.get(name, ()):
+            if op.stream is not Stream.COMPUTE:
+                lane = COLLECTIVES if op.lane == "compute" else op.lane
+                found[lane] = found.get(lane, 0.0) + self.cost(op)
+            for body in op.bodies if op.action is not HostAction.BRANCH else ():
+                for lane, us in self._queued(body).items():
+                    found[lane] = found.get(lane, 0.0) + us * op.trips
+        self.queues[name] = found
+        return found
 
 
-def in_one(placed: Iterable[Placement]) -> tuple[ExposedGroup, ...]:
-    """The collectives of one schedule in groups."""
-    return groups(Move(item.name, item, item) for item in placed)
-
-
-def _exposed_us(placement: Placement | None) -> float:
-    return 0.0 if placement is None else placement.exposed_us
+def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]) -> float:
+    """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
+    computation = module.computations.get(name)
+    finish: dict[str, float] = {}
+    arrival: dict[str, float] = {}  # of what an async start began
+    for item in computation.instructions if computation is not None else ():
+        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
+        op = ops.get(item.name)
+        if op is None:
+            finish[item.name] = ready
+        elif op.action is HostAction.START:
+            finish[item.name], arrival[item.name] = ready, ready + us[op.name]
+        elif op.action is HostAction.DONE:
+            finish[item.name] = max(ready, arrival.get(op.start, 0.0))
+        else:
+            finish[item.name] = ready + us[op.name]
+    return max([*finish.values(), *arrival.values()], default=0.0)

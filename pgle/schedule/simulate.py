@@ -1,4 +1,10 @@
-"""Run a scheduled module on a model of the device: when does each instruction run, and what would a profiler record?
+"""A scheduled module on a model of the device: what the runtime does with each instruction, its cost, when it runs.
+
+Queues model XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
+``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla `backends/gpu/runtime/execution_stream_id.h`);
+sends and receives have their own, and so has each direction of copies between host and device. XLA runs asynchronous
+compute on other streams too, but these share one GPU: here it takes its turn on the compute stream, since two kernels
+at once get no more done than one after the other.
 
 The host issues launches in schedule order, `LaunchGaps.host_us` apart. The compute stream runs them in order with a gap
 before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
@@ -10,27 +16,273 @@ value from it: which branch to take, whether a loop of unknown length continues 
 A loop runs iteration by iteration until its state repeats; from then on one iteration is counted for the rest, so time
 and memory are linear in the module, whatever the trip counts.
 
-Kernels take what they take alone, times the factors of contention while an asynchronous collective runs. At the end the
-step is compared with what the GPU's peaks and links allow (`Program.least_us`), and is never below it.
-
-`record` makes of it the trace of several executions on several ranks: with warm-up, kernel noise, ranks that arrive
-late at collectives, and pauses of the host between steps. Nothing of it was measured: its users label it simulated. The
-same seed gives the same trace.
+Kernels take what they take alone, times the factors of contention while an asynchronous collective runs. No step is
+shorter than the GPU's peaks and links allow (`Program.least_us`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 
+from pgle.costs.estimate.estimate import estimator, least_us
 from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
-from pgle.schedule.program import COLLECTIVES, ORIGINS, HostAction, Loop, Op, Program, Stream, Timeline
-from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
-from pgle.xla.hlo.module import Module
+from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.value import Cost, Origin
+from pgle.errors import UserError, many
+from pgle.next import VERIFY
+from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
+from pgle.xla.collectives import (
+    FREE_TARGETS,
+    collective_kind,
+    is_done,
+    is_host_copy,
+    is_start,
+    is_sync,
+    kind_of,
+    result_shape,
+    start_of,
+)
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
+from pgle.xla.targets import Hardware
+
+FREE = frozenset(
+    ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
+     "optimization-barrier", "domain", "get-dimension-size", "async-update")
+)  # fmt: skip
+"""Opcodes that launch nothing on XLA:GPU."""
+
+MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
+COLLECTIVES = "collectives"  # the queue of asynchronous collectives
+
+
+class HostAction(Enum):
+    """What the host does when it reaches an instruction."""
+
+    LAUNCH = "launch"
+    START = "start"
+    DONE = "done"
+    LOOP = "loop"
+    CALL = "call"
+    BRANCH = "branch"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One instruction that does something."""
+
+    name: str  # of the instruction
+    action: HostAction  # what the host does
+    stream: Stream = Stream.COMPUTE  # where its time is spent
+    lane: str = "compute"  # queue of the stream; activities of one queue run in order
+    cost_us: float = 0.0  # per execution
+    origin: Origin = Origin.MEASURED  # where the cost comes from
+    kernels: float = 1.0  # launches
+    cost: Cost | None = None  # the profile's cost of it; None where it has none that counts
+    kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
+    lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
+    start: str = ""  # of a done, the name of the op it waits for
+    bodies: tuple[str, ...] = ()  # of loops, calls and branches, the computations
+    trips: int = 1  # of a loop; 1 if unknown
+    is_counted: bool = True  # of a loop, whether `trips` is known
+    least_us: float = 0.0  # of an estimate, what the GPU's peaks and links allow
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether it is a collective that XLA left synchronous."""
+        return self.stream is Stream.COMMUNICATION and self.action is HostAction.LAUNCH
+
+
+@dataclass(frozen=True)
+class Program:
+    """The ops of every computation that runs on its own, in schedule order."""
+
+    entry: str  # name of the entry computation
+    computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
+    warnings: tuple[str, ...]  # one line each
+    least_us: float = 0.0  # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        """Every op, computation by computation."""
+        for ops in self.computations.values():
+            yield from ops
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Loops of unknown length. One iteration of each is counted, so a step of the program is a lower bound."""
+        return tuple(op.name for op in self.ops if not op.is_counted)
+
+    def at(self, costs: Mapping[str, float]) -> Program:
+        """The program with other costs, microseconds by op."""
+        computations = {
+            name: tuple(replace(op, cost_us=costs.get(op.name, op.cost_us)) for op in ops)
+            for name, ops in self.computations.items()
+        }
+        return replace(self, computations=computations)
+
+
+def read_program(
+    module: Module,
+    costs: Mapping[str, Cost],
+    hardware: Hardware,
+    kernels: Mapping[str, float] = {},
+) -> Program:
+    """What the runtime does with a scheduled module.
+
+    Args:
+        costs: by the name that LHS looks up: a collective by its start.
+        hardware: the GPU, for estimates of what has no cost.
+        kernels: launches of one run of an instruction, if not one.
+
+    Raises:
+        UserError: its calls run a few instructions millions of times.
+    """
+    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware))
+    reader.read(module.entry)
+    reader.check_size(module.entry)
+    found = Program(module.entry, reader.computations, ())
+    warnings = []
+    if found.uncounted:
+        first, *more = found.uncounted
+        loops = f"{first} and {many(len(more), 'more loop')}" if more else first
+        warnings.append(
+            f"the step is a lower bound: XLA does not know how often {loops} runs, and one iteration is counted; "
+            "give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds)"
+        )
+    if reader.others:
+        warnings.append(
+            f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
+            f"(first {reader.others[0]}); is it of this program? '{VERIFY}' shows what matches"
+        )
+    return replace(found, warnings=tuple(warnings))
+
+
+@dataclass
+class _ProgramReader:
+    """Walks from the entry into bodies, branches and calls."""
+
+    module: Module
+    costs: Mapping[str, Cost]
+    hardware: Hardware
+    kernels: Mapping[str, float]
+    table: LookupTable
+    estimate: Callable[[Instruction], float]
+    computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    def read(self, name: str) -> None:
+        """Fill `computations` for one computation and all it calls."""
+        todo = [name]
+        while todo:
+            name = todo.pop()
+            if name in self.computations or name not in self.module.computations:
+                continue
+            found = map(self._op, self.module.computations[name].instructions)
+            ops = self.computations[name] = tuple(op for op in found if op is not None)
+            todo.extend(body for op in ops for body in op.bodies)
+
+    def check_size(self, entry: str) -> None:
+        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls before it schedules.
+
+        Raises:
+            UserError: more than `MOST_EXECUTED` are run, most of them again and again.
+        """
+        executed: dict[str, int] = {}
+
+        def count(name: str) -> int:
+            if name not in executed:
+                executed[name] = 0  # a computation that calls itself counts once
+                ops = self.computations.get(name, ())
+                executed[name] = len(ops) + sum(count(body) for op in ops for body in op.bodies)
+            return executed[name]
+
+        distinct = sum(map(len, self.computations.values()))
+        if count(entry) > max(MOST_EXECUTED, 4 * distinct):
+            what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
+            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            raise UserError(what, where=self.module.source, remedy=remedy)
+
+    def _op(self, instruction: Instruction) -> Op | None:
+        opcode = instruction.opcode
+        if opcode in FREE or instruction.custom_call_target in FREE_TARGETS:
+            return None
+        if opcode == "while":
+            return self._loop(instruction)
+        if opcode in ("conditional", "call"):
+            action = HostAction.BRANCH if opcode == "conditional" else HostAction.CALL
+            return Op(instruction.name, action, bodies=instruction.called)
+        if is_done(instruction):
+            return self._done(instruction)
+        kind = collective_kind(self.module, instruction)
+        if kind and is_sync(self.module, instruction):
+            return self._priced(instruction, HostAction.LAUNCH, Stream.COMMUNICATION, "compute")
+        if kind:
+            lane = kind if kind in ("send", "recv") else COLLECTIVES
+            return self._priced(instruction, HostAction.START, Stream.COMMUNICATION, lane)
+        if is_start(instruction) and is_copy(self.module, instruction):
+            to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+            lane = "copy to host" if to_host or opcode == "send" else "copy to device"
+            return self._priced(instruction, HostAction.START, Stream.COPY, lane)
+        return self._priced(instruction, HostAction.LAUNCH, Stream.COMPUTE, "compute")
+
+    def _done(self, instruction: Instruction) -> Op | None:
+        """A wait, unless the start ran on the compute stream itself."""
+        start = start_of(self.module, instruction)
+        if start is None:
+            return None
+        if is_sync(self.module, start) if collective_kind(self.module, start) else not is_copy(self.module, start):
+            return None
+        return Op(instruction.name, HostAction.DONE, start=start.name)
+
+    def _loop(self, instruction: Instruction) -> Op:
+        trips = trip_count(instruction)
+        # `called` holds condition and body; the condition of a counted loop runs on the host.
+        bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
+        if trips is None:
+            return Op(instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False)
+        return Op(instruction.name, HostAction.LOOP, bodies=bodies, trips=trips)
+
+    def _is_condition(self, name: str) -> bool:
+        computation = self.module.computations.get(name)
+        if computation is None:
+            return True
+        root = next((item for item in computation.instructions if item.name == computation.root), None)
+        return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
+
+    def _priced(self, instruction: Instruction, action: HostAction, stream: Stream, lane: str) -> Op:
+        kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
+        lhs_name, cost = self._cost(instruction)
+        cost = cost if cost is not None and cost.is_valid else None
+        cost_us, origin = (
+            (self.estimate(instruction), Origin.ESTIMATED) if cost is None else (cost.cost_us, cost.origin)
+        )
+        least = least_us(self.module, instruction, self.hardware) if origin is Origin.ESTIMATED else 0.0
+        cost_us = max(cost_us, least)
+        return Op(
+            instruction.name, action, stream, lane, cost_us, origin, kernels, cost, kind, lhs_name, least_us=least
+        )
+
+    def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
+        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""
+        row = self.table.row_of(instruction.name)
+        if row is None:
+            return instruction.name, self.costs.get(instruction.name)
+        found = row.find(self.costs) or self.costs.get(instruction.name)
+        if found is not None and row.differs(found):
+            self.others.append(instruction.name)
+            return row.name, None
+        return row.name, found
+
+
+def is_copy(module: Module, start: Instruction) -> bool:
+    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the cores does it."""
+    return start.opcode == "copy-start" or start.is_host_transfer or is_host_copy(module, start)
+
 
 MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
@@ -38,7 +290,7 @@ MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay
 NO_OTHERS: Mapping[str, float] = {}
 
 _STEADY_US = 1e-6
-_ROUNDING = 1e-9  # of sums of floats
+ROUNDING = 1e-9  # of sums of floats
 _NEVER = (float("-inf"), -1)
 
 
@@ -60,21 +312,12 @@ def run_program(
     device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
     timeline = device.rows.timeline(device.loops, name)
-    warnings, step_us = program.warnings, timeline.step_us
-    if step_us < program.least_us * (1 - _ROUNDING):
-        step_us = program.least_us
-        warnings = (*warnings, too_short(timeline.step_us, program))
-    return replace(timeline, step_us=step_us, warnings=warnings, lower_bound=bool(program.uncounted))
-
-
-def too_short(step_us: float, program: Program) -> str:
-    """What to say of costs that the GPU cannot reach, with the instruction that falls shortest of its bound."""
-    worst = max((op for ops in program.computations.values() for op in ops), key=lambda op: op.least_us - op.cost_us)
-    first = f" ({worst.name} has {worst.cost_us:,.0f} and needs {worst.least_us:,.0f})"
-    first = first if worst.least_us > worst.cost_us else ""
-    return (
-        f"the costs make a step of {step_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}{first}: "
-        "pgle predicts that. Check that the costs are of this program and of the GPU of --target"
+    is_possible = timeline.step_us >= program.least_us * (1 - ROUNDING)
+    return replace(
+        timeline,
+        step_us=timeline.step_us if is_possible else program.least_us,
+        warnings=program.warnings,
+        lower_bound=bool(program.uncounted),
     )
 
 
@@ -323,159 +566,3 @@ def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -
     if len(state) + 1 != len(before):
         return False
     return all(abs(a - b) <= _STEADY_US for a, b in zip((*state, period), before, strict=True))
-
-
-Floats = npt.NDArray[np.float64]
-
-STREAM_IDS: Mapping[Stream, int] = {Stream.COMPUTE: 13, Stream.COMMUNICATION: 22, Stream.COPY: 17}
-"""CUDA stream numbers as a JAX process on one GPU shows them; only their being different matters."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per instruction, max
-    over min of four executions has median 1.035 and 90th percentile 1.17; the first two executions are 17 and 12 %
-    slower; ranks begin a step of 127 ms some hundred microseconds apart.
-    """
-
-    kernel: float = 0.012  # standard deviation of the logarithm of a kernel's time
-    outliers: float = 0.01  # share of kernels that take up to twice their time
-    # the most that they take longer; small kernels of the real run sometimes double, large ones do not
-    outlier_us: float = 20.0
-    warm_up: tuple[float, ...] = (0.17, 0.12)  # extra share of compute time of the first executions
-    skew: float = 0.002  # standard deviation of the time at which a rank begins a step, as a share of the step
-    # how long the other ranks wait for the last one in the first execution (it compiled last)
-    first_wait_us: float = 2e6
-    pause_us: float = 5.0  # host time between steps; no part of the step times, which a trace must not contradict
-
-
-def record(
-    module: Module, timeline: Timeline, *, ranks: int, executions: int = 6, noise: Noise | None = None, seed: int = 0
-) -> Trace:
-    """The trace of several executions on several ranks.
-
-    Args:
-        executions: per rank; the first ones are warm-up.
-
-    Returns:
-        A Trace with the final module's run-time names, as a profiler on the hardware would give it.
-    """
-    noise = noise or Noise()
-    random = np.random.default_rng(seed)
-    step = _Step.of(module, timeline)
-    clock = np.zeros(ranks)
-    parts: list[tuple[int, int, Floats, Floats]] = []
-    for execution in range(executions):
-        durations = [_draw(step, execution, noise, random) for _ in range(ranks)]
-        late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
-        if execution == 0 and ranks > 1:
-            late += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
-        begin = clock + late
-        waits = _waits(step, begin, durations)
-        for rank in range(ranks):
-            start, duration = _place(step, begin[rank], durations[rank], waits[rank])
-            clock[rank] = float((start + duration).max(initial=begin[rank])) + noise.pause_us
-            parts.append((rank, execution, start, duration))
-    return _trace(module, step, parts, ranks)
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One step, every launch a row: columns in issue order."""
-
-    names: tuple[str, ...]
-    instruction: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.uint8]
-    collective: npt.NDArray[np.bool_]
-    start_us: Floats
-    duration_us: Floats
-
-    @classmethod
-    def of(cls, module: Module, timeline: Timeline) -> _Step:
-        count = np.maximum(timeline.count, 1)
-        row = np.repeat(np.arange(len(timeline)), count)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        each = timeline.duration_us / count
-        ran = (timeline.duration_us > 0)[row]
-        communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
-        items = ((name, module.instructions.get(name)) for name in timeline.names)
-        wrapped = ((name, None if item is None else module.wrapped(item)) for name, item in items)
-        names = tuple(name if inner is None else inner.name for name, inner in wrapped)  # as a profiler shows them
-        start = timeline.start_us[row] + within * each[row]
-        instruction, stream = timeline.instruction[row][ran], timeline.stream[row][ran]
-        return cls(names, instruction, stream, communicates[row][ran], start[ran], each[row][ran])
-
-
-def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator) -> Floats:
-    """The time of every launch of one execution on one rank, waiting left out."""
-    factor = np.exp(random.normal(0.0, noise.kernel, len(step.duration_us)))
-    slow = random.random(len(factor)) < noise.outliers
-    if execution < len(noise.warm_up):
-        factor *= np.where(step.collective, 1.0, 1.0 + noise.warm_up[execution])
-    duration: Floats = step.duration_us * factor
-    duration[slow] += np.minimum(noise.outlier_us, duration[slow]) * random.random(int(slow.sum()))
-    return duration
-
-
-def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
-    """For each rank, how long each collective waits for the last rank to arrive.
-
-    A rank arrives early by what it gained since the ranks last met; meeting makes them even.
-    """
-    waits = [np.zeros(len(step.duration_us)) for _ in durations]
-    met = begin.copy()
-    gained = [np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us)) for duration in durations]
-    since = np.zeros(len(durations))
-    for row in np.flatnonzero(step.collective):
-        now = np.array([total[row] for total in gained])
-        arrival = met + now - since
-        last = arrival.max()
-        for rank, wait in enumerate(waits):
-            wait[row] = last - arrival[rank]
-        met, since = np.full(len(durations), last), now
-    return waits
-
-
-def _place(step: _Step, begin: float, duration: Floats, waits: Floats) -> tuple[Floats, Floats]:
-    """Start and duration of every launch on one rank: later launches move by what earlier ones took longer.
-
-    Each stream keeps its order; a wait holds up everything after it.
-    """
-    longer = duration + waits - step.duration_us
-    serial = np.where(step.collective & (step.stream != Stream.COMPUTE), waits, longer)
-    shift = np.cumsum(serial) - serial
-    start = begin + step.start_us + shift
-    total = duration + waits
-    for stream in Stream:
-        rows = np.flatnonzero(step.stream == stream)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        ends = np.cumsum(total[rows])
-        earliest = np.maximum.accumulate(start[rows] - (ends - total[rows]))
-        start[rows] = earliest + ends - total[rows]
-    return start, total
-
-
-def _trace(module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, Floats]], ranks: int) -> Trace:
-    """Of parts (rank, execution, start and duration of every launch)."""
-    numbers, times = np.array([part[:2] for part in parts], np.int32), np.array([part[2:] for part in parts])
-    device, execution = np.repeat(numbers, len(step.stream), axis=0).T
-    start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(np.int64)
-    order = np.lexsort((start, device))
-    stream = np.tile(step.stream, len(parts))
-    stream_ids = np.array([STREAM_IDS[item] for item in Stream], np.int32)
-    return Trace(
-        start_ns=start[order],
-        duration_ns=np.maximum(duration, 1)[order],
-        kind=np.where(stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8)[order],
-        device=device[order],
-        stream=stream_ids[stream][order],
-        module=np.zeros(len(order), np.int32),
-        instruction=np.tile(step.instruction, len(parts))[order],
-        execution=execution[order],
-        instance=order.astype(np.int32),
-        modules=(ModuleKey(module.name, 1 if module.program_id is None else module.program_id),),
-        instructions=step.names,
-        devices=tuple(Device("simulated:1", rank, rank) for rank in range(ranks)),
-        sources=(Source("simulated", "simulated"),),
-        warnings=(SIMULATED,),
-    )

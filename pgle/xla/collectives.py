@@ -135,6 +135,43 @@ def is_sync(module: Module, instruction: Instruction) -> bool:
     return isinstance(config, dict) and config.get("is_sync") is True
 
 
+def is_attention(instruction: Instruction) -> bool:
+    """Whether it is a fused attention call: of cuDNN, Transformer Engine or a kernel that is called so."""
+    target = instruction.custom_call_target.lower()
+    return "fmha" in target or "attn" in target or "flash_attention" in target
+
+
+def is_convolution(instruction: Instruction) -> bool:
+    """Whether it is a convolution, cuDNN's too."""
+    return instruction.opcode == "convolution" or "$conv" in instruction.custom_call_target
+
+
+def is_gemm(instruction: Instruction) -> bool:
+    """Whether it is a matrix product, or a call of a library for one."""
+    target = instruction.custom_call_target
+    return instruction.opcode == "dot" or any(word in target for word in ("cublas", "matmul", "gemm"))
+
+
+def is_product(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
+    if is_gemm(instruction) or is_convolution(instruction) or is_attention(instruction):
+        return True
+    if instruction.opcode not in ("fusion", "async-start", "call"):
+        return False
+    called = (module.computations[name] for name in instruction.called if name in module.computations)
+    return any(is_product(module, item) for computation in called for item in computation.instructions)
+
+
+def kind_of(module: Module, instruction: Instruction) -> str:
+    """What to call an instruction in a picture: the collective, ``matmul``, or the opcode of what it runs."""
+    kind = collective_kind(module, instruction)
+    if kind is not None:
+        return kind
+    if is_product(module, instruction):
+        return "matmul"
+    return (module.wrapped(instruction) or instruction).opcode.removesuffix("-start")
+
+
 @dataclass(frozen=True, slots=True)
 class AsyncPair:
     """An asynchronous operation."""

@@ -14,7 +14,7 @@ from pgle.analyze.analysis import Memory
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.estimate.communication import collective_us
-from pgle.costs.estimate.kernels import compute_us
+from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import Cost, Profile
 from pgle.run.analyze import StepInput, measured_step
 from pgle.trace.table import SIMULATED, ActivityKind, ModuleKey, Trace

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.report import predict
 from pgle.report.predict import advice, headline
-from pgle.schedule.predict import Move, Placement
+from pgle.schedule.placements import Move, Placement
 
 
 def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo") -> Any:

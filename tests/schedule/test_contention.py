@@ -5,8 +5,8 @@ import pytest
 
 from pgle.costs.measure.contention import ASSUMED, Factors
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.predict import Prediction, contended_us, gain, on_the_slowest_rank, predict
-from pgle.schedule.program import Stream, Timeline
+from pgle.schedule.predict import Prediction, contended_us, gain, predict
+from pgle.schedule.timeline import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
@@ -148,5 +148,6 @@ def test_every_rank_waits_for_the_slowest() -> None:
 
 
 def test_costs_of_one_rank_are_taken_as_they_are() -> None:
-    costs = {"a": Cost("a", 1.0)}
-    assert on_the_slowest_rank(costs) is costs
+    found = predict(step("start done gemm"), COSTS, "h100")
+    assert [op.cost_us for op in found.program.ops if op.cost is not None] == [400, 500]
+    assert found.skew_us == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgle.report.predict import exposed_notes
-from pgle.schedule.predict import NOTHING_INDEPENDENT, Move, Placement, groups, in_one
+from pgle.schedule.placements import NOTHING_INDEPENDENT, Move, Placement, groups, in_one
 
 
 def placed(name: str, kind: str, exposed_us: float, *, sync: bool = True, independent_us: float = 1e3) -> Placement:

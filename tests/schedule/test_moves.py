@@ -6,7 +6,7 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.profile.value import Cost
-from pgle.schedule.predict import DISABLE_ASYNC, compare_placements, placements
+from pgle.schedule.placements import DISABLE_ASYNC, compare_placements, placements
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 COSTS = {"all-gather-start": 300.0, "dot.1": 200.0, "dot.2": 200.0, "tanh": 10.0, "use": 5.0}

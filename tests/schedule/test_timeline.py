@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost
-from pgle.schedule.program import Timeline, breakdown, ceiling, read_program
-from pgle.schedule.simulate import run_program
+from pgle.schedule.predict import ceiling
+from pgle.schedule.simulate import read_program, run_program
+from pgle.schedule.timeline import Timeline, breakdown
 from pgle.trace.intervals import union
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import TABLE

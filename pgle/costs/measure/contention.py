@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.estimate.kernels import is_product
 from pgle.costs.profile.value import Cost, Origin, Profile, Time, module_records
 from pgle.trace.columns import median
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
+from pgle.xla.collectives import is_product
 from pgle.xla.hlo.module import Module
 
 if TYPE_CHECKING:
@@ -216,13 +216,9 @@ class Contention:
         """The factors at so many times the likely slowdown: 0 is no contention, 2 the end of its range."""
         return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
 
-    def alone(self, module: Module, costs: Mapping[str, Cost], factors: Factors) -> Mapping[str, Cost]:
-        """Costs without any collective running; costs without a share of such time stay."""
-        return {name: self.alone_cost(module, cost, name, factors) for name, cost in costs.items()}
-
-    def alone_cost(self, module: Module, cost: Cost, name: str, factors: Factors) -> Cost:
-        """One of `alone`."""
-        share, item = (self.beside or {}).get(name), module.instructions.get(name)
+    def alone(self, module: Module, cost: Cost, factors: Factors) -> Cost:
+        """A cost without any collective running; one without a share of such time stays."""
+        share, item = (self.beside or {}).get(cost.name), module.instructions.get(cost.name)
         if share is None or item is None:
             return cost
         part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
@@ -259,7 +255,7 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
     records = [item for item in module_records(profile.provenance) if item.get("name") == module.name] or [{}]
     return replace(
         profile,
-        costs=tuple(found.alone_cost(module, cost, cost.name, found.likely) for cost in profile.costs),
+        costs=tuple(found.alone(module, cost, found.likely) for cost in profile.costs),
         provenance={**profile.provenance, "modules": [{**item, "name": module.name, **known} for item in records]},
     )
 

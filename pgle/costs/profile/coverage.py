@@ -20,7 +20,8 @@ from math import isfinite
 from statistics import median
 from typing import cast
 
-from pgle.costs.estimate.estimate import estimator, hardware_of, is_opaque, range_of
+from pgle.costs.estimate.estimate import estimator, hardware_of
+from pgle.costs.estimate.unknown import is_opaque, range_of
 from pgle.costs.profile.lookup import LIGHT_SPEED, T_SHIRT_SIZES, LookupRow, LookupTable, assumed_us, fallback_of
 from pgle.costs.profile.value import (
     Cost,

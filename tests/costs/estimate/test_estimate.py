@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.communication import DeviceGroup, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
-from pgle.costs.estimate.estimate import estimator, transferred_bytes
-from pgle.costs.estimate.kernels import (
+from pgle.costs.estimate.estimate import (
     ELEMENTS_PER_CLOCK,
     Matmul,
     attention_operations,
     bytes_accessed,
     compute_us,
+    estimator,
     matmuls,
+    transferred_bytes,
 )
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.coverage import estimate_profile

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.costs.estimate.estimate import (
+from pgle.costs.estimate.estimate import estimator, sort_passes
+from pgle.costs.estimate.unknown import (
     ADDED_ROW_US,
     SWAPPED_ROW_US,
     Range,
     assumed_warnings,
-    estimator,
     opaque_calls,
     opaque_warnings,
     range_of,
 )
-from pgle.costs.estimate.kernels import sort_passes
 from pgle.schedule.predict import predict
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 from pgle.xla.targets import TABLE

@@ -4,7 +4,7 @@ from math import exp
 
 import pytest
 
-from pgle.costs.estimate.estimate import growth, published, size_spread
+from pgle.costs.estimate.unknown import growth, published, size_spread
 from pgle.errors import UserError
 
 
