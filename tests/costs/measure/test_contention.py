@@ -125,7 +125,7 @@ def test_a_damaged_record_is_left_aside(damaged: object) -> None:
 
 def test_costs_measured_beside_a_collective_are_less_alone() -> None:
     costs = {"dot0": Cost("dot0", 190.0, slowest_us=380.0), "dot1": Cost("dot1", 190.0)}
-    found = MEASURED.alone(MODULE, costs, MEASURED.likely)
+    found = {name: MEASURED.alone(MODULE, cost, MEASURED.likely) for name, cost in costs.items()}
     assert (found["dot0"].cost_us, found["dot0"].slowest_us) == (pytest.approx(100.0), pytest.approx(200.0))
     assert found["dot1"] == costs["dot1"]
 
