@@ -116,11 +116,8 @@ def _compiled() -> tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]:
     return tuple((tuple(words.lower().split()), re.compile(pattern, re.ASCII)) for words, pattern in _RULES)
 
 
-_KEY = re.compile(r"--?k(ey)?")
-_KEY_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}")
-"""What follows an option that may be of a credential, or the k of the k best, or the name of a metric."""
-_USER = re.compile(r"-u|--user")
-_USER_VALUE = re.compile(r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}")
+_FOLLOWING = {"--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}", "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}"}
+"""Options that may be of a credential, or of the k of the k best, or of the name of a metric; what follows if it is."""
 _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}")
 _IN_A_VARIABLE = re.compile(r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY)(?:_|\d|$)", re.I)
 
@@ -171,10 +168,8 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
     for before, word in zip(("", *argv), argv, strict=False):
         name, _, value = word.partition("=")
         follows = before.startswith("-") and "=" not in before and not word.startswith("-")
-        if (
-            (follows and _is_secret(before, word))
-            or (_KEY.fullmatch(before) and _KEY_VALUE.fullmatch(word))
-            or (_USER.fullmatch(before) and _USER_VALUE.fullmatch(word))
+        if (follows and _is_secret(before, word)) or any(
+            re.fullmatch(option, before) and re.fullmatch(_FOLLOWING[option], word) for option in _FOLLOWING
         ):
             kept.append(MASK)
         else:

@@ -6,6 +6,7 @@ Each imports what it runs when it runs: traces and schedules need NumPy, of whic
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,8 +76,8 @@ def run_command(
     else:
         with stages.Stages(simulated=isinstance(back_end, SimulatedBackEnd)) as shown:
             result = Experiment(stage, back_end, shown.announce, shown.show, **how).run()
-        shown.show_end(result)
-        warnings = shown.warnings
+        shown.show(result)
+        warnings = tuple(shown.warnings)
     return api.answer("run", result, stages.run_page(result, warnings), stages.run_document(result), result.good)
 
 
@@ -110,23 +111,23 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
 
 
 def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
-    """Run a stage; its page goes to stderr if stdout is the program's own, and of several ranks the first prints it."""
+    """Run a stage and answer with its page."""
     from pgle.report import stages
     from pgle.run.stages.pipeline import choose_back_end, run_stage
 
     result = run_stage(request, choose_back_end(**options), force=force)
     if ctx.meta["pgle.as_json"]:
         text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
-    elif result.rank:
-        text.warn(f"rank {result.rank}: {line}" for line in stages.troubles(result))
-        ctx.exit(not result.good)
-    elif not result.simulated:
-        _leave_stdout(ctx)
+    elif result.rank or not result.simulated:
+        _leave_stdout(ctx, result.rank, stages.troubles(result), good=result.good)
     return api.answer(request.stage, result, stages.stage_page(result), stages.stage_document(result), result.good)
 
 
-def _leave_stdout(ctx: click.Context) -> None:
-    """Have pages go to stderr until the command ends, as stdout is the program's own."""
+def _leave_stdout(ctx: click.Context, rank: int, warnings: Iterable[str], *, good: bool) -> None:
+    """Have pages go to stderr until the command ends, as stdout is the program's own; of several ranks the first's."""
+    if rank:
+        text.warn(f"rank {rank}: {line}" for line in warnings)
+        ctx.exit(not good)
     stdout, sys.stdout = sys.stdout, sys.stderr
     ctx.call_on_close(lambda: setattr(sys, "stdout", stdout))
 
@@ -189,10 +190,7 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     request = _asked(ctx, "auto", options, "baseline")
     result = run_auto(request, **options)
     if not ctx.meta["pgle.as_json"]:
-        if result.stage.rank:
-            text.warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
-            ctx.exit(not result.good)
-        _leave_stdout(ctx)
+        _leave_stdout(ctx, result.stage.rank, result.warnings, good=result.good)
     return api.answer("auto", result, stages.auto_page(result), stages.auto_document(result), result.good)
 
 

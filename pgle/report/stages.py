@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -177,7 +177,7 @@ class Stages:
         self._simulated = simulated
         self._stage, self._again, self._since = "", "", 0.0
         self._running = ExitStack()
-        self._warnings: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}  # of all stages so far, each once
 
     def __enter__(self) -> Stages:
         if self._simulated:
@@ -187,7 +187,7 @@ class Stages:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._running.close()
         if error is not None:  # otherwise the page has them
-            text.warn(self._warnings)
+            text.warn(self.warnings)
 
     def announce(self, line: str) -> None:
         """What `Experiment` announces: a stage that begins, again and why, or that is skipped."""
@@ -206,31 +206,22 @@ class Stages:
                 text.say(f"{self._head()}{why}".rstrip())
 
     def show(self, part: StageResult | Conversion | Coverage | Pipeline) -> None:
-        """What a stage came to, at once: the next may take minutes. At the end the comparison."""
+        """What a stage came to, at once: the next may take minutes. At the end the comparison, before the page."""
         self._running.close()
         if isinstance(part, StageResult):
             use = use_line(part.verdict).partition(": ")[2] if part.verdict is not None else ""
             self._print(" · ".join(filter(None, (steps_line(part) or "done", use))))
-            self._warnings |= dict.fromkeys(part.warnings)
+            self.warnings |= dict.fromkeys(part.warnings)
         elif isinstance(part, Conversion):
             self._print(costs_line(part))
-            self._warnings |= dict.fromkeys(line for line in part.warnings if not line.endswith(NO_GPU))
+            self.warnings |= dict.fromkeys(line for line in part.warnings if not line.endswith(NO_GPU))
         elif isinstance(part, Coverage):
             self._print(f"{figures.share(_covered(part))} of the step's time has a cost")
         else:
             self._stage, self._again = STAGES[-1], ""
             self._print(compare.headline(part.comparison) if part.comparison else "too few steps")
-
-    def show_end(self, result: Pipeline) -> None:
-        """The line of the comparison, and a blank one before the page."""
-        self.show(result)
-        if not text.quiet:
-            text.console().print()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Of all stages so far, each once."""
-        return tuple(self._warnings)
+            if not text.quiet:
+                text.console().print()
 
     def _head(self) -> str:
         number = f"[{STAGES.index(self._stage) + 1}/{len(STAGES)}] "
@@ -251,7 +242,7 @@ def _covered(coverage: Coverage) -> float:
     return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
 
 
-def run_page(result: Pipeline, warnings: Sequence[str] = ()) -> Page:
+def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
     """Whether the step got faster with the profile; first of all whether XLA found and used it."""
     verdict, tone = _verdict(result)
     found, exposed = result.comparison, ""

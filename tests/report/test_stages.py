@@ -20,7 +20,7 @@ def test_a_quiet_run_prints_no_stages(capsys: pytest.CaptureFixture[str], monkey
 
 def test_a_stage_that_fails_keeps_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     stages = Stages(simulated=False)
-    stages._warnings["4 devices (assumed)"] = None
+    stages.warnings["4 devices (assumed)"] = None
     with pytest.raises(KeyError), stages:
         raise KeyError
     assert "warning: 4 devices (assumed)" in capsys.readouterr().err
