@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.columns import MAD_TO_DEVIATION, NOISE, distinct, median
+from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.steady import ModuleExecutions
 from pgle.trace.table import ActivityKind, Trace
 
 SLOW = 0.05
-"""A step is slow when it takes longer than the median step by this share, and by more than `NOISE` deviations."""
+"""A step is slow when it takes longer than the median step by this share, and by more than noise (`noise_of`)."""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -229,7 +229,7 @@ def _step_times(
     slow = np.zeros(len(time), np.bool_)
     if len(time) > 2:
         above = time - median(time)
-        slow = above > max(SLOW * median(time), NOISE * MAD_TO_DEVIATION * median(np.abs(above)))
+        slow = above > max(SLOW * median(time), noise_of(np.abs(above)))
     pauses = [us if is_known else None for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)]
     return tuple(map(StepTime, executions.tolist(), span.tolist(), pauses, slow.tolist()))
 

@@ -126,9 +126,9 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
 """Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
 
-MANY = 50
-AT_A_TIME = 16
-READERS = 4
+PARALLEL_PROFILES = 50  # so many are read by other processes faster than these start
+AT_A_TIME = 16  # profiles that one of them reads before it sends them
+READERS = 4  # of them
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def merge_files(
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
     labelled = list(zip(labels, paths, strict=True))
-    if len(paths) < MANY or os.cpu_count() == 1:
+    if len(paths) < PARALLEL_PROFILES or os.cpu_count() == 1:
         merged = merge(map(_read, labelled), options)
     else:
         with executor(READERS) as pool:

@@ -88,8 +88,8 @@ class GrowingColumn(Generic[Number]):
 def totals(codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.float64]:
     """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
     found = np.zeros(count)
-    for at in range(0, len(codes), MANY):
-        found += np.bincount(codes[at : at + MANY], weights=values[at : at + MANY], minlength=count)
+    for at in range(0, len(codes), BLOCK_ROWS):
+        found += np.bincount(codes[at : at + BLOCK_ROWS], weights=values[at : at + BLOCK_ROWS], minlength=count)
     return found
 
 
@@ -135,15 +135,20 @@ def median(values: npt.NDArray[np.number]) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
-NOISE = 3.0  # normal deviations that values differ by from their median without anybody calling them special
-NEAR = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
+DEVIATIONS = 3.0  # normal ones, that values differ by from their median without anybody calling them special
 MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
+UNUSUAL = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
 
 
-def usual_values(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """bool[n]: within `NOISE` robust deviations or `NEAR` of their median; of fewer than three values, all."""
+def noise_of(apart: Floats) -> float:
+    """How far values are from their median by noise, of their distances from it."""
+    return DEVIATIONS * MAD_TO_DEVIATION * median(apart)
+
+
+def usual_values(values: Floats) -> Flags:
+    """bool[n]: as near to their median as `noise_of` says, or as `UNUSUAL`; of fewer than three values, all."""
     if len(values) < 3:
         return np.ones(len(values), np.bool_)
     middle = median(values)
     apart = np.abs(values - middle)
-    return np.asarray(apart <= max(NOISE * MAD_TO_DEVIATION * median(apart), NEAR * abs(middle)))
+    return np.asarray(apart <= max(noise_of(apart), UNUSUAL * abs(middle)))

@@ -4,8 +4,8 @@ Rules, per module:
 1. *truncated*: the first or last execution on a device that has fewer GPU activities than is usual for it was cut by
    the edge of the window.
 2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since they wait) exceeds
-   the median of the second half by more than `WARM_UP_EXCESS`, and by more than `NOISE` times what executions of the
-   second half differ from it on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
+   the median of the second half by more than `WARM_UP_EXCESS`, and by more than executions of the second half differ
+   from it by noise on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
    devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
    last end, by more than `LONG_EXCESS` and that noise. At least two executions stay.
 
@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.columns import BLOCK_ROWS, MAD_TO_DEVIATION, NOISE, Flags, Floats, Ints, distinct, heads, median
+from pgle.trace.columns import BLOCK_ROWS, Flags, Floats, Ints, distinct, heads, median, noise_of
 from pgle.trace.table import Trace
 from pgle.xla.collectives import guess_kind
 
@@ -205,7 +205,7 @@ def _above_steady(
 
     Returns:
         By execution, the excess on each device that ran at least three. And by how much those of the second half differ
-        from their median: `NOISE` normal deviations.
+        from their median by noise (`noise_of`).
     """
     excess: dict[int, list[float]] = {}
     apart = []
@@ -216,7 +216,7 @@ def _above_steady(
             apart.append(np.abs(above[len(here) // 2 :]))
             for number, share in zip(found.execution[here].tolist(), above.tolist(), strict=True):
                 excess.setdefault(number, []).append(share)
-    return excess, NOISE * MAD_TO_DEVIATION * median(np.concatenate(apart)) if apart else 0.0
+    return excess, noise_of(np.concatenate(apart)) if apart else 0.0
 
 
 def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:

@@ -60,7 +60,7 @@ def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, mo
     for name in names:
         name.write_bytes(profile)
     merge_files(names, Path("here.pbtxt"), MergeOptions())
-    monkeypatch.setattr(convert, "MANY", 2)
+    monkeypatch.setattr(convert, "PARALLEL_PROFILES", 2)
     monkeypatch.setattr(convert, "AT_A_TIME", 2)
     merge_files(names, Path("there.pbtxt"), MergeOptions())
     assert Path("there.pbtxt.json").read_bytes() == Path("here.pbtxt.json").read_bytes()
