@@ -18,7 +18,8 @@ from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 from pgle.run.compiler.compile import CompileRequest, compile_once
-from pgle.schedule.simulate import read_program, run_program
+from pgle.schedule.predict import read_program
+from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware, load_target

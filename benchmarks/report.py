@@ -31,7 +31,7 @@ from pgle.report.timeline import MOST_OPEN, Lane, Named, Panel, Span, Style
 from pgle.report.timeline import timeline as part
 from pgle.run.analyze import StepInput, gather
 from pgle.schedule.predict import predict
-from pgle.schedule.timeline import Breakdown
+from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware, load_target
 

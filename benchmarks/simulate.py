@@ -12,7 +12,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from pgle.costs.profile.value import Cost
-from pgle.schedule.simulate import read_program, run_program
+from pgle.schedule.predict import read_program
+from pgle.schedule.simulate import run_program
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import find_hardware
 

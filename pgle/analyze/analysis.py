@@ -32,7 +32,7 @@ from pgle.costs.measure.measured import ProgramCosts, TracedProgram
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
-from pgle.schedule.timeline import Breakdown, Stream
+from pgle.schedule.simulate import Breakdown, Stream
 from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
 from pgle.trace.table import Trace

@@ -20,7 +20,7 @@ from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.schedule.placements import placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Stream
 from pgle.trace.columns import distinct, heads, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace

@@ -22,7 +22,7 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.costs.measure.ranks import MatchedBy, match
-from pgle.schedule.timeline import Breakdown
+from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
 NOISE = 0.0005  # of the step; changes below it are added up

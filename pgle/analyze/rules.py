@@ -19,7 +19,7 @@ from pgle.costs.profile.value import has_remat
 from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.placements import DISABLE_ASYNC
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Stream
 from pgle.trace.columns import totals
 from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Module

@@ -1,7 +1,7 @@
 """A measured window taken apart: every moment of a step given to one row, and the parts of time that add up to it.
 
 A moment counts as compute if anything computes, else as communication, else as a copy, else as idle: the parts of
-`pgle.schedule.timeline.Breakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
+`pgle.schedule.simulate.Breakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
 rows of a step add up to the step, and rows of two steps to the difference between them.
 
 Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pgle.schedule.timeline import Breakdown, Stream
+from pgle.schedule.simulate import Breakdown, Stream
 from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.steady import ModuleExecutions

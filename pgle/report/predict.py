@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pgle.files import AnyPath
     from pgle.run.predict import Predicted, PredictRequest, TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
-    from pgle.schedule.timeline import Timeline
+    from pgle.schedule.simulate import Timeline
     from pgle.xla.hlo.module import Module
 
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"

@@ -22,7 +22,7 @@ from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
 from pgle.run.analyze import on_host
 from pgle.schedule.placements import ExposedGroup
-from pgle.schedule.timeline import ORIGINS, Breakdown, Stream, Timeline
+from pgle.schedule.simulate import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
 from pgle.trace.table import ActivityKind
 from pgle.xla.collectives import followers, is_sync, kind_of

@@ -27,7 +27,7 @@ from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_o
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.timeline import Noise, record
+from pgle.schedule.record import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
 from pgle.trace.table import ActivityKind, Recording, Trace
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled

@@ -54,7 +54,7 @@ from pgle.scale.answer import (
 )
 from pgle.scale.plan import SizeTrial, UnfitError, bases, check_names, filled, fitting, grown, trials
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.timeline import ORIGINS, Stream
+from pgle.schedule.simulate import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pgle.schedule.predict import Prediction
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.simulate import Stream, Timeline
 from pgle.trace.columns import distinct
 from pgle.xla.collectives import async_pairs, collective_kind, lhs_names, walk_collectives
 from pgle.xla.hlo.module import Computation, Module

@@ -1,19 +1,24 @@
 """What a schedule is worth: one prediction per scheduled module, all with the same costs, and how two compare.
 
-The second part says where schedules put their collectives, and why collectives stay exposed.
+`read_program` says what the runtime does with each instruction, and what it costs: by the profile, else by an estimate.
+Queues model XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
+``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla `backends/gpu/runtime/execution_stream_id.h`);
+sends and receives have their own, and so has each direction of copies between host and device. XLA runs asynchronous
+compute on other streams too, but these share one GPU: here it takes its turn on the compute stream, since two kernels
+at once get no more done than one after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from pgle.costs.estimate.estimate import least_us
+from pgle.costs.estimate.estimate import estimator, least_us
 from pgle.costs.estimate.unknown import Range, range_of
 from pgle.costs.measure.contention import (
     ASSUMED,
@@ -25,12 +30,34 @@ from pgle.costs.measure.contention import (
     contention_of,
     launch_of,
 )
+from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
-from pgle.schedule.simulate import COLLECTIVES, ROUNDING, HostAction, Op, Program, read_program, run_program
-from pgle.schedule.timeline import ORIGINS, Breakdown, Stream, Timeline
+from pgle.errors import UserError, many
+from pgle.next import VERIFY
+from pgle.schedule.bounds import ceiling, gpu_least_us, too_short
+from pgle.schedule.simulate import COLLECTIVES, ORIGINS, HostAction, Op, Program, Stream, Timeline, run_program
 from pgle.trace.intervals import covered
-from pgle.xla.hlo.module import Module
+from pgle.xla.collectives import (
+    FREE_TARGETS,
+    collective_kind,
+    is_done,
+    is_host_copy,
+    is_start,
+    is_sync,
+    kind_of,
+    result_shape,
+    start_of,
+)
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
 from pgle.xla.targets import Hardware, Target, find_hardware
+
+FREE = frozenset(
+    ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
+     "optimization-barrier", "domain", "get-dimension-size", "async-update")
+)  # fmt: skip
+"""Opcodes that launch nothing on XLA:GPU."""
+
+MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
 
 ESTIMATE_RANGE = (0.9, 1.4)
 """What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to 1.37. Either range holds
@@ -171,7 +198,7 @@ def predict(
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
     given = effective_costs(profile, module.fingerprint) if profile is not None else {}
     program = read_program(module, given, hardware, launch.kernels)
-    program = replace(program, least_us=_least_us(module, program, hardware))
+    program = replace(program, least_us=gpu_least_us(module, program, hardware))
     contends = contention or (ASSUMED if profile is None else contention_of(profile, module.name))
 
     def costs(times: float, *, slowest: bool = True) -> dict[str, float]:
@@ -189,7 +216,7 @@ def predict(
         contends = replace(contends, beside=beside)
     likely, factors = program.at(costs(1)), contends.likely
     timeline = run_program(likely, launch, factors, name=module.name, expand_loops=expand_loops)
-    timeline = replace(timeline, warnings=(*timeline.warnings, *_too_short(module, likely, timeline, hardware)))
+    timeline = replace(timeline, warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)))
     step_us, share = timeline.step_us, timeline.estimated_share
     ends = (run_program(program, launch, contends.at(times), costs=costs(times)).step_us for times in (0, 2))
     skew_us = 0.0
@@ -217,6 +244,164 @@ def predict(
         skew_us=skew_us,
         not_modelled=_not_modelled(likely, timeline),
     )
+
+
+def read_program(
+    module: Module,
+    costs: Mapping[str, Cost],
+    hardware: Hardware,
+    kernels: Mapping[str, float] = {},
+) -> Program:
+    """What the runtime does with a scheduled module.
+
+    Args:
+        costs: by the name that LHS looks up: a collective by its start.
+        hardware: the GPU, for estimates of what has no cost.
+        kernels: launches of one run of an instruction, if not one.
+
+    Raises:
+        UserError: its calls run a few instructions millions of times.
+    """
+    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware))
+    reader.read(module.entry)
+    reader.check_size(module.entry)
+    found = Program(module.entry, reader.computations, ())
+    warnings = []
+    if found.uncounted:
+        first, *more = found.uncounted
+        loops = f"{first} and {many(len(more), 'more loop')}" if more else first
+        warnings.append(
+            f"the step is a lower bound: XLA does not know how often {loops} runs, and one iteration is counted; "
+            "give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds)"
+        )
+    if reader.others:
+        warnings.append(
+            f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
+            f"(first {reader.others[0]}); is it of this program? '{VERIFY}' shows what matches"
+        )
+    return replace(found, warnings=tuple(warnings))
+
+
+@dataclass
+class _ProgramReader:
+    """Walks from the entry into bodies, branches and calls."""
+
+    module: Module
+    costs: Mapping[str, Cost]
+    hardware: Hardware
+    kernels: Mapping[str, float]
+    table: LookupTable
+    estimate: Callable[[Instruction], float]
+    computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    def read(self, name: str) -> None:
+        """Fill `computations` for one computation and all it calls."""
+        todo = [name]
+        while todo:
+            name = todo.pop()
+            if name in self.computations or name not in self.module.computations:
+                continue
+            found = map(self._op, self.module.computations[name].instructions)
+            ops = self.computations[name] = tuple(op for op in found if op is not None)
+            todo.extend(body for op in ops for body in op.bodies)
+
+    def check_size(self, entry: str) -> None:
+        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls before it schedules.
+
+        Raises:
+            UserError: more than `MOST_EXECUTED` are run, most of them again and again.
+        """
+        executed: dict[str, int] = {}
+
+        def count(name: str) -> int:
+            if name not in executed:
+                executed[name] = 0  # a computation that calls itself counts once
+                ops = self.computations.get(name, ())
+                executed[name] = len(ops) + sum(count(body) for op in ops for body in op.bodies)
+            return executed[name]
+
+        distinct = sum(map(len, self.computations.values()))
+        if count(entry) > max(MOST_EXECUTED, 4 * distinct):
+            what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
+            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            raise UserError(what, where=self.module.source, remedy=remedy)
+
+    def _op(self, instruction: Instruction) -> Op | None:
+        opcode = instruction.opcode
+        if opcode in FREE or instruction.custom_call_target in FREE_TARGETS:
+            return None
+        if opcode == "while":
+            return self._loop(instruction)
+        if opcode in ("conditional", "call"):
+            action = HostAction.BRANCH if opcode == "conditional" else HostAction.CALL
+            return Op(instruction.name, action, bodies=instruction.called)
+        if is_done(instruction):
+            return self._done(instruction)
+        kind = collective_kind(self.module, instruction)
+        if kind and is_sync(self.module, instruction):
+            return self._priced(instruction, HostAction.LAUNCH, Stream.COMMUNICATION, "compute")
+        if kind:
+            lane = kind if kind in ("send", "recv") else COLLECTIVES
+            return self._priced(instruction, HostAction.START, Stream.COMMUNICATION, lane)
+        if is_start(instruction) and is_copy(self.module, instruction):
+            to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+            lane = "copy to host" if to_host or opcode == "send" else "copy to device"
+            return self._priced(instruction, HostAction.START, Stream.COPY, lane)
+        return self._priced(instruction, HostAction.LAUNCH, Stream.COMPUTE, "compute")
+
+    def _done(self, instruction: Instruction) -> Op | None:
+        """A wait, unless the start ran on the compute stream itself."""
+        start = start_of(self.module, instruction)
+        if start is None:
+            return None
+        if is_sync(self.module, start) if collective_kind(self.module, start) else not is_copy(self.module, start):
+            return None
+        return Op(instruction.name, HostAction.DONE, start=start.name)
+
+    def _loop(self, instruction: Instruction) -> Op:
+        trips = trip_count(instruction)
+        # `called` holds condition and body; the condition of a counted loop runs on the host.
+        bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
+        if trips is None:
+            return Op(instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False)
+        return Op(instruction.name, HostAction.LOOP, bodies=bodies, trips=trips)
+
+    def _is_condition(self, name: str) -> bool:
+        computation = self.module.computations.get(name)
+        if computation is None:
+            return True
+        root = next((item for item in computation.instructions if item.name == computation.root), None)
+        return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
+
+    def _priced(self, instruction: Instruction, action: HostAction, stream: Stream, lane: str) -> Op:
+        kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
+        lhs_name, cost = self._cost(instruction)
+        cost = cost if cost is not None and cost.is_valid else None
+        cost_us, origin = (
+            (self.estimate(instruction), Origin.ESTIMATED) if cost is None else (cost.cost_us, cost.origin)
+        )
+        least = least_us(self.module, instruction, self.hardware) if origin is Origin.ESTIMATED else 0.0
+        cost_us = max(cost_us, least)
+        return Op(
+            instruction.name, action, stream, lane, cost_us, origin, kernels, cost, kind, lhs_name, least_us=least
+        )
+
+    def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
+        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""
+        row = self.table.row_of(instruction.name)
+        if row is None:
+            return instruction.name, self.costs.get(instruction.name)
+        found = row.find(self.costs) or self.costs.get(instruction.name)
+        if found is not None and row.differs(found):
+            self.others.append(instruction.name)
+            return row.name, None
+        return row.name, found
+
+
+def is_copy(module: Module, start: Instruction) -> bool:
+    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the cores does it."""
+    return start.opcode == "copy-start" or start.is_host_transfer or is_host_copy(module, start)
 
 
 def _beside(timeline: Timeline) -> Mapping[str, float]:
@@ -300,126 +485,3 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     is_product = np.array([kind == "matmul" for kind in timeline.kinds], bool)
     factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
     return float((overlapped * (1.0 - 1.0 / factor)).sum())
-
-
-def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
-    """What the GPU allows at least; where hosts end was perhaps another when it was measured."""
-    if op.origin is Origin.ESTIMATED or not op.kind:
-        return op.least_us
-    return least_us(module, module.instructions[op.name], hardware, hosts=False)
-
-
-def _least_us(module: Module, program: Program, hardware: Hardware) -> float:
-    """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
-    least = {op.name: _least_of(module, op, hardware) for op in program.ops}
-    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(program.entry)
-
-
-def _too_short(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> Iterator[str]:
-    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest of its bound."""
-    simulated_us = float(timeline.end_us.max(initial=0.0))
-    if simulated_us >= program.least_us * (1 - ROUNDING):
-        return
-    missing, worst = max(
-        ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops), key=lambda it: it[0]
-    )
-    needs = f"({worst.name} has {worst.cost_us:,.0f} and needs {worst.cost_us + missing:,.0f})"
-    yield (
-        f"the costs make a step of {simulated_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}"
-        f"{f' {needs}' if missing > 0 else ''}: pgle predicts that. Check that the costs are of this program and of "
-        "the GPU of --target"
-    )
-
-
-def ceiling(
-    module: Module,
-    program: Program,
-    launch: LaunchGaps = DEFAULT,
-    breakdown: Breakdown | None = None,
-    slower: float = 1.0,
-) -> float:
-    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able to reach it.
-
-    A loop's iterations follow each other, and the loop is compute to its surroundings.
-
-    Args:
-        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
-        slower: times as long as alone that kernels take at least while they hide a collective: of a hidden microsecond
-            1 / `slower` is saved.
-    """
-    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
-    if breakdown is None:
-        return bound
-    return max(bound, breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us)
-
-
-@dataclass
-class _Bounds:
-    """The bounds of a program's computations, each found once."""
-
-    module: Module  # what the program was read from
-    program: Program
-    cost: Callable[[Op], float]  # microseconds of one execution of an op
-    gap_us: float  # before each kernel
-    shares_links: bool = False  # collectives and transfers between two devices have the same links
-    known: dict[str, float] = field(default_factory=dict)
-    queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def of(self, name: str) -> float:
-        """The bound of one computation with all that it calls."""
-        if name in self.known:
-            return self.known[name]
-        ops = {op.name: op for op in self.program.computations.get(name, ())}
-        inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
-        compute = sum(inner.values())
-        compute += sum(
-            self.cost(op) + self.gap_us * op.kernels
-            for op in ops.values()
-            if op.stream is Stream.COMPUTE and op.action is HostAction.LAUNCH
-        )
-        queues = self._queued(name)
-        copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
-        pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
-        collectives = queues.get(COLLECTIVES, 0.0)
-        links = collectives + pairs if self.shares_links else max(collectives, pairs)
-        chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
-        self.known[name] = max(compute - self.gap_us, links, copy, chain)
-        return self.known[name]
-
-    def _inner_us(self, op: Op) -> float:
-        bodies = [self.of(body) for body in op.bodies]
-        return max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
-
-    def _queued(self, name: str) -> Mapping[str, float]:
-        """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
-        if name in self.queues:
-            return self.queues[name]
-        found: dict[str, float] = {}
-        for op in self.program.computations.get(name, ()):
-            if op.stream is not Stream.COMPUTE:
-                lane = COLLECTIVES if op.lane == "compute" else op.lane
-                found[lane] = found.get(lane, 0.0) + self.cost(op)
-            for body in op.bodies if op.action is not HostAction.BRANCH else ():
-                for lane, us in self._queued(body).items():
-                    found[lane] = found.get(lane, 0.0) + us * op.trips
-        self.queues[name] = found
-        return found
-
-
-def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]) -> float:
-    """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
-    computation = module.computations.get(name)
-    finish: dict[str, float] = {}
-    arrival: dict[str, float] = {}  # of what an async start began
-    for item in computation.instructions if computation is not None else ():
-        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
-        op = ops.get(item.name)
-        if op is None:
-            finish[item.name] = ready
-        elif op.action is HostAction.START:
-            finish[item.name], arrival[item.name] = ready, ready + us[op.name]
-        elif op.action is HostAction.DONE:
-            finish[item.name] = max(ready, arrival.get(op.start, 0.0))
-        else:
-            finish[item.name] = ready + us[op.name]
-    return max([*finish.values(), *arrival.values()], default=0.0)

@@ -24,8 +24,7 @@ from random import Random
 
 from pgle.costs.measure.contention import Contention, LaunchGaps
 from pgle.schedule.predict import Prediction
-from pgle.schedule.simulate import Op, Program, run_program
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Op, Program, Stream, run_program
 from pgle.xla.collectives import is_done, loops, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import KnownSetting, catalogue, known_in, release
 from pgle.xla.hlo.module import Computation, Instruction, Module

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Stream
 
 FACTORS = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
 JOBS = ["pax", "maxtext"]

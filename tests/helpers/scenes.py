@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pgle.schedule.timeline import Loop, Stream, Timeline
+from pgle.schedule.simulate import Loop, Stream, Timeline
 
 Row = tuple[str, str, Stream, float, float]
 

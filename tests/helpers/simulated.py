@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
 from pgle.costs.profile.value import Cost
-from pgle.schedule.simulate import read_program, run_program
-from pgle.schedule.timeline import Timeline
+from pgle.schedule.predict import read_program
+from pgle.schedule.simulate import Timeline, run_program
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import TABLE, Hardware
 

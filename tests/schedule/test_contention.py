@@ -6,7 +6,7 @@ import pytest
 from pgle.costs.measure.contention import ASSUMED, Factors
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, contended_us, gain, predict
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 

@@ -14,7 +14,7 @@ from simulated import simulate
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
 from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
 from pgle.costs.profile.value import Origin
-from pgle.schedule.timeline import ORIGINS, Timeline
+from pgle.schedule.simulate import ORIGINS, Timeline
 from pgle.trace.intervals import join, union
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace

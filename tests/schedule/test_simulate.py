@@ -6,7 +6,7 @@ from simulated import simulate
 from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 NO_GAPS = LaunchGaps(gap_us=0.0, switch_us=0.0, host_us=0.0)

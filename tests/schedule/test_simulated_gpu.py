@@ -7,7 +7,7 @@ from simulated import simulate
 
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.value import Cost, Origin
-from pgle.schedule.timeline import Noise, record
+from pgle.schedule.record import Noise, record
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.steady import find_executions
 from pgle.trace.xplane.read import read_xplane

@@ -16,7 +16,7 @@ from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, f
 from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.predict import predict
-from pgle.schedule.timeline import Noise, record
+from pgle.schedule.record import Noise, record
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost
-from pgle.schedule.predict import ceiling
-from pgle.schedule.simulate import read_program, run_program
-from pgle.schedule.timeline import Timeline, breakdown
+from pgle.schedule.bounds import ceiling
+from pgle.schedule.predict import read_program
+from pgle.schedule.simulate import Timeline, breakdown, run_program
 from pgle.trace.intervals import union
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import TABLE

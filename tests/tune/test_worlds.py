@@ -5,8 +5,7 @@ from statistics import fmean
 import pytest
 
 from pgle.costs.measure.contention import DEFAULT, Contention, Slowdown
-from pgle.schedule.simulate import HostAction, Op, Program
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import HostAction, Op, Program, Stream
 from pgle.tune.search import Spread, judge, step_in, worlds
 
 NO_CONTENTION = Contention(Slowdown(1.0, 1.0, 1.0), Slowdown(1.0, 1.0, 1.0))

@@ -43,7 +43,7 @@ from pgle.run.process.environment import (
 from pgle.run.process.process import check_program, ended
 from pgle.run.stages.stage import StageRequest, StageResult, begin_record, confirm_stage, end_record
 from pgle.schedule.predict import predict
-from pgle.schedule.timeline import record as simulate
+from pgle.schedule.record import record as simulate
 from pgle.steps.series import execution_series
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.targets import load_target

@@ -10,7 +10,7 @@ from scenes import HALF_EXPOSED, timeline
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.value import Page
 from pgle.report.predict import Schedule, sections
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Stream
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202etxt.exe"
 

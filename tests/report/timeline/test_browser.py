@@ -15,7 +15,7 @@ from pgle.report.page.value import Section as Timed
 from pgle.report.predict import Schedule, sections
 from pgle.report.timeline import panel_of
 from pgle.report.timeline import timeline as part
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.simulate import Stream, Timeline
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 HOSTILE = "</script><script>document.title='hacked'</script>"

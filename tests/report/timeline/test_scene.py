@@ -10,7 +10,7 @@ import pytest
 from scenes import HALF_EXPOSED, timeline
 
 from pgle.report.timeline import Lane, disjoint, encode, followers, panel_of, text_timeline
-from pgle.schedule.timeline import Stream
+from pgle.schedule.simulate import Stream
 from pgle.xla.hlo.text import module_from_text
 
 PANELS = (panel_of("baseline", HALF_EXPOSED, "measured"), panel_of("profiled", HALF_EXPOSED, "measured"))

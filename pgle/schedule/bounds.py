@@ -1,0 +1,136 @@
+"""What no schedule of a module's instructions can beat: by their costs, and by what the GPU and its links allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pgle.costs.estimate.estimate import least_us
+from pgle.costs.measure.contention import DEFAULT, LaunchGaps
+from pgle.costs.profile.value import Origin
+from pgle.schedule.simulate import COLLECTIVES, ROUNDING, Breakdown, HostAction, Op, Program, Stream, Timeline
+from pgle.xla.hlo.module import Module
+from pgle.xla.targets import Hardware
+
+
+def ceiling(
+    module: Module,
+    program: Program,
+    launch: LaunchGaps = DEFAULT,
+    breakdown: Breakdown | None = None,
+    slower: float = 1.0,
+) -> float:
+    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able to reach it.
+
+    A loop's iterations follow each other, and the loop is compute to its surroundings.
+
+    Args:
+        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
+        slower: times as long as alone that kernels take at least while they hide a collective: of a hidden microsecond
+            1 / `slower` is saved.
+    """
+    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
+    if breakdown is None:
+        return bound
+    return max(bound, breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us)
+
+
+def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
+    """What the GPU allows at least; where hosts end was perhaps another when it was measured."""
+    if op.origin is Origin.ESTIMATED or not op.kind:
+        return op.least_us
+    return least_us(module, module.instructions[op.name], hardware, hosts=False)
+
+
+def gpu_least_us(module: Module, program: Program, hardware: Hardware) -> float:
+    """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
+    least = {op.name: _least_of(module, op, hardware) for op in program.ops}
+    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(program.entry)
+
+
+def too_short(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> Iterator[str]:
+    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest of its bound."""
+    simulated_us = float(timeline.end_us.max(initial=0.0))
+    if simulated_us >= program.least_us * (1 - ROUNDING):
+        return
+    missing, worst = max(
+        ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops), key=lambda it: it[0]
+    )
+    needs = f"({worst.name} has {worst.cost_us:,.0f} and needs {worst.cost_us + missing:,.0f})"
+    yield (
+        f"the costs make a step of {simulated_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}"
+        f"{f' {needs}' if missing > 0 else ''}: pgle predicts that. Check that the costs are of this program and of "
+        "the GPU of --target"
+    )
+
+
+@dataclass
+class _Bounds:
+    """The bounds of a program's computations, each found once."""
+
+    module: Module  # what the program was read from
+    program: Program
+    cost: Callable[[Op], float]  # microseconds of one execution of an op
+    gap_us: float  # before each kernel
+    shares_links: bool = False  # collectives and transfers between two devices have the same links
+    known: dict[str, float] = field(default_factory=dict)
+    queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def of(self, name: str) -> float:
+        """The bound of one computation with all that it calls."""
+        if name in self.known:
+            return self.known[name]
+        ops = {op.name: op for op in self.program.computations.get(name, ())}
+        inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
+        compute = sum(inner.values())
+        compute += sum(
+            self.cost(op) + self.gap_us * op.kernels
+            for op in ops.values()
+            if op.stream is Stream.COMPUTE and op.action is HostAction.LAUNCH
+        )
+        queues = self._queued(name)
+        copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
+        pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
+        collectives = queues.get(COLLECTIVES, 0.0)
+        links = collectives + pairs if self.shares_links else max(collectives, pairs)
+        chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
+        self.known[name] = max(compute - self.gap_us, links, copy, chain)
+        return self.known[name]
+
+    def _inner_us(self, op: Op) -> float:
+        bodies = [self.of(body) for body in op.bodies]
+        return max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
+
+    def _queued(self, name: str) -> Mapping[str, float]:
+        """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
+        if name in self.queues:
+            return self.queues[name]
+        found: dict[str, float] = {}
+        for op in self.program.computations.get(name, ()):
+            if op.stream is not Stream.COMPUTE:
+                lane = COLLECTIVES if op.lane == "compute" else op.lane
+                found[lane] = found.get(lane, 0.0) + self.cost(op)
+            for body in op.bodies if op.action is not HostAction.BRANCH else ():
+                for lane, us in self._queued(body).items():
+                    found[lane] = found.get(lane, 0.0) + us * op.trips
+        self.queues[name] = found
+        return found
+
+
+def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]) -> float:
+    """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
+    computation = module.computations.get(name)
+    finish: dict[str, float] = {}
+    arrival: dict[str, float] = {}  # of what an async start began
+    for item in computation.instructions if computation is not None else ():
+        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
+        op = ops.get(item.name)
+        if op is None:
+            finish[item.name] = ready
+        elif op.action is HostAction.START:
+            finish[item.name], arrival[item.name] = ready, ready + us[op.name]
+        elif op.action is HostAction.DONE:
+            finish[item.name] = max(ready, arrival.get(op.start, 0.0))
+        else:
+            finish[item.name] = ready + us[op.name]
+    return max([*finish.values(), *arrival.values()], default=0.0)
