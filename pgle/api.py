@@ -403,6 +403,7 @@ def scale(
         output: folder for rows and page; None: a temporary one, which stays.
     """
     from pgle.report import scale as report
+    from pgle.report.predict import write_page
     from pgle.run.capture.capture import lowered_steps
     from pgle.run.directory.directory import opened
     from pgle.run.scale import NAME, ScaleRequest, scale
@@ -422,7 +423,7 @@ def scale(
         )  # fmt: skip
         with report.making(len(sizes)) as on_row:
             found = scale(request, on_row)
-        path = report.write_page(found)
+        path = write_page(out, report.scale_page(found), report.PAGE, force=True)
         page, document = report.scale_page(found, path), report.document(found, path)
     return answer("scale", found, page, document, found.answer.good)
 

@@ -18,8 +18,8 @@ from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, To
 from pgle.report.text import near
 from pgle.report.timeline import PARTS, Panel, most_exposed, panel_of, parts_of, tiles, timeline, times_of
 from pgle.run.capture.captured import STEP_REMEDY
-from pgle.run.directory.directory import RunDirectory, free
-from pgle.run.inputs.next_command import PAGE_FILES, UNKNOWN, following, launch_of
+from pgle.run.directory.directory import STORED, TIMELINE, RunDirectory, free
+from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.rehearse import CompiledSide, Rehearsal
 from pgle.run.rehearse_program import LHS_ON, RehearseRequest
 from pgle.schedule.placements import MOSTLY, ExposedGroup, groups, in_one, placements, stuck_share
@@ -27,7 +27,6 @@ from pgle.schedule.predict import LEAST_GAIN, Gain, gain
 from pgle.tune.search import NEAR_CEILING
 
 if TYPE_CHECKING:
-    from pgle.files import AnyPath
     from pgle.run.predict import Predicted, PredictRequest, TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
     from pgle.schedule.simulate import Timeline
@@ -113,12 +112,10 @@ def exposed_notes(found: Sequence[ExposedGroup], step_us: float, which: str = ""
     return (f"exposed (the GPU waits, nothing computes){which}:", *lines) if lines else ()
 
 
-def write_page(folder: AnyPath, page: Page, *, force: bool = False) -> AnyPath:
+def write_page(folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False) -> Path:
     """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
-    forms = (html.render(page), value.as_json(page))
-    paths = [folder / name for name in PAGE_FILES]
-    write_files(dict(zip(paths, forms, strict=True)), force=force)
-    return paths[0]
+    write_files({folder / name: html.render(page), folder / STORED: value.as_json(page)}, force=force)
+    return folder / name
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
@@ -259,8 +256,8 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     if not prediction.step_us:
         words = "Give the dump of a job's step, or choose its module with --module."
         return words, (typed("pgle", "predict", asked.hlo, "--module", "NAME"),)
-    room = 1 - prediction.ceiling_us / prediction.step_us
-    most = f"Another schedule saves at most {figures.share(room)}"
+    ceiling_saves = 1 - prediction.ceiling_us / prediction.step_us
+    most = f"Another schedule saves at most {figures.share(ceiling_saves)}"
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
     run = next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
@@ -268,7 +265,7 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     if doubt > MUCH_DOUBT:
         most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
         return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (_measure(asked, run),)
-    if room < LEAST_SHOWN:
+    if ceiling_saves < LEAST_SHOWN:
         return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
     if run is not None:
         rehearse = typed("pgle", "rehearse", run.path)
@@ -380,7 +377,7 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if prediction.lower_bound or result.baseline.prediction.lower_bound:
         return "Cannot tell: a loop has an unknown length", "warn"
     found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
-    room = _ceiling_saves(result)
+    ceiling_saves = _ceiling_saves(result)
     if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
         return f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}", "good"
     if pays(result):
@@ -392,8 +389,8 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
         return f"{figures.share(exposed)} of the step is exposed, and no order hides it", "warn"
-    if room < NEAR_CEILING:
-        return f"Nothing to gain: at most {figures.share(max(room, 0.0))} of the step could be hidden", ""
+    if ceiling_saves < NEAR_CEILING:
+        return f"Nothing to gain: at most {figures.share(max(ceiling_saves, 0.0))} of the step could be hidden", ""
     profile = "A profile would change" if result.costs_are == "estimated" else "The profile changes"
     return f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}", "warn"
 
@@ -412,17 +409,17 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = result.verdict.remedy or "See which names match."
         return remedy, typed("pgle", "verify", near(result.profile), "--hlo", hlo)
-    prediction, room = result.profiled.prediction, _ceiling_saves(result)
+    prediction, ceiling_saves = result.profiled.prediction, _ceiling_saves(result)
     if pays(result):
         return "Measure the costs and prove the gain.", result.measure
     parts = prediction.timeline.breakdown
     if not parts.communication_us and not parts.copy_us:
         return "The step communicates nothing: its time is compute and launch gaps.", _analyze_command(result)
     is_stuck = _is_stuck(result)
-    if room < NEAR_CEILING:
+    if ceiling_saves < NEAR_CEILING:
         what = "Exposed communication has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
-        most = f"no profile and no flag saves more than {figures.share(max(room, 0.0))}"
+        most = f"no profile and no flag saves more than {figures.share(max(ceiling_saves, 0.0))}"
         return f"{what}: {most}.{more}", _analyze_command(result)
     if not result.tune:
         return "The search for flags in this run directory found nothing better.", _analyze_command(result)

@@ -11,16 +11,15 @@ from math import inf
 from pathlib import Path
 
 from pgle.errors import cut, many, printable, some
-from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import text
-from pgle.report.page import figures, html, value
+from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Advice, Cell, Chart, Page, Prose, Section, Table, Value, table
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
-from pgle.run.directory.directory import STORED, free
+from pgle.run.directory.directory import free
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
 from pgle.scale.plan import SizeTrial, filled
@@ -49,13 +48,6 @@ def making(sizes: int) -> Iterator[OnRow]:
             line.done, line.total = done, total
 
         yield on_row
-
-
-def write_page(found: Scaling) -> Path:
-    """Write the page, and the same as JSON for `pgle report`; the page's path is returned."""
-    page, out = scale_page(found), found.request.out
-    write_files({out / PAGE: html.render(page), out / STORED: value.as_json(page)}, force=True)
-    return out / PAGE
 
 
 def scale_page(found: Scaling, path: Path | None = None) -> Page:
@@ -285,9 +277,9 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if moved > LEAST_SAVED:
         given.append(_more_work(row, moved))
-    room = 1 - row.ceiling_us / row.step_us
-    if room > LEAST_SAVED:
-        given.append(Advice(f"Look for XLA flags at {at}", room, command=_tune(found, row)))
+    ceiling_saves = 1 - row.ceiling_us / row.step_us
+    if ceiling_saves > LEAST_SAVED:
+        given.append(Advice(f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row)))
     given.sort(key=lambda action: -(action.saves or 0.0))
     culprit = answer.culprit
     if answer.breaks is not None and culprit is not None and culprit.hosts > 1 and len(others) == 1:

@@ -35,8 +35,8 @@ from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase, S
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
-from pgle.run.directory.directory import check_ours, check_question, emptied
-from pgle.run.inputs.next_command import PAGE_FILES, ProgramLaunch
+from pgle.run.directory.directory import STORED, TIMELINE, check_ours, check_question, emptied
+from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import change
@@ -201,7 +201,7 @@ def check(request: RehearseRequest) -> None:
     Raises:
         UserError: the folder is of another search, or something else has the place of what the search writes.
     """
-    for name in (*FOUND, *PAGE_FILES, NAME):
+    for name in (*FOUND, TIMELINE, STORED, NAME):
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
         check_ours(request.out / name)

@@ -37,6 +37,7 @@ CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices
 LOG = "output.log"
 MANIFEST = "manifest.json"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
+TIMELINE = "timeline.html"  # the page of `rehearse` and of `tune`, next to `STORED`
 STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"

@@ -169,7 +169,6 @@ def _manifest(run: RunDirectory) -> Manifest:
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 HEAD_BYTES = 1 << 15  # of a file whose name does not tell
-PAGE_FILES = ("timeline.html", STORED)  # its files in a folder
 
 PROGRAM = "JAX program"
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
