@@ -173,13 +173,13 @@ def merge_command(
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
     from pgle.costs.measure.samples import parse_statistic
-    from pgle.costs.profile.merge import MergeOptions, Of
+    from pgle.costs.profile.merge import MergeOf, MergeOptions
     from pgle.report import profiles as report
     from pgle.report.next_steps import after_summary
     from pgle.run.convert import merge_files
 
     collective = parse_statistic(collective_stat) if collective_stat else None
-    options = MergeOptions(of=Of(of), stat=parse_statistic(stat), collective_stat=collective)
+    options = MergeOptions(of=MergeOf(of), stat=parse_statistic(stat), collective_stat=collective)
     merged, written = merge_files(profiles, output, options, force=force)
     page = report.merge_page(merged, written, after_summary(written.path))
     return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)

@@ -37,7 +37,7 @@ from pgle.next import SHOW
 from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Floats, GrowingColumn, heads
 
 
-class Of(StrEnum):
+class MergeOf(StrEnum):
     """What the inputs are profiles of."""
 
     RANKS = "ranks"  # ranks of one run
@@ -48,14 +48,14 @@ class Of(StrEnum):
 class MergeOptions:
     """How several costs of one name become one."""
 
-    of: Of = Of.RANKS  # ranks or runs
+    of: MergeOf = MergeOf.RANKS  # ranks or runs
     stat: Statistic = field(default_factory=lambda: parse_statistic("median"))  # over inputs, for compute
     collective_stat: Statistic | None = None  # over inputs, for collectives. None: minimum of ranks, `stat` of runs
 
     @property
     def of_collectives(self) -> Statistic:
         """The statistic over the inputs' costs of a collective."""
-        return self.collective_stat or (parse_statistic("min") if self.of == Of.RANKS else self.stat)
+        return self.collective_stat or (parse_statistic("min") if self.of == MergeOf.RANKS else self.stat)
 
 
 MOST_PARTIAL = 0.1
@@ -185,7 +185,7 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
         warnings.append(f"{len(conflicts)} names left out: another opcode or shape in each input, first {conflicts[0]}")
     if len(partial) > MOST_PARTIAL * len(order):
         warnings.append(f"{len(partial)} of {len(order)} names are not in all inputs; are they of one program?")
-    if options.of == Of.RANKS and shared:
+    if options.of == MergeOf.RANKS and shared:
         warnings.append(
             f"{shared} collectives merged by the {options.of_collectives.name} of the inputs, which still includes "
             "waiting for other ranks; convert all traces together for the exact cost"
@@ -294,7 +294,7 @@ def _united(texts: Sequence[Text]) -> Text:
     )
 
 
-def _slowest_us(table: _Table, of: Of) -> Floats:
+def _slowest_us(table: _Table, of: MergeOf) -> Floats:
     """By name, the time on the slowest rank: of ranks what the input with the slowest says, of runs the mean; else NaN.
 
     Inputs say nothing of each other's ranks in the same execution, so of ranks the figure is a lower bound. It is taken
@@ -302,7 +302,7 @@ def _slowest_us(table: _Table, of: Of) -> Floats:
     """
     slowest_us = table.numbers[NUMBERS.index("slowest_us")]
     known = np.isfinite(slowest_us)
-    if of == Of.RANKS and known.any():
+    if of == MergeOf.RANKS and known.any():
         sums = np.bincount(table.source[known], weights=slowest_us[known])
         known &= table.source == sums.argmax()
     found: Floats = parse_statistic("mean").over_groups(slowest_us[known], table.name[known], len(table.names))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile import merge as merging
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_profile
-from pgle.costs.profile.merge import MergedProfile, MergeOptions, Of, merge, merge_input, united_modules
+from pgle.costs.profile.merge import MergedProfile, MergeOf, MergeOptions, merge, merge_input, united_modules
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -103,8 +103,8 @@ def test_merging_the_least_in_two_steps_is_merging_at_once():
 
 def test_of_runs_collectives_take_the_statistic_of_compute():
     runs = rank(gather(30.0)), rank(gather(40.0))
-    assert merged(*runs, of=Of.RUNS, stat=parse_statistic("max")).costs[0].cost_us == 40.0
-    assert merged(*runs, of=Of.RUNS, collective_stat=parse_statistic("min")).costs[0].cost_us == 30.0
+    assert merged(*runs, of=MergeOf.RUNS, stat=parse_statistic("max")).costs[0].cost_us == 40.0
+    assert merged(*runs, of=MergeOf.RUNS, collective_stat=parse_statistic("min")).costs[0].cost_us == 30.0
 
 
 def test_a_name_of_two_shapes_is_left_out_and_reported():
@@ -223,7 +223,7 @@ def test_of_ranks_the_input_with_the_slowest_rank_says_what_the_slowest_takes():
 
 def test_of_runs_it_is_the_mean():
     runs = [rank(compute("x", 10, slowest_us=value)) for value in (15.0, 12.0)]
-    assert merged(*runs, of=Of.RUNS).costs[0].slowest_us == 13.5
+    assert merged(*runs, of=MergeOf.RUNS).costs[0].slowest_us == 13.5
 
 
 def test_records_of_one_module_add_up():
