@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
-from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_modules
+from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_module, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import find_schedule_dumps
 from pgle.xla.log.verdict import BOUNDS
 from pgle.xla.targets import Hardware, find_hardware, load_target
 
@@ -32,19 +32,19 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Cov
     given = read_profile(profile)
     if not hlo:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
-    dumps: dict[str, AnyPath] = {}
-    for path in hlo:
-        dumps = {**find_schedule_dumps(path), **dumps} if path.exists() else dumps
-    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(module, name)}
-    modules = _modules(hlo, schedules)
-    chosen = [item for item in modules if re.search(module, item.name)]
+    dumps = _dumps(hlo)
+    chosen = [item for item in dumps.modules if re.search(module, item.name)]
     if not chosen:
-        raise no_match(module, modules)
-    return cover(given, chosen, schedules)
+        raise no_match(module, dumps.modules)
+    lhs_modules = {name: dumps.lhs_module(name) for name in {item.name for item in chosen}}
+    return cover(given, chosen, lhs_modules)
 
 
-def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> list[Module]:
-    """The modules of the HLO dumps; where there are schedule dumps only, the modules of these."""
+def _dumps(paths: Sequence[AnyPath]) -> Dumps:
+    """The dumps in files and directories; of directories with schedule dumps only, the modules of these."""
+    schedules: dict[str, AnyPath] = {}
+    for path in paths:
+        schedules = {**find_schedule_dumps(path), **schedules} if path.exists() else schedules
     modules: list[Module] = []
     for path in paths:
         try:
@@ -52,10 +52,8 @@ def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> 
         except UserError:
             if not (path.is_dir() and schedules):
                 raise
-    by_source = {schedule.source: schedule.module for schedule in schedules.values()}
-    # a schedule dump given as --hlo is read twice: the very object tells that it needs no translation
-    modules = [by_source.get(module.source, module) for module in modules]
-    return modules or [schedule.module for schedule in schedules.values()]
+    modules = modules or [read_module(file) for file in schedules.values()]
+    return Dumps(tuple(paths), tuple(modules), schedules)
 
 
 def complete_file(

@@ -498,7 +498,9 @@ class _Search:
             bench.compile_whole()
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
-        covered = cover(tried.profile, [result.scheduled], {result.scheduled.name: result.lhs} if result.lhs else {})
+        covered = cover(
+            tried.profile, [result.scheduled], {result.scheduled.name: result.lhs.module if result.lhs else None}
+        )
         return Proven(
             scheduled=found,
             judged=judge(found.trial.worlds_us, bench.pgle.trial.worlds_us),

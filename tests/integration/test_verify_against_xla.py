@@ -9,7 +9,7 @@ import pytest
 
 from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.value import Cost, Profile
-from pgle.xla.hlo.dumps import read_modules
+from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.read import collect, read_events
 from pgle.xla.log.verdict import judge
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
 def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: ModuleType, live_dumps: Path) -> None:
     (profiled,) = read_modules(live_dumps / "sync")
     modules = [module for module in read_modules(live_dumps / "async") if module.name == "jit_step"]
-    schedules = {name: read_schedule_dump(path) for name, path in find_schedule_dumps(live_dumps / "async").items()}
+    lhs_modules = {name: read_module(path) for name, path in find_schedule_dumps(live_dumps / "async").items()}
     profile = estimate_profile(profiled, find_hardware("a100-40gb"))
 
-    main = cover(profile, modules, schedules).modules[0]
+    main = cover(profile, modules, lhs_modules).modules[0]
     log = record.child("step", [record.LHS], [" ".join(cost.name for cost in profile.costs)])
 
     assert (main.count.value, main.collectives.value) == (1, 1)

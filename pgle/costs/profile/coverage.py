@@ -40,7 +40,6 @@ from pgle.errors import UserError, some
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.collectives import group_size, is_start
 from pgle.xla.hlo.module import Instruction, Module, trip_count
-from pgle.xla.hlo.schedule_dump import LhsSchedule
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
 from pgle.xla.targets import Hardware
 
@@ -210,18 +209,21 @@ class Coverage:
         return bool(self.main) and all(module.meets(bounds) for module in self.main) and not self.invalid
 
 
-def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, LhsSchedule] | None = None) -> Coverage:
+def cover(
+    profile: Profile, modules: Sequence[Module], lhs_modules: Mapping[str, Module | None] | None = None
+) -> Coverage:
     """Hold a profile against modules.
 
     Args:
         modules: final modules; a module of a schedule dump will do where it is all there is.
+        lhs_modules: by name, as LHS saw them.
 
     Raises:
         UserError: there is no module.
     """
     if not modules:
         raise UserError("no HLO module to hold the profile against", remedy="give --hlo a dump")
-    dumps = {name: schedule.module for name, schedule in (schedules or {}).items()}
+    dumps = lhs_modules or {}
     tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
     named = {cost.fingerprint for cost in profile.costs}
     keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
@@ -353,7 +355,7 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
         yield f"fill gaps from same-shape instructions and estimates with '{COMPLETE}'"
 
 
-def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str]:
+def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module | None]) -> Iterator[str]:
     if main.unchecked:
         yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
     dump = dumps.get(main.module)

@@ -12,7 +12,6 @@ from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
 
@@ -205,8 +204,8 @@ def recorded(version: str, run: str) -> Module:
     return module
 
 
-def lhs(version: str) -> dict[str, LhsSchedule]:
-    return {"jit_step": read_schedule_dump(TESTDATA / "hlo" / version / "async/jit_step.schedule.pb.xz")}
+def lhs(version: str) -> dict[str, Module]:
+    return {"jit_step": read_module(TESTDATA / "hlo" / version / "async/jit_step.schedule.pb.xz")}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -242,10 +241,10 @@ def test_gaps_are_among_the_names_that_xla_logs_as_missing(version: str) -> None
 @pytest.mark.parametrize("with_dump", [False, True])
 def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump: bool) -> None:
     module = recorded(version, "async")
-    schedules = lhs(version) if with_dump else {}
+    lhs_modules = lhs(version) if with_dump else {}
     profile = estimate_profile(module, find_hardware("a100-40gb"))
     bare = without(profile, "loop_compare_fusion", "loop_compare_fusion.1")
-    all_of_it, rest = main_of(cover(profile, [module], schedules)), main_of(cover(bare, [module], schedules))
+    all_of_it, rest = main_of(cover(profile, [module], lhs_modules)), main_of(cover(bare, [module], lhs_modules))
     assert rest.gaps == ()
     assert rest.count.total == all_of_it.count.total - 2
 

@@ -84,9 +84,8 @@ def test_a_completed_profile_has_no_gap(name: str) -> None:
         pytest.skip("LHS was off")
     rows = LookupTable(final, lhs).rows.values()
     some = tuple(Cost(row.filed_as, 7.0) for row in list(rows)[::5])
-    schedules = {final.name: read_schedule_dump(find_schedule_dumps(TESTDATA / "hlo" / name)[final.name])}
     done = complete_profile(Profile(some), final, A100, lhs_module=lhs).profile
-    assert cover(done, [final], schedules).modules[0].gaps == ()
+    assert cover(done, [final], {final.name: lhs}).modules[0].gaps == ()
 
 
 def test_converting_completes_for_the_module_as_lhs_saw_it() -> None:
@@ -126,13 +125,8 @@ def test_a_program_whose_collectives_all_lack_costs_fails(name: str) -> None:
     final, lhs = program(name)
     full = estimate_profile(lhs or final, A100)
     blind = replace(full, costs=tuple(cost for cost in full.costs if cost.kind is not CostKind.COLLECTIVE))
-    schedules = (
-        {}
-        if lhs is None
-        else {final.name: read_schedule_dump(find_schedule_dumps(TESTDATA / "hlo" / name)[final.name])}
-    )
     assert len(blind) < len(full)
-    assert not cover(blind, [final], schedules).is_ok(Bounds(0))
+    assert not cover(blind, [final], {final.name: lhs}).is_ok(Bounds(0))
 
 
 def test_the_collective_gate_is_a_share_of_the_step() -> None:
