@@ -93,7 +93,7 @@ class Answer(Generic[Result]):
         return frame(self.page)
 
 
-def _answers(function: Callable[P, R]) -> Callable[P, R]:
+def _with_user_errors(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose errors about files and patterns are `UserError`, as those of the command line are one line."""
 
     @wraps(function)
@@ -110,7 +110,7 @@ def _answers(function: Callable[P, R]) -> Callable[P, R]:
     return answered
 
 
-@_answers
+@_with_user_errors
 def convert(
     inputs: Paths, output: StrPath | None = None, *, hlo: Paths = (), module: str = "auto", stat: str = "median",
     collective_stat: str = "median", complete: str | None = None, fingerprint_names: bool = False,
@@ -148,7 +148,7 @@ def convert(
     return answer("convert", found, report.convert_page(found, following), report.convert_document(found))
 
 
-@_answers
+@_with_user_errors
 def verify(
     profile: StrPath, hlo: Paths = (), *, module: str = "", min_time_coverage: float = 0.95,
     min_collectives: float = 0.99,
@@ -175,7 +175,7 @@ def verify(
     return answer("verify", found, page, report.document(str(file), found, bounds), ok)
 
 
-@_answers
+@_with_user_errors
 def confirm(
     log: StrPath, *, module: str | None = None, schedule: StrPath | None = None, profile: StrPath | None = None, jax:
     str | None = None, min_time_coverage: float = 0.95, min_collectives: float = 0.99,
@@ -208,7 +208,7 @@ def confirm(
     return answer("confirm", found, page, report.confirm_document(found), found.main.verdict is ProfileUse.USED)
 
 
-@_answers
+@_with_user_errors
 def compare(
     base: Times, new: Times | None = None, *, labels: tuple[str, str] = ("", ""), paired: bool = False, fail_slower:
     float | None = None, require_faster: bool = False, confidence: float = 0.95, same_within: float = 0.005, warmup: int
@@ -252,7 +252,7 @@ def compare(
     return answer("compare", found, page, report.document(found, checks), ok)
 
 
-@_answers
+@_with_user_errors
 def predict(
     hlo: StrPath, *, profile: StrPath | None = None, target: str | None = None, module: str = "", devices_per_host: int
     | None = None, network_gb_s: float | None = None,
@@ -275,7 +275,7 @@ def predict(
     return answer("predict", found, report.predict_page(found), report.predict_document(found))
 
 
-@_answers
+@_with_user_errors
 def analyze(
     inputs: Paths, *, hlo: Paths = (), target: str | None = None, profile: StrPath | None = None, against: Paths = (),
     against_hlo: Paths = (),
@@ -294,12 +294,12 @@ def analyze(
     from pgle.report.report import run_page
     from pgle.run.analyze import RunFacts
 
-    found = analysed(inputs, hlo, target, profile, against, against_hlo)
+    found = read_analysis(inputs, hlo, target, profile, against, against_hlo)
     page = run_page(RunFacts(_paths(inputs), analysis=found))
     return answer("analyze", found, page, report.document(found))
 
 
-def analysed(
+def read_analysis(
     inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
@@ -311,7 +311,7 @@ def analysed(
         return analyze(side, other, progress=advance)
 
 
-@_answers
+@_with_user_errors
 def rehearse(
     step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, devices: int | None = None,
     target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
@@ -336,7 +336,9 @@ def rehearse(
     """
     from pgle.run.rehearse import rehearse
 
-    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
+    asked = _rehearse_command(
+        step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached
+    )
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.predict",), daemon=True).start()
@@ -348,7 +350,7 @@ def rehearse(
     return answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
 
 
-@_answers
+@_with_user_errors
 def tune(
     step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, output: StrPath, devices: int | None = None,
     target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
@@ -367,7 +369,9 @@ def tune(
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import NAME, tune
 
-    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached)
+    asked = _rehearse_command(
+        step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached
+    )
     with prepared(asked, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
             found = tune(given, budget, on_trial=on_trial, on_phase=on_phase)
@@ -377,7 +381,7 @@ def tune(
     return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 
 
-@_answers
+@_with_user_errors
 def scale(
     build: Callable[[int], Sequence[Any]] | Sequence[str], devices: Sequence[int] = (), *,
     vary: Mapping[str, Sequence[str]] | None = None, fit: str = "", target: str = "h100",
@@ -454,7 +458,7 @@ def flags_explain(name: str) -> Answer[Any]:
     return answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
 
 
-def _asked(
+def _rehearse_command(
     step: Callable[..., Any] | StrPath | Sequence[str], args: Sequence[Any], devices: int | None, target: str | None,
     profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
     choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,

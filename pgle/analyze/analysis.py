@@ -14,11 +14,11 @@ from pgle.analyze.collectives import (
     MeasuredCollective,
     Overlap,
     find_arrivals,
-    judge_schedule,
+    find_overlap,
     measured_collectives,
     transfer_exposed_us,
 )
-from pgle.analyze.layers import Layers, Products, Ran, find_layers, find_products, slowest, work_of
+from pgle.analyze.layers import Layers, MeasuredInstruction, Products, find_layers, find_products, slowest, work_of
 from pgle.analyze.window import (
     DeviceWindow,
     StepParts,
@@ -43,23 +43,6 @@ from pgle.xla.hlo.proto import BufferPlan
 from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredInstruction(Ran):
-    """One compute instruction of the main module."""
-
-    cost: Cost  # its measured cost
-
-    @property
-    def name(self) -> str:
-        """That its cost is filed under."""
-        return self.cost.name
-
-    @property
-    def op_name(self) -> str:
-        """The framework's name; empty without HLO."""
-        return "" if self.instruction is None else self.instruction.op_name
 
 
 JAX_SHARE = 0.75
@@ -138,7 +121,7 @@ class MeasuredStep:
     mode: str = ""
 
     @property
-    def judged(self) -> list[MeasuredCollective]:
+    def exposed_collectives(self) -> list[MeasuredCollective]:
         """The exposed collectives of which is known what a schedule could hide, the one with most of it first."""
         known = [item for item in self.collectives if item.hideable_us is not None]
         return sorted(known, key=lambda item: (-(item.hideable_us or 0.0), -item.transfer_exposed_us, item.name))
@@ -223,13 +206,12 @@ def measure_step(
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
     arrivals = find_arrivals(trace, windows, naming)
     collectives = measured_collectives(trace, windows, naming, by_name, module, hardware, arrivals)
-    moved = [Ran(instruction=of.instruction, us=0.0, exposed_us=of.exposed_us, count=of.count) for of in collectives]
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
     overlap = None
     if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
         flags = trace.xla_flags.split()
-        overlap, collectives = judge_schedule(module, costs.costs, collectives, hardware, used=used, flags=flags)
+        overlap, collectives = find_overlap(module, costs.costs, collectives, hardware, used=used, flags=flags)
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -242,7 +224,7 @@ def measure_step(
         parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
         late=arrivals.ranks,
         async_exposed_us=transfer_exposed_us(trace, windows, naming, arrivals, hidden),
-        layers=None if module is None else find_layers(module, [*compute, *moved], breakdown.step_us, hardware),
+        layers=None if module is None else find_layers(module, compute, collectives, breakdown.step_us, hardware),
         products=find_products(compute, hardware),
         memory=memory,
         overlap=overlap,
@@ -281,8 +263,5 @@ def _compute(
         work = None if module is None or instruction is None else work_of(module, instruction)
         names = kernels.get((program.key.name, item.traced), ())
         count = cost.samples / max(executions, 1)
-        made = MeasuredInstruction(
-            instruction=instruction, us=cost.cost_us * count, count=count, work=work, ran=slowest(names), cost=cost
-        )
-        found.append(made)
+        found.append(MeasuredInstruction(cost, instruction, cost.cost_us * count, count, work, slowest(names)))
     return tuple(sorted(found, key=lambda item: (-item.us, item.name)))

@@ -28,11 +28,11 @@ from pgle.xla.collectives import KINDS, collective_kind, is_sync, lhs_names
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import Hardware
 
-LOOKED_AT = 64  # collectives, those with most exposed time
+MOST_EXPLAINED = 64  # collectives, those with most exposed time
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
+class CostError:
     """One instruction as the profile has it and as it ran."""
 
     name: str  # when LHS ran
@@ -47,10 +47,10 @@ class Believed:
 
 
 @dataclass(frozen=True)
-class BelievedCosts:
+class ProfileErrors:
     """A profile against what ran."""
 
-    rows: tuple[Believed, ...]  # every instruction with a measured cost, the largest error first
+    rows: tuple[CostError, ...]  # every instruction with a measured cost, the largest error first
     covered: float  # share of the measured time whose instructions the profile has
     off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
 
@@ -62,10 +62,10 @@ class Overlap:
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
-    use: BelievedCosts | None = None  # of the profile that the scheduler had; None where none is given
+    profile: ProfileErrors | None = None  # of the profile that the scheduler had; None where none is given
 
 
-def judge_schedule(
+def find_overlap(
     module: Module,
     costs: Sequence[Cost],
     collectives: Sequence[MeasuredCollective],
@@ -78,7 +78,7 @@ def judge_schedule(
     predicted, names = predict(module, Profile(tuple(costs)), hardware), lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
     judged: dict[str, MeasuredCollective] = {}
-    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:LOOKED_AT]:
+    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:MOST_EXPLAINED]:
         if item.instruction is not None and item.transfer_exposed_us > 0:
             place = placed.get(names.get(item.instruction.name, item.instruction.name))
             free_us = 0.0 if place is None else max(place.independent_us - place.cover_us, 0.0) * place.count
@@ -89,12 +89,12 @@ def judge_schedule(
         hideable_us=hideable_us,
         stuck_us=sum(item.transfer_exposed_us for item in judged.values()) - hideable_us,
         predicted=predicted,
-        use=None if used is None else _believed(module, costs, used),
+        profile=None if used is None else _profile_errors(module, costs, used),
     )
     return overlap, tuple(judged.get(item.name, item) for item in collectives)
 
 
-def _believed(module: Module, costs: Sequence[Cost], used: Profile) -> BelievedCosts:
+def _profile_errors(module: Module, costs: Sequence[Cost], used: Profile) -> ProfileErrors:
     table = LookupTable(module)
     given = table.find(effective_costs(used, module.fingerprint))
     measured = {cost.name: cost for cost in costs}
@@ -102,11 +102,11 @@ def _believed(module: Module, costs: Sequence[Cost], used: Profile) -> BelievedC
     for name, row in table.rows.items():
         cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
         if cost is not None:
-            rows.append(Believed(name, believed and believed.cost_us, cost.cost_us, float(row.executions)))
+            rows.append(CostError(name, believed and believed.cost_us, cost.cost_us, float(row.executions)))
     total = sum(row.measured_us * row.count for row in rows)
     known = [row for row in rows if row.profile_us is not None]
     covered = sum(row.measured_us * row.count for row in known)
-    return BelievedCosts(
+    return ProfileErrors(
         rows=tuple(sorted(rows, key=lambda row: (-abs(row.error_us), row.name))),
         covered=covered / total if total > 0 else 0.0,
         off=sum(abs(row.error_us) for row in known) / covered if covered > 0 else 0.0,

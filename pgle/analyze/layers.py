@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
+from pgle.analyze.collectives import MeasuredCollective
 from pgle.costs.estimate.estimate import attention_operations, bytes_accessed, matmuls, pointwise_operations
-from pgle.costs.profile.value import has_remat
+from pgle.costs.profile.value import Cost, has_remat
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 from pgle.xla.targets import Hardware, dtype_family
 
@@ -144,16 +144,26 @@ class Products:
         return self.flops / self.us / 1e6 if self.us > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """What one instruction does in a step, as layers and products count it."""
+@dataclass(frozen=True, slots=True)
+class MeasuredInstruction:
+    """One compute instruction of the main module."""
 
+    cost: Cost  # its measured cost
     instruction: Instruction | None  # of the final module; None without HLO
-    us: float  # time of all its executions on the GPU; 0 of collectives
-    exposed_us: float = 0.0  # of collectives, the part that no compute overlaps
+    us: float  # time of all its executions in a step
     count: float  # executions in a step
-    work: Work | None = None  # of one execution, by its HLO; None of collectives, and without HLO
+    work: Work | None  # of one execution, by its HLO; None without HLO
     ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
+
+    @property
+    def name(self) -> str:
+        """That its cost is filed under."""
+        return self.cost.name
+
+    @property
+    def op_name(self) -> str:
+        """The framework's name; empty without HLO."""
+        return "" if self.instruction is None else self.instruction.op_name
 
     @property
     def tensor_cores(self) -> bool | None:
@@ -169,10 +179,10 @@ class Ran:
         return (self.ran.dtype if self.ran is not None else "") or asked or "an unknown type"
 
 
-def find_products(ran: Iterable[Ran], hardware: Hardware | None) -> tuple[Products, ...]:
+def find_products(compute: Iterable[MeasuredInstruction], hardware: Hardware | None) -> tuple[Products, ...]:
     """What ran by type and unit, the one that takes longest first; instructions that multiply nothing are left out."""
-    groups: dict[tuple[str, bool], list[Ran]] = defaultdict(list)
-    for item in ran:
+    groups: dict[tuple[str, bool], list[MeasuredInstruction]] = defaultdict(list)
+    for item in compute:
         if item.tensor_cores is not None:
             groups[item.dtype, item.tensor_cores].append(item)
     found = [
@@ -228,15 +238,29 @@ class Layers:
         return sum(layer.us for layer in self.scopes if layer.phase == phase)
 
 
-def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Hardware | None) -> Layers:
-    """Group what ran by scope and source line.
-
-    Args:
-        ran: in a step, each instruction once; those of other modules do not count.
-    """
+def find_layers(
+    module: Module,
+    compute: Iterable[MeasuredInstruction],
+    collectives: Iterable[MeasuredCollective],
+    step_us: float,
+    hardware: Hardware | None,
+) -> Layers:
+    """Group the instructions of the main module by scope and source line."""
     phases = phases_of(module)
-    known = [(item, item.instruction) for item in ran if item.instruction is not None]
-    rows = [_Row(item, described(module, made), phases.get(made.name, TrainingPhase.OTHER)) for item, made in known]
+
+    def origin(made: Instruction) -> tuple[Instruction, TrainingPhase]:
+        return described(module, made), phases.get(made.name, TrainingPhase.OTHER)
+
+    rows = [
+        _Row(*origin(item.instruction), item.us, 0.0, item.count, item.work)
+        for item in compute
+        if item.instruction is not None
+    ]
+    rows += [
+        _Row(*origin(item.instruction), 0.0, item.exposed_us, item.count, None)
+        for item in collectives
+        if item.instruction is not None
+    ]
 
     def group(key: Callable[[_Row], tuple[str, str]]) -> list[Layer]:
         groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
@@ -248,7 +272,7 @@ def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Ha
     def utilisation(counted: Iterable[_Row]) -> float | None:
         if hardware is None or step_us <= 0:
             return None
-        done = ((row.ran.count, row.ran.work) for row in counted if row.ran.work is not None)
+        done = ((row.count, row.work) for row in counted if row.work is not None)
         return sum(count * work.flops / work.peak_tflops(hardware) for count, work in done) / 1e6 / step_us
 
     return Layers(
@@ -259,27 +283,30 @@ def find_layers(module: Module, ran: Iterable[Ran], step_us: float, hardware: Ha
     )
 
 
-class _Row(NamedTuple):
-    """What ran, the instruction that says where it comes from, and its phase."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What ran in a step."""
 
-    ran: Ran
-    named: Instruction
+    named: Instruction  # says where it comes from
     phase: TrainingPhase
+    us: float  # of compute, on the GPU
+    exposed_us: float  # of a collective, the part that no compute overlaps
+    count: float  # executions
+    work: Work | None  # of one execution; None of collectives
 
 
 def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None) -> Layer:
-    items = [row.ran for row in rows]
-    done = [(item.count, item.work) for item in items if item.work is not None]
+    done = [(row.count, row.work) for row in rows if row.work is not None]
     return Layer(
         name=name,
         phase=phase,
-        us=sum(item.us for item in items),
-        exposed_us=sum(item.exposed_us for item in items),
-        instructions=len(items),
+        us=sum(row.us for row in rows),
+        exposed_us=sum(row.exposed_us for row in rows),
+        instructions=len(rows),
         flops=sum(count * work.flops for count, work in done),
         bytes=sum(count * work.bytes for count, work in done),
         roofline_us=None if hardware is None else sum(count * work.roofline_us(hardware) for count, work in done),
-        source=max(rows, key=lambda row: row.ran.us + row.ran.exposed_us).named.source,
+        source=max(rows, key=lambda row: row.us + row.exposed_us).named.source,
     )
 
 

@@ -10,9 +10,9 @@ from statistics import median
 
 import numpy as np
 
-from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.layers import TrainingPhase
+from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
@@ -114,7 +114,7 @@ def synchronous(step: MeasuredStep) -> StepFinding | None:
     if step.measures_alone:
         return None
     ours = [item for item in _most_exposed(step) if item.sync]
-    stuck = bool(step.judged) and not any(item.hideable_us for item in ours)
+    stuck = bool(step.exposed_collectives) and not any(item.hideable_us for item in ours)
     return StepFinding(
         sum(item.transfer_exposed_us for item in ours),
         many(len(ours), "synchronous collective"),
@@ -159,7 +159,7 @@ def _hide(step: MeasuredStep, ours: Iterable[MeasuredCollective]) -> str:
     judged = [(item.transfer_exposed_us, item.hideable_us) for item in ours if item.hideable_us is not None]
     hideable = sum(hideable_us for _, hideable_us in judged) / step.step_us
     stuck = sum(exposed_us for exposed_us, _ in judged) / step.step_us - hideable
-    profile = f"a profile of this program ('{RUN}')" if overlap.use is None else f"a fresh profile ('{PROFILE}')"
+    profile = f"a profile of this program ('{RUN}')" if overlap.profile is None else f"a fresh profile ('{PROFILE}')"
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"
     return (
@@ -450,7 +450,7 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
 
 def stale_profile(step: MeasuredStep) -> StepFinding | None:
     """The scheduler's profile has other costs than this run measured."""
-    if step.overlap is None or (use := step.overlap.use) is None:
+    if step.overlap is None or (use := step.overlap.profile) is None:
         return None
     wrong = [row for row in use.rows if row.profile_us is not None and row.error_us]
     us = sum(abs(row.error_us) for row in wrong)

@@ -24,61 +24,51 @@ from pgle.next import quoted, typed
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-GROUPS: dict[str, dict[str, str]] = {
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
-        "run": "All stages on your program: profile, convert, baseline, verify, perf, compare.",
-        "profile": "Run a program with the flags of a profile run and capture a trace.",
-        "convert": "Turn traces (nsys, JAX profiler) into a cost profile.",
-        "perf": "Run a program with a profile, and prove that XLA used it.",
-        "init": "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker.",
-        "auto": "Run a program with JAX's AutoPGLE, and say what came of it.",
+        "run": ("stages", "All stages on your program: profile, convert, baseline, verify, perf, compare."),
+        "profile": ("stages", "Run a program with the flags of a profile run and capture a trace."),
+        "convert": ("profiles", "Turn traces (nsys, JAX profiler) into a cost profile."),
+        "perf": ("stages", "Run a program with a profile, and prove that XLA used it."),
+        "init": ("start", "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker."),
+        "auto": ("stages", "Run a program with JAX's AutoPGLE, and say what came of it."),
     },
     "Check": {
-        "doctor": "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches.",
-        "verify": "Before a run: does a profile fit a module, what will XLA find?",
-        "confirm": "After a run: was the profile used, by its log?",
-        "compare": "Is it faster? Step times of two runs; a gate for CI.",
+        "doctor": ("stages", "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches."),
+        "verify": ("profiles", "Before a run: does a profile fit a module, what will XLA find?"),
+        "confirm": ("show", "After a run: was the profile used, by its log?"),
+        "compare": ("steps", "Is it faster? Step times of two runs; a gate for CI."),
     },
     "Predict": {
-        "rehearse": "Compile for GPUs without one: what would a profile change?",
-        "predict": "What a step of a compiled module takes, without a compiler.",
-        "scale": "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
-        "tune": "Which flags, with the profile, make a step fastest; no GPU.",
-        "perf-table": "Measured tables for XLA's own cost model, from traces.",
+        "rehearse": ("predictions", "Compile for GPUs without one: what would a profile change?"),
+        "predict": ("predictions", "What a step of a compiled module takes, without a compiler."),
+        "scale": ("predictions", "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs."),
+        "tune": ("predictions", "Which flags, with the profile, make a step fastest; no GPU."),
+        "perf-table": ("profiles", "Measured tables for XLA's own cost model, from traces."),
     },
     "Improve": {
-        "complete": "Fill the gaps of a profile.",
-        "carry": "Use a profile for another jax, another size, an edited program.",
-        "merge": "Merge profiles of ranks or runs.",
-        "flags": "Explain, lint and preset XLA, NCCL, CUDA and JAX settings.",
+        "complete": ("profiles", "Fill the gaps of a profile."),
+        "carry": ("profiles", "Use a profile for another jax, another size, an edited program."),
+        "merge": ("profiles", "Merge profiles of ranks or runs."),
+        "flags": ("flags", "Explain, lint and preset XLA, NCCL, CUDA and JAX settings."),
     },
     "Look": {
-        "show": "What a profile or a trace holds.",
-        "analyze": "Where the time of a measured step goes, and what could be saved.",
-        "report": "One page on a run: verdict, timeline, findings, costs, step times.",
-        "diff": "What changed between two profiles.",
-        "history": "Step times over months, and how much launches differ.",
+        "show": ("show", "What a profile or a trace holds."),
+        "analyze": ("stages", "Where the time of a measured step goes, and what could be saved."),
+        "report": ("stages", "One page on a run: verdict, timeline, findings, costs, step times."),
+        "diff": ("show", "What changed between two profiles."),
+        "history": ("steps", "Step times over months, and how much launches differ."),
     },
     "Help": {
-        "completion": "Print the completion script of bash, zsh or fish.",
-        "mcp": "Serve the answers to an agent, over the Model Context Protocol.",
-        "help": "Explain a command with all its options.",
+        "completion": ("start", "Print the completion script of bash, zsh or fish."),
+        "mcp": ("start", "Serve the answers to an agent, over the Model Context Protocol."),
+        "help": ("start", "Explain a command with all its options."),
     },
 }
-"""Group → command → its line in `pgle --help`. The click command is `NAME_command` in a file of `HOMES`; it is imported
-only when the command is used, so that `pgle --help` stays instant."""
-HOMES = {
-    "start": "init help completion mcp",
-    "flags": "flags",
-    "show": "show diff confirm",
-    "profiles": "convert perf-table verify complete carry merge",
-    "stages": "run profile perf auto analyze report doctor",
-    "steps": "compare history",
-    "predictions": "rehearse predict scale tune",
-}
-"""The files of `pgle.cli`, and the commands in each."""
-_HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
-COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
+"""Group → command → its file in `pgle.cli`, and its line in `pgle --help`. The click command is `NAME_command` in that
+file, which is imported only when the command is used, so that `pgle --help` stays instant."""
+FILES = {name: file for commands in GROUPS.values() for name, (file, _) in commands.items()}
+COMMANDS = {name: line for commands in GROUPS.values() for name, (_, line) in commands.items()}
 
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -114,7 +104,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with one_blas_thread():
-            home = import_module(f"pgle.cli.{_HOME_OF[cmd_name]}")
+            home = import_module(f"pgle.cli.{FILES[cmd_name]}")
         command: click.Command = getattr(home, f"{cmd_name.replace('-', '_')}_command")
         return command
 
@@ -139,7 +129,7 @@ class LazyGroup(click.Group):
         width = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(width), COMMANDS[name]) for name in commands])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands that begin so, with their lines."""
@@ -181,7 +171,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     for number in ENDS.values():  # what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _ended)
+            signal.signal(number, _exit_by_signal)
     if (program := _program()) != "pgle":
         call_it(program, COMMANDS)
     gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
@@ -208,20 +198,20 @@ def run(arguments: list[str]) -> int:
         plain.show(api.folder().page)
         return 0
     except BaseException as error:
-        line, code = explained(error)
+        line, code = error_line(error)
         if line is None:
             return code
         if "--json" in arguments[: arguments.index("--") if "--" in arguments else None]:
             from pgle.report import text
 
             parts = {"what": line, "where": None, "remedy": None}
-            parts = {name: _shown(getattr(error, name, other)) for name, other in parts.items()}
+            parts = {name: _masked(getattr(error, name, other)) for name, other in parts.items()}
             text.show("pgle.error/1", {"error": parts, "exit_code": code})
-        print(f"pgle: {_shown(one_line(named(line)))}", file=sys.stderr)
+        print(f"pgle: {_masked(one_line(named(line)))}", file=sys.stderr)
         return code
 
 
-def _shown(text: str | None) -> str | None:
+def _masked(text: str | None) -> str | None:
     """A part of an error; what looks like a credential in it is masked, since logs of CI are read by many."""
     from pgle.masking import kept_text
 
@@ -238,7 +228,7 @@ def _program() -> str:
     return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else quoted(started)
 
 
-def explained(error: BaseException) -> tuple[str | None, int]:
+def error_line(error: BaseException) -> tuple[str | None, int]:
     """What to say about an error and the exit code; None: nothing.
 
     Raises:
@@ -266,7 +256,7 @@ def explained(error: BaseException) -> tuple[str | None, int]:
             return "out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2
         case OSError() if error.filename:  # a name that is too long, a folder without permission
             return f"{error.filename}: {error.strerror}; check the path", 2
-        case FileNotFoundError() if not error.filename and not _is_anywhere():
+        case FileNotFoundError() if not error.filename and not _has_working_directory():
             return "the working directory does not exist any more; cd to one that does", 2
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _discard_output()
@@ -281,7 +271,7 @@ ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-def _is_anywhere() -> bool:
+def _has_working_directory() -> bool:
     try:
         os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all else here
     except OSError:
@@ -294,5 +284,5 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _ended(number: int, _: FrameType | None) -> NoReturn:
+def _exit_by_signal(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)

@@ -225,7 +225,7 @@ def analyze_command(**options: Any) -> Answer[Any]:
     """
     from pgle.report import analyze
 
-    found = api.analysed(**options)
+    found = api.read_analysis(**options)
     return api.answer("analyze", found, analyze.analyze_page(found), analyze.document(found))
 
 
@@ -263,7 +263,7 @@ def report_command(
     if as_json:
         click.echo(value.as_json(page), nl=False)
     else:
-        plain.show(report.short(page, lines))
+        plain.show(report.written(page, lines))
 
 
 @command(

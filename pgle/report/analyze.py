@@ -95,7 +95,7 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
     )
 
 
-WORTH = 0.05  # of the step; from here on a possible saving is a warning
+LARGE_SAVING = 0.05  # of the step; from here on a possible saving is a warning
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 SpanOf = Callable[[str], "tuple[float, float] | None"]
@@ -172,7 +172,7 @@ def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
     best = max((action.saves or 0.0 for action in todo), default=0.0)
     if best >= LEAST_SAVED:
         what = f"{todo[0].title[:1].lower()}{todo[0].title[1:]}"
-        return f"You could save up to {figures.share(best)}: {what}", "warn" if best >= WORTH else ""
+        return f"You could save up to {figures.share(best)}: {what}", "warn" if best >= LARGE_SAVING else ""
     share = figures.share(step.breakdown.compute_us / step.step_us if step.step_us > 0 else None)
     return f"Nothing large to save: the GPU computes {share} of the time", "good"
 
@@ -234,7 +234,9 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         todo.append(Advice(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
     overlap, is_new = step.overlap, not known & {"synchronous-collective", "exposed-communication"}
     if is_new and overlap is not None and overlap.hideable_us >= LEAST_SAVED * step.step_us:
-        judged = [item for item in step.judged if (item.hideable_us or 0.0) >= LEAST * step.step_us] or step.judged
+        judged = [
+            item for item in step.exposed_collectives if (item.hideable_us or 0.0) >= LEAST * step.step_us
+        ] or step.exposed_collectives
         name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves, title = overlap.hideable_us / step.step_us, RULES["exposed-communication"].todo
@@ -287,9 +289,9 @@ def document(found: Analysis) -> dict[str, object]:
         "overlap": overlap and {
             **text.picked(overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"),
             "collectives": [text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
-                            for item in step.judged],
-            "profile": overlap.use and {
-                **text.plain(overlap.use), "rows": [text.whole(row, "error_us") for row in overlap.use.rows],
+                            for item in step.exposed_collectives],
+            "profile": overlap.profile and {
+                **text.plain(overlap.profile), "rows": [text.whole(row, "error_us") for row in overlap.profile.rows],
             },
         },
         "against": found.against and text.whole(found.against, "delta_us share"),
@@ -492,12 +494,12 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
             yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
     rows = [
         (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
-        for item in step.judged[:ROWS]
+        for item in step.exposed_collectives[:ROWS]
         if item.transfer_exposed_us >= LEAST * step.step_us
     ]
     if rows:
         yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)
-    if (use := overlap.use) is not None:
+    if (use := overlap.profile) is not None:
         yield Prose(
             f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
             f"{figures.share(use.off)}."

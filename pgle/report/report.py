@@ -71,7 +71,7 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ..
     )
 
 
-def short(page: Page, lines: Sequence[str]) -> Page:
+def written(page: Page, lines: Sequence[str]) -> Page:
     """Identity and verdict of a page that was written, and where it is."""
     return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())
 
@@ -83,7 +83,7 @@ def run_page(found: RunFacts) -> Page:
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
         mine = len(found.schedules)
-        page = analyze_page(analysis, _place(panels[mine]) if len(panels) > mine else nowhere, True)
+        page = analyze_page(analysis, _span_finder(panels[mine]) if len(panels) > mine else nowhere, True)
     if compared is not None:
         page = replace(page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, ""))
     own = f"{Next.of('report', *found.inputs)} "
@@ -92,15 +92,15 @@ def run_page(found: RunFacts) -> Page:
         title=f"pgle report: {_name(found)}",
         identity=(*page.identity, *_recorded(found.manifest)),
         actions=() if analysis is not None and analysis.step.measures_alone else page.actions,
-        sections=(*_above(found, panels), *page.sections, _stages(found.manifest)),
+        sections=(*_timeline_and_times(found, panels), *page.sections, _stages(found.manifest)),
         next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
         about=tuple(_about(found)),
-        warnings=tuple(dict.fromkeys((*found.missing, *lost, *_far_off(found), *page.warnings))),
+        warnings=tuple(dict.fromkeys((*found.missing, *lost, *_prediction_warning(found), *page.warnings))),
         tiles=_tiles(found),
     )
 
 
-def _above(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[Section]:
+def _timeline_and_times(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[Section]:
     """The timeline, and the comparison of step times."""
     if panels:
         both = found.analysis is not None and found.analysis.before
@@ -134,7 +134,7 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
     return *gpus, host, stages[0].started[:10], jax
 
 
-def _place(panel: Panel) -> SpanOf:
+def _span_finder(panel: Panel) -> SpanOf:
     """Where an instruction's longest bar is in the first step, or the pause after that step."""
     codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
     until = panel.spans[0].end_us if panel.spans else panel.length_us
@@ -173,7 +173,7 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
     return shown
 
 
-def _far_off(found: RunFacts) -> list[str]:
+def _prediction_warning(found: RunFacts) -> list[str]:
     """If the performance run was timed at another step time than predicted."""
     if found.comparison is None or not found.schedules:
         return []

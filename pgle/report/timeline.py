@@ -24,7 +24,6 @@ from pgle.run.analyze import on_host
 from pgle.schedule.placements import ExposedGroup
 from pgle.schedule.simulate import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
-from pgle.trace.table import ActivityKind
 from pgle.xla.collectives import followers, is_sync, kind_of
 from pgle.xla.hlo.module import Module
 
@@ -202,12 +201,6 @@ class Panel:
         """When collectives run and nothing computes."""
         return without(self.busy(Style.COMMUNICATION), self.compute)
 
-    def exposed_us(self, lane: Lane) -> npt.NDArray[np.float64]:
-        """float64[n]: of each bar the time during which nothing computes; of compute nothing."""
-        hidden = covered(self.compute, lane.start_us, lane.end_us)
-        computes = np.isin(self.styles[lane.named], (Style.COMPUTE, Style.MATMUL))
-        return np.where(computes, 0.0, np.maximum(lane.duration_us - hidden, 0.0))
-
 
 def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
     """A predicted step as a panel.
@@ -325,9 +318,8 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     Args:
         label: put before the names of the ranks: ``before``.
     """
-    simulated = step.trace.simulated
-    kind = "simulated, no GPU ran this" if simulated else "measured"
-    kind = "measured on CPU devices" if not simulated and bool((step.trace.kind == ActivityKind.HOST).all()) else kind
+    measured = "measured on CPU devices" if on_host(step.trace) else "measured"
+    kind = "simulated, no GPU ran this" if step.trace.simulated else measured
     late = _late_us(step)
     bars = sum(len(window.rows) for window in step.windows)
     share = min(MOST_BARS / max(bars, 1), 1.0)
@@ -356,22 +348,15 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
 
     Collectives hold the devices of a job within a step of each other: if they are further apart, the clocks are.
     """
-    begins: dict[str, dict[int, float]] = {}
+    begins: dict[str, dict[int, int]] = {}
     for window in step.windows:
-        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = _begin(step, window)
+        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = window.begin_ns
     late: dict[int, float] = {}
     for of_process in begins.values():
         first = min(of_process.values())
         one_clock = max(of_process.values()) - first < step.step_us * 1e3
         late |= {device: (begin - first) / 1e3 if one_clock else 0.0 for device, begin in of_process.items()}
     return late
-
-
-def _begin(step: MeasuredStep, window: DeviceWindow) -> float:
-    """When the window begins, on the clock of its process, in ns."""
-    later = np.flatnonzero(window.start > 0)
-    first = int(later[0]) if len(later) else 0
-    return float(step.trace.start_ns[window.rows[first]]) - float(window.start[first])
 
 
 def _panel(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
 from pgle.analyze.differences import Differences, find_differences
-from pgle.analyze.rules import LEAST_HIDDEN, StepFinding, find_findings
+from pgle.analyze.rules import StepFinding, find_findings
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import ProgramCosts, TracedProgram, measure
 from pgle.costs.profile.files import read_profile
@@ -61,7 +61,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
         trace = read_traces([trace for path in side.inputs for trace in _traces(path)], progress=progress)
     measured = measure(trace, dumps)
-    costs, stage = measured.costs[0], next(filter(None, map(_looked_at, side.inputs)), None)
+    costs, stage = measured.costs[0], next(filter(None, map(_stage_for, side.inputs)), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
     _check_ranks(costs, side.inputs[0])
     trace = measured.trace
@@ -91,7 +91,7 @@ def _check_ranks(costs: ProgramCosts, path: AnyPath) -> None:
         raise UserError(what, where=path, remedy=remedy)
 
 
-def _looked_at(path: AnyPath) -> StageFolder | None:
+def _stage_for(path: AnyPath) -> StageFolder | None:
     """The stage that a path names: RUN/STAGE, or of a run directory the performance run if it was traced."""
     if not is_run_dir(path):
         return stage_of(path)
@@ -100,12 +100,13 @@ def _looked_at(path: AnyPath) -> StageFolder | None:
 
 
 def _traces(path: AnyPath) -> Sequence[AnyPath]:
-    stage = _looked_at(path)
-    if stage is None or is_run_dir(path):
-        return [path] if stage is None else stage.traces() or [path]
-    if not stage.traces():
+    stage = _stage_for(path)
+    if stage is None:
+        return [path]
+    found = stage.traces()
+    if not found and not is_run_dir(path):
         raise UserError("this stage was not traced", where=path, remedy=f"run it again with --capture: {_again(stage)}")
-    return stage.traces()
+    return found or [path]
 
 
 def _again(stage: StageFolder) -> str:
@@ -114,7 +115,7 @@ def _again(stage: StageFolder) -> str:
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
-    stages = filter(None, map(_looked_at, inputs))
+    stages = filter(None, map(_stage_for, inputs))
     return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
 
 
@@ -123,7 +124,7 @@ def _profile(side: StepInput) -> Profile | None:
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
-        stage = _looked_at(path)
+        stage = _stage_for(path)
         if stage is not None and stage.name == "perf" and stage.run.found_profile is not None:
             return read_profile(stage.run.found_profile)
         if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
@@ -134,7 +135,7 @@ def _profile(side: StepInput) -> Profile | None:
 def _is_schedule(path: AnyPath) -> bool:
     """Whether it is a rehearsal, a dump, or a module, and no trace."""
     if path.is_dir():
-        stage = _looked_at(path)
+        stage = _stage_for(path)
         if stage is not None:
             return not stage.traces() and stage.rank().hlo.is_dir() and not is_run_dir(path)
         if any(next(path.glob(name), None) for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")):
@@ -247,9 +248,12 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     """Commands, the nearest first."""
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
-    runs = _runs(side)
-    if runs and step.measures_alone:
-        return tuple(_next_of_profile_run(step, side))
+    runs = [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
+    if runs and step.measures_alone:  # its collectives ran alone: the performance run shows what stays exposed
+        perf = runs[0].stage("perf")
+        is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
+        first = () if is_run else (launch_of(runs[0]).line("perf", runs[0].path),)
+        return *first, str(Next.of("analyze", perf.path))
     if runs:
         line, own = following(runs[0]), {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))}
         return tuple(filter(None, [tune(runs[0]) if line in own else line]))
@@ -264,26 +268,6 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     if step.trace.simulated:
         return page, str(Next.of("profile", "--", *UNKNOWN))
     return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
-
-
-def _next_of_profile_run(step: MeasuredStep, side: StepInput) -> Iterator[str]:
-    """After a run whose collectives ran alone: where to see what a plain run loses, and what would save it."""
-    run = _runs(side)[0]
-    perf = run.stage("perf")
-    known = bool(perf.traces()) or perf.rank().hlo.is_dir()
-    if not known:
-        yield launch_of(run).line("perf", run.path)
-    yield str(Next.of("analyze", perf.path))
-    if not known or (run.path / "tuned").exists():
-        return
-    plain = measured_step(StepInput((perf.path,), target=side.target))
-    room = 0.0 if plain.overlap is None else plain.overlap.hideable_us + plain.overlap.stuck_us
-    if room >= LEAST_HIDDEN * plain.step_us:
-        yield from filter(None, [tune(run)])
-
-
-def _runs(side: StepInput) -> list[RunDirectory]:
-    return [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
 
 
 def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:

@@ -361,7 +361,7 @@ def test_a_target_that_is_another_gpu_is_said(
     testdata: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: list[str]
 ) -> None:
     # what a schedule could hide takes seconds, and is not asked here
-    monkeypatch.setattr(analysis, "judge_schedule", lambda _, __, found, *___, **____: (None, found))
+    monkeypatch.setattr(analysis, "find_overlap", lambda _, __, found, *___, **____: (None, found))
     step = measured_step(
         StepInput((testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target)
     )

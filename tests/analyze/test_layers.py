@@ -5,7 +5,7 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import (
     Layer,
-    Ran,
+    MeasuredInstruction,
     TrainingPhase,
     Work,
     find_layers,
@@ -15,6 +15,7 @@ from pgle.analyze.layers import (
     scope_of,
     work_of,
 )
+from pgle.costs.profile.value import Cost
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import TABLE
@@ -43,9 +44,9 @@ ENTRY main {
     return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt")
 
 
-def ran(module: Module, **us: float) -> list[Ran]:
+def ran(module: Module, **us: float) -> list[MeasuredInstruction]:
     items = [(module.instructions[name.replace("_", ".")], time) for name, time in us.items()]
-    return [Ran(instruction=item, us=time, count=1.0, work=work_of(module, item)) for item, time in items]
+    return [MeasuredInstruction(Cost(item.name, us), item, us, 1.0, work_of(module, item)) for item, us in items]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_scope_is_what_the_program_named(op_name: str, scope: str) -> None:
 
 
 def test_layers_hold_all_that_ran_once(module: Module) -> None:
-    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30, add_1=5), 100.0, H100)
+    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30, add_1=5), (), 100.0, H100)
     assert {(layer.name, layer.phase): layer.us for layer in found.scopes} == {
         ("Model/layers_0/mlp", "forward"): 10,
         ("Model/layers_0/mlp", "rematerialised"): 20,
@@ -91,7 +92,7 @@ def test_layers_hold_all_that_ran_once(module: Module) -> None:
 
 
 def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
-    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30), 100.0, H100)
+    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30), (), 100.0, H100)
     each = 2 * 1024 * 512 * 256
     assert found.mfu == pytest.approx(2 * each / 989e12 / 100e-6)
     assert found.hfu == pytest.approx(3 * each / 989e12 / 100e-6)

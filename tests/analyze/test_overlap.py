@@ -51,7 +51,7 @@ def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: o
 
 def test_only_independent_compute_can_hide_a_collective(measured, module) -> None:
     step = measured(repeated(*STEP, every=1000), module)
-    judged = {item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.judged}
+    judged = {item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives}
     # negate.1 is independent of both: it can hide 60 of the first, or of the second
     assert judged["all-gather-start.1"] == pytest.approx((100, 60))
     assert judged["all-gather-start.2"] == pytest.approx((80, 60))
@@ -85,11 +85,13 @@ ENTRY main {
     of = ((Run("all-reduce-start.1", at, 100, SIDE), Run("negate.1", at + 100, 60), Run("add.1", at + 160, 10))
           for at in (0, 200, 400))  # fmt: skip
     step = measured(repeated(*(run for runs in of for run in runs), every=1000), module)
-    assert [(item.transfer_exposed_us, item.hideable_us) for item in step.judged] == [pytest.approx((300, 180))]
+    assert [(item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives] == [
+        pytest.approx((300, 180))
+    ]
 
 
 def test_reasons_are_in_words(measured, module) -> None:
-    why = {item.name: item.why for item in measured(repeated(*STEP, every=1000), module).judged}
+    why = {item.name: item.why for item in measured(repeated(*STEP, every=1000), module).exposed_collectives}
     assert set(why.values()) <= {
         "too little independent compute", "independent compute is not scheduled next to it",
         "nothing is scheduled next to it",
@@ -99,7 +101,7 @@ def test_reasons_are_in_words(measured, module) -> None:
 
 def test_a_profile_is_held_against_what_ran(measured, module) -> None:
     used = Profile((Cost("negate.1", 60.0), Cost("negate.2", 150.0), Cost("all-gather-start.1", 90.0)))
-    use = overlap_of(measured, module, used=used).use
+    use = overlap_of(measured, module, used=used).profile
     assert use is not None
     rows = {row.name: (row.profile_us, row.measured_us, row.error_us) for row in use.rows}
     assert rows["negate.2"] == pytest.approx((150, 50, -100))
@@ -112,7 +114,7 @@ def test_a_profile_is_held_against_what_ran(measured, module) -> None:
 
 def test_a_profile_of_the_run_itself_is_right(pax: MeasuredStep) -> None:
     assert pax.overlap is not None
-    assert pax.overlap.use is None
+    assert pax.overlap.profile is None
     assert pax.overlap.hideable_us + pax.overlap.stuck_us == pytest.approx(
         sum(item.transfer_exposed_us for item in pax.collectives)
     )
