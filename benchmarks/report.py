@@ -27,7 +27,7 @@ from pgle.report.page.html import render
 from pgle.report.page.value import Page, Section
 from pgle.report.predict import Schedule, sections
 from pgle.report.report import run_page
-from pgle.report.timeline import MOST_OPEN, Lane, Named, Panel, Span, Style
+from pgle.report.timeline import MOST_OPEN, BarLabel, Lane, Panel, Span, Style
 from pgle.report.timeline import timeline as part
 from pgle.run.analyze import StepInput, gather
 from pgle.schedule.predict import predict
@@ -91,7 +91,7 @@ def long_trace() -> Page:
     random = np.random.default_rng(0)
     per_lane = ACTIVITIES // DEVICES // 4
     names = tuple(
-        Named(Style(i % 4), False, f"fusion.{i}", "fusion", "", f"jit(step)/layer_{i}/dot_general", "", "", "", "")
+        BarLabel(Style(i % 4), False, f"fusion.{i}", "fusion", "", f"jit(step)/layer_{i}/dot_general", "", "", "", "")
         for i in range(2_500)
     )
     panels = []

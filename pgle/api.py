@@ -65,7 +65,7 @@ class Answer(Generic[Result]):
 
     def to_json(self) -> str:
         """The JSON document as text."""
-        return text.text(self.document["schema"], self.document)
+        return text.as_json(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
         """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the document.

@@ -75,14 +75,14 @@ def default_width(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every object that a test prints with --json satisfies its schema in docs/schemas."""
     wrong: list[str] = []
-    show = report.show
+    print_json = report.print_json
 
     def checked(schema: str, value: Mapping[str, Any]) -> None:
-        wrong.extend(violations(json.loads(report.text(schema, value))))
-        show(schema, value)
+        wrong.extend(violations(json.loads(report.as_json(schema, value))))
+        print_json(schema, value)
 
     if _has("jsonschema"):
-        monkeypatch.setattr(report, "show", checked)
+        monkeypatch.setattr(report, "print_json", checked)
     yield
     assert not wrong, "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
 

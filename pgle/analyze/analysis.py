@@ -25,17 +25,16 @@ from pgle.analyze.window import (
     device_windows,
     mean_breakdown,
     mean_us,
-    row_streams,
     step_parts,
 )
-from pgle.costs.measure.measured import ProgramCosts, TracedProgram
+from pgle.costs.measure.measured import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.simulate import Breakdown, Stream
 from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
-from pgle.trace.table import Trace
+from pgle.trace.table import ActivityKind, Trace
 from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.hlo.module import Module
@@ -198,16 +197,15 @@ def measure_step(
     program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program.instructions, program.hlo)
     trace = renumbered(trace, [program.index], [align_program(trace, program.index, naming)])
-    of_main, of_others = _streams(trace, naming)
     main = program.index
-    stream = row_streams(trace, main, of_main, of_others)
-    executions = find_executions(trace, of_main == Stream.COMMUNICATION)
+    stream, communicates = _streams(trace, naming, main)
+    executions = find_executions(trace, communicates)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
     arrivals = find_arrivals(trace, windows, naming)
-    collectives = measured_collectives(trace, windows, naming, by_name, module, hardware, arrivals)
+    collectives = measured_collectives(windows, naming, by_name, module, hardware, arrivals)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
-    breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
+    breakdown, compute = mean_breakdown(windows), _compute(costs, naming, by_name, trace.kernels)
     overlap = None
     if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
         flags = trace.xla_flags.split()
@@ -223,7 +221,7 @@ def measure_step(
         compute=compute,
         parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
         late=arrivals.ranks,
-        async_exposed_us=transfer_exposed_us(trace, windows, naming, arrivals, hidden),
+        async_exposed_us=transfer_exposed_us(windows, naming, arrivals, hidden),
         layers=None if module is None else find_layers(module, compute, collectives, breakdown.step_us, hardware),
         products=find_products(compute, hardware),
         memory=memory,
@@ -238,30 +236,35 @@ def _row_names(trace: Trace, naming: Naming) -> list[str]:
     return [name or own for name, own in zip(named, trace.instructions, strict=True)]
 
 
-def _streams(trace: Trace, naming: Naming) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """uint8[instructions]: what they are in the main module, by its HLO, and in others, by their names."""
+def _streams(trace: Trace, naming: Naming, main: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """What runs: by the HLO of the main module, in other modules by name; transfers of anything else are copies.
+
+    Returns:
+        uint8[len(trace)], values of `Stream`; bool[len(trace.instructions)], the collectives of the main module.
+    """
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
-    guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds])
-    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE])
-    target = naming.target
-    return np.where(target >= 0, known[target], guessed).astype(np.uint8), guessed.astype(np.uint8)
+    guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds], np.uint8)
+    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE], np.uint8)
+    of_main = np.where(naming.target >= 0, known[naming.target], guessed)
+    stream = np.where(trace.module == main, of_main[trace.instruction], guessed[trace.instruction])
+    stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
+    return stream, of_main == Stream.COMMUNICATION
 
 
 def _compute(
+    costs: ProgramCosts,
     naming: Naming,
-    by_name: dict[str, Cost],
-    executions: int,
-    program: TracedProgram,
+    by_name: Mapping[str, Cost],
     kernels: Mapping[tuple[str, str], frozenset[str]],
 ) -> tuple[MeasuredInstruction, ...]:
-    found, module = [], program.hlo
+    found, module = [], costs.program.hlo
     for item, owning in zip(naming.filed, naming.owners, strict=True):
         cost = by_name.get(item.name)
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue
         instruction = None if module is None else module.instructions.get(owning)
         work = None if module is None or instruction is None else work_of(module, instruction)
-        names = kernels.get((program.key.name, item.traced), ())
-        count = cost.samples / max(executions, 1)
+        names = kernels.get((costs.program.key.name, item.traced), ())
+        count = cost.samples / max(costs.window.used, 1)
         found.append(MeasuredInstruction(cost, instruction, cost.cost_us * count, count, work, slowest(names)))
     return tuple(sorted(found, key=lambda item: (-item.us, item.name)))

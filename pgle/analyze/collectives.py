@@ -190,7 +190,7 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
     columns: list[tuple[npt.NDArray[Any], ...]] = []
     groups = group_of_device(naming, trace.devices)
     for number, window in enumerate(windows):
-        rows, name = _own_rows(trace, window, naming)
+        rows, name = _own_rows(window, naming)
         known = trace.execution[window.rows[rows]] >= 0
         rows, name = rows[known], name[known]
         execution = trace.execution[window.rows[rows]].astype(np.int64)
@@ -242,7 +242,6 @@ def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateR
 
 
 def measured_collectives(
-    trace: Trace,
     windows: Sequence[DeviceWindow],
     naming: Naming,
     costs: Mapping[str, Cost],
@@ -255,20 +254,18 @@ def measured_collectives(
     Args:
         costs: of the main module, by name; a collective's is its time after the last arrival.
     """
-    if not windows:
-        return ()
     size = len(naming.filed)
     columns = np.zeros((5, size))
     for window, arrived in zip(windows, arrivals.done, strict=True):
-        rows, name = _own_rows(trace, window, naming)
+        rows, name = _own_rows(window, naming)
         start, end, compute, done = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE), arrived[rows]
         columns += [np.bincount(name, weights=values, minlength=size) for values in (
             np.ones(len(rows)), end - start, end - start - covered(compute, start, end),
             done - start - covered(compute, start, done),
-            trace.stream[window.rows[rows]] == _compute_stream(trace, window),
+            window.trace.stream[window.rows[rows]] == _compute_stream(window),
         )]  # fmt: skip
     launches, total, exposed, transfer, in_turn = columns
-    steps = max(sum(window.steps for window in windows), 1)
+    steps = sum(window.steps for window in windows)
     found = []
     for code in np.flatnonzero(launches).tolist():
         item, count = naming.filed[code], float(launches[code])
@@ -296,29 +293,29 @@ def measured_collectives(
 
 
 def transfer_exposed_us(
-    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, arrivals: Arrivals, names: frozenset[str]
+    windows: Sequence[DeviceWindow], naming: Naming, arrivals: Arrivals, names: frozenset[str]
 ) -> float:
     """Exposed time of some collectives together without waits for other ranks: of one step, a union."""
     wanted = np.array([item.traced in names for item in naming.filed] or [False])
     total = 0.0
     for window, done in zip(windows, arrivals.done, strict=True):
-        rows, name = _own_rows(trace, window, naming)
+        rows, name = _own_rows(window, naming)
         rows = rows[wanted[name]]
         busy = union(window.start[rows], done[rows])
         total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
-    return total / max(sum(window.steps for window in windows), 1) / 1e3
+    return total / sum(window.steps for window in windows) / 1e3
 
 
-def _own_rows(trace: Trace, window: DeviceWindow, naming: Naming) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _own_rows(window: DeviceWindow, naming: Naming) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """The window's rows that are collectives of the main module, and their names."""
-    name = naming.target[trace.instruction[window.rows]]
+    name = naming.target[window.trace.instruction[window.rows]]
     rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name])
     return rows, name[rows]
 
 
-def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
+def _compute_stream(window: DeviceWindow) -> int:
     """The stream on which most compute of a device ran."""
-    rows = window.rows[window.stream == Stream.COMPUTE]
+    trace, rows = window.trace, window.rows[window.stream == Stream.COMPUTE]
     streams, code = np.unique(trace.stream[rows], return_inverse=True)
     busy = np.bincount(code.reshape(-1), weights=trace.duration_ns[rows])
     return int(streams[busy.argmax()]) if len(streams) else -1

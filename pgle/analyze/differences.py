@@ -62,7 +62,7 @@ class StepVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class InstructionTime:
     """What an instruction takes of a step."""
 
     name: str  # in its trace
@@ -78,8 +78,8 @@ class StepChange:
 
     kind: ChangeKind  # what happened
     # before, after: None where it is not in that step
-    before: Part | None
-    after: Part | None
+    before: InstructionTime | None
+    after: InstructionTime | None
     delta_us: float  # what it adds to the step, or takes from it
     share: float  # of the step before
     opcode: str  # of the one after, or before where it is gone
@@ -129,7 +129,7 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    part: Part
+    part: InstructionTime
     group: RowGroup
     opcode: str
     shape: str = ""
@@ -255,7 +255,7 @@ def _row(group: str, note: str, one: float | None, two: float | None, step_us: f
     delta, name = (two or 0.0) - (one or 0.0), name or group
     kind = ChangeKind.LONGER if delta > 0 else ChangeKind.SHORTER
     kind = ChangeKind.APPEARED if not one and two else ChangeKind.GONE if one and not two else kind
-    before, after = (None if us is None else Part(name, us, us, 1.0) for us in (one, two))
+    before, after = (None if us is None else InstructionTime(name, us, us, 1.0) for us in (one, two))
     return StepChange(kind, before, after, delta, delta / step_us, "", "", "", group, note)
 
 
@@ -268,7 +268,7 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     for item in step.compute:
         cost = item.cost
         if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
-            part = Part(cost.traced, us, cost.cost_us, item.count)
+            part = InstructionTime(cost.traced, us, cost.cost_us, item.count)
             hlo = ("", "", None) if by_name else (cost.opcode, cost.shape, item.instruction)
             unit = "" if item.tensor_cores else " off the Tensor Cores"
             multiplied = "" if item.tensor_cores is None else f"{item.dtype}{unit}"
@@ -276,13 +276,13 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
             found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, multiplied))
     for ran in step.collectives:
         us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
-        part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync)
+        part = InstructionTime(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync)
         hlo = ("", "", None) if by_name else (ran.kind, _result(module, ran.instruction), ran.instruction)
         found.append(_Item(part, RowGroup.TRANSFER, *hlo))
     for group, rest in own.items():
         for name, us in rest.items():
             made = None if module is None else module.instructions.get(name)
-            found.append(_Item(Part(name, us, us, 1.0), group, "", "", made))
+            found.append(_Item(InstructionTime(name, us, us, 1.0), group, "", "", made))
 
     def place(item: _Item) -> tuple[int, list[str | int]]:
         parts = re.split(r"(\d+)", item.part.name)
@@ -349,7 +349,7 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> StepCh
     )
 
 
-def _kind(item: _Item, one: Part | None, two: Part | None, delta: float) -> ChangeKind:
+def _kind(item: _Item, one: InstructionTime | None, two: InstructionTime | None, delta: float) -> ChangeKind:
     if one is None or two is None:
         return ChangeKind.APPEARED if one is None else ChangeKind.GONE
     if item.group == RowGroup.TRANSFER:

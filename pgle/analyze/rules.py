@@ -31,8 +31,8 @@ LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
 LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
 SLOW_TRANSFER = 0.7  # of the expected speed; below that a collective is slow
 SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
-SPACIOUS = 0.5  # of the memory limit; a program that needs less has room to keep what it computes again
-TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not worth a word
+SPARE_MEMORY = 0.5  # of the memory limit; a program that needs less can keep what it computes again
+TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _idlest(step: MeasuredStep) -> tuple[str, float]:
     """The device with most gaps over 20 µs inside steps, and how much more that is than on the typical other one."""
     if len(step.windows) < 2:
         return "", 0.0
-    us = [float(item.waits.length[item.waits.inside].sum()) / item.steps / 1e3 for item in step.windows]
+    us = [float(item.waits.times.lengths[item.waits.inside].sum()) / item.steps / 1e3 for item in step.windows]
     most = max(range(len(us)), key=us.__getitem__)
     return step.rank_name(step.windows[most].device), us[most] - median(us[:most] + us[most + 1 :])
 
@@ -363,7 +363,7 @@ def input_bound(step: MeasuredStep) -> StepFinding:
     """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
     us, in_all_us = sum(step.parts.of(RowGroup.BETWEEN).values()), step.idle_us["between steps"]
     usual = f", {step.percent(us)} without the slow steps" if step.percent(us) != step.percent(in_all_us) else ""
-    gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
+    gaps = [length for window in step.windows for length in window.waits.times.lengths[~window.waits.inside].tolist()]
     longest = in_words(max(gaps, default=0.0) / 1e3)
     return StepFinding(
         us,
@@ -431,7 +431,7 @@ def copies(step: MeasuredStep) -> StepFinding:
 def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     """What the program computes again though there is memory to keep it."""
     layers, memory = step.layers, step.memory
-    if layers is None or memory is None or memory.used_share is None or memory.used_share > SPACIOUS:
+    if layers is None or memory is None or memory.used_share is None or memory.used_share > SPARE_MEMORY:
         return None
     again = (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED)
     ours = sorted(again, key=lambda item: -item.us)

@@ -26,7 +26,7 @@ from pgle.schedule.simulate import Breakdown, Stream
 from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.steady import ModuleExecutions
-from pgle.trace.table import ActivityKind, Trace
+from pgle.trace.table import Trace
 
 SLOW = 0.05
 """A step is slow when it takes longer than the median step by this share, and by more than noise (`noise_of`)."""
@@ -117,7 +117,7 @@ def step_parts(
         done: of each window, float64[rows], when a row would have ended without a wait for other ranks.
         names: of each instruction of the trace, the name that its rows are called by.
     """
-    executions = distinct(np.concatenate([np.empty(0, np.int64), *(window.numbers for window in windows)]))
+    executions = distinct(np.concatenate([window.numbers for window in windows]))
     groups, size = list(RowGroup), len(names) + len(trace.modules)
     found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
     ran, paused = np.zeros(len(executions)), np.zeros(len(executions))
@@ -150,7 +150,7 @@ def step_parts(
 
 
 def _kernels(trace: Trace, windows: Sequence[DeviceWindow], main: int, names: Sequence[str]) -> dict[str, float]:
-    counts, steps = np.zeros(len(names)), max(sum(window.steps for window in windows), 1)
+    counts, steps = np.zeros(len(names)), sum(window.steps for window in windows)
     for window in windows:
         rows = window.rows[trace.module[window.rows] == main]
         counts += np.bincount(trace.instruction[rows], minlength=len(names))
@@ -192,14 +192,14 @@ def _pieces(
         if group == RowGroup.TRANSFER:
             pieces.append((RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
     gaps = window.gaps
-    short = gaps.inside & (gaps.length <= LAUNCH_GAP_NS)
+    short = gaps.inside & (gaps.times.lengths <= LAUNCH_GAP_NS)
     for group, which in (
         (RowGroup.LAUNCH, short), (RowGroup.HOST, gaps.inside & ~short), (RowGroup.BETWEEN, ~gaps.inside)
     ):  # fmt: skip
         row = gaps.after[which]
         after = np.where(trace.module[row] == main, trace.instruction[row], names + trace.module[row])
         code = after.astype(np.int64) if group == RowGroup.HOST else np.zeros(len(row), np.int64)
-        pieces.append((group, code, gaps.times.start[which], gaps.length[which]))
+        pieces.append((group, code, gaps.times.start[which], gaps.times.lengths[which]))
     return pieces
 
 
@@ -248,11 +248,6 @@ class Gaps:
     inside: npt.NDArray[np.bool_]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
     after: npt.NDArray[np.int32]  # int32[k], the row of the trace that ends the gap
 
-    @property
-    def length(self) -> npt.NDArray[np.float64]:
-        """float64[k], ns."""
-        return self.times.lengths
-
 
 @dataclass(frozen=True)
 class DeviceWindow:
@@ -262,7 +257,6 @@ class DeviceWindow:
     steps: int  # steady executions of the main module
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
-    spans: Intervals  # the steps
     numbers: npt.NDArray[np.int64]  # int64[steps], their executions, in the order of their starts
     # begins, finishes: float64[steps], when each begins and ends
     begins: npt.NDArray[np.float64]
@@ -283,6 +277,11 @@ class DeviceWindow:
         end = self.trace.start_ns[self.rows] + self.trace.duration_ns[self.rows]
         return np.asarray(np.minimum(end - self.begin_ns, int(self.length)), np.float64)
 
+    @cached_property
+    def spans(self) -> Intervals:
+        """The steps."""
+        return union(self.begins, self.finishes)
+
     def busy(self, stream: Stream) -> Intervals:
         """When activities of a kind run."""
         here = self.stream == stream
@@ -301,7 +300,7 @@ class DeviceWindow:
     def waits(self) -> Gaps:
         """The gaps that are not those between two launches: the longer ones, and those outside of steps."""
         gaps = self.gaps
-        here = ~gaps.inside | (gaps.length > LAUNCH_GAP_NS)
+        here = ~gaps.inside | (gaps.times.lengths > LAUNCH_GAP_NS)
         return Gaps(Intervals(gaps.times.start[here], gaps.times.end[here]), gaps.inside[here], gaps.after[here])
 
     @cached_property
@@ -309,7 +308,7 @@ class DeviceWindow:
         """Of each part: of the whole window, and of the time between its spans."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
         gaps = self.gaps
-        idle, inside = gaps.length, gaps.inside
+        idle, inside = gaps.times.lengths, gaps.inside
         launch, long = inside & (idle <= LAUNCH_GAP_NS), inside & (idle > LONG_GAP_NS)
         runs = {
             "compute": compute,
@@ -371,7 +370,6 @@ def device_windows(
                 steps=len(mine),
                 rows=(here + low).astype(np.int32),
                 stream=stream[here + low],
-                spans=union(executions.start_ns[mine] - start, executions.end_ns[mine] - start),
                 numbers=executions.execution[mine],
                 begins=(executions.start_ns[mine] - start).astype(np.float64),
                 finishes=(executions.end_ns[mine] - start).astype(np.float64),
@@ -392,23 +390,10 @@ def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Interv
     return union(clipped[:, 0], clipped[:, 1])
 
 
-def row_streams(
-    trace: Trace, main: int, of_main: npt.NDArray[np.uint8], of_others: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.uint8]:
-    """uint8[len(trace)], values of `Stream`: what a row's instruction is; transfers of anything else are copies.
-
-    Args:
-        of_main, of_others: uint8[len(trace.instructions)], what instructions of the main and of other modules are.
-    """
-    stream = np.where(trace.module == main, of_main[trace.instruction], of_others[trace.instruction]).astype(np.uint8)
-    stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
-    return stream
-
-
 def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
     """A part of `DeviceWindow.parts_ns` in a mean step of all devices, in µs."""
     steps = sum(window.steps for window in windows)
-    return sum(window.steps * window.mean_us(part) for window in windows) / max(steps, 1)
+    return sum(window.steps * window.mean_us(part) for window in windows) / steps
 
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:

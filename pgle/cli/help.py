@@ -119,7 +119,7 @@ class Command(click.Command):
         if answer is None:
             return
         if ctx.meta["pgle.as_json"]:
-            text.show(answer.document["schema"], answer.document)
+            text.print_json(answer.document["schema"], answer.document)
             text.warn(answer.document.get("warnings", ()))
         else:
             sections = ("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
@@ -158,8 +158,8 @@ def write_brief(command: click.Command, ctx: click.Context, formatter: click.Hel
     if records:
         with formatter.section("Options"):
             names = max(len(name) for name, _ in records) + 4
-            room = max(formatter.width - names, 20)
-            formatter.write_dl([(name, cut(_first_clause(text), room)) for name, text in records], col_max=names)
+            width = max(formatter.width - names, 20)
+            formatter.write_dl([(name, cut(_first_clause(text), width)) for name, text in records], col_max=names)
     formatter.write_paragraph()
     formatter.write_text(f"All options: {ctx.command_path} --help")
 

@@ -206,7 +206,7 @@ def run(arguments: list[str]) -> int:
 
             parts = {"what": line, "where": None, "remedy": None}
             parts = {name: _masked(getattr(error, name, other)) for name, other in parts.items()}
-            text.show("pgle.error/1", {"error": parts, "exit_code": code})
+            text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
         print(f"pgle: {_masked(one_line(named(line)))}", file=sys.stderr)
         return code
 

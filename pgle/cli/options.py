@@ -121,12 +121,12 @@ def REGEX(text: str) -> str:  # noqa: N802
     return text
 
 
-def _how(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Keep how the answer is printed, for `Command`."""
     ctx.meta[f"pgle.{param.name}"] = value
 
 
-_PRINTED: dict[str, Any] = {"expose_value": False, "callback": _how}
+_PRINTED: dict[str, Any] = {"expose_value": False, "callback": _keep}
 JSON = flag("--json as_json", "Print one JSON object instead of a table.", is_eager=True, **_PRINTED)
 PAGE = (
     flag("--all everything", "Print every section and every row.", is_eager=True, **_PRINTED),

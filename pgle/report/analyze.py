@@ -351,9 +351,8 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
     causes = [(name, us, us / step.step_us) for name, us in step.idle_us.items() if us >= LEAST * step.step_us]
     if causes:
         yield table("idle | time (time) | of the step (share)", causes)
-    if step.windows:
-        kinds = "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer. All are inside steps."
-        yield Prose(kinds, tone="soft")
+    kinds = "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer. All are inside steps."
+    yield Prose(kinds, tone="soft")
 
 
 def _steps(step: MeasuredStep) -> Iterator[Part]:

@@ -141,31 +141,27 @@ class _Layout(table.Table):
         least = [_least(*column) for column in texts]
         if self.columns and self.columns[0].no_wrap:
             least[0] = max(least[0], min(max(map(cell_len, texts[0])), LABEL))
-        room = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
-        shown = self.columns[:room]
+        fitting = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
+        shown = self.columns[:fitting]
         whole = [column.no_wrap for column in shown]
-        widths = _widths(texts[:room], whole, least, options.max_width - GAP * (room - 1))
+        widths = _widths(texts[:fitting], whole, least, options.max_width - GAP * (fitting - 1))
         for column, width in zip(shown, widths, strict=True):
             column.width, column.no_wrap = width, False
-        self.width = sum(widths) + GAP * (room - 1)
-        if room == len(least):
-            yield from self._plainly(console, options)
+        self.width = sum(widths) + GAP * (fitting - 1)
+        if fitting == len(least):
+            yield from super().__rich_console__(console, options)
             return
         cells = [list(column.cells) for column in shown]
         for index in range(self.row_count):
-            row = _Layout(box=None, pad_edge=False, show_header=self.show_header and not index)
+            row = table.Table(box=None, pad_edge=False, show_header=self.show_header and not index)
             for column in shown:
                 row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
             row.add_row(*(column[index] for column in cells))
-            yield from row._plainly(console, options)
-            rest = map(_below, self.columns[room:], ((text[0], text[index + 1]) for text in texts[room:]))
+            yield row
+            rest = map(_below, self.columns[fitting:], ((text[0], text[index + 1]) for text in texts[fitting:]))
             for line in wrap(", ".join(filter(None, rest)), max(options.max_width - 4, 20), break_long_words=False,
                              break_on_hyphens=False):  # fmt: skip
-                yield Text(f"    {line}".replace(_TIED, " "), no_wrap=True, overflow="ignore")
-
-    def _plainly(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for item in super().__rich_console__(console, options):
-            yield Segment(item.text.replace(_TIED, " "), item.style) if isinstance(item, Segment) else item
+                yield Text(f"    {line}", no_wrap=True, overflow="ignore")
 
 
 def _below(column: table.Column, cell: tuple[str, str]) -> str:
@@ -175,21 +171,21 @@ def _below(column: table.Column, cell: tuple[str, str]) -> str:
     return named if re.search(r"\w", text) else ""
 
 
-def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], room: int) -> list[int]:
-    """The width of each column, so that they fit into `room` if `least` does.
+def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], width: int) -> list[int]:
+    """The width of each column, so that they fit into `width` if `least` does.
 
     Args:
         texts: of each column the head and the cells.
         whole: the columns whose cells stay on one line if there is room.
         least: the width of each column's longest word.
-        room: for all columns together.
+        width: for all columns together.
     """
     widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
     widths = [wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)]
     for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):  # wrap the widest first
-        widths[index] = max(least[index], widths[index] - max(sum(widths) - room, 0))
+        widths[index] = max(least[index], widths[index] - max(sum(widths) - width, 0))
     wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
-    spare = max(room - sum(widths), 0)
+    spare = max(width - sum(widths), 0)
     for rank, index in enumerate(sorted(wishes, key=wishes.__getitem__)):  # the most modest first
         more = min(wishes[index], spare // (len(wishes) - rank))
         widths[index] += more
@@ -295,7 +291,7 @@ def whole(value: Any, names: str) -> dict[str, Any]:
     return {**plain(value), **picked(value, names)}
 
 
-def text(schema: str, value: Any) -> str:
+def as_json(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
     UTF-8 cannot encode, is escaped.
     """
@@ -307,9 +303,9 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
     return "".join(char if stays(char) else json.dumps(char)[1:-1] for char in line)
 
 
-def show(schema: str, value: Mapping[str, Any]) -> None:
+def print_json(schema: str, value: Mapping[str, Any]) -> None:
     """Print the object on stdout."""
-    found = text(schema, value)
+    found = as_json(schema, value)
     if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
         found = _escaped(found, str.isascii)
     sys.stdout.write(found)

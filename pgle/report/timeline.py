@@ -111,7 +111,7 @@ _CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COP
 _STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
 
 
-class Named(NamedTuple):
+class BarLabel(NamedTuple):
     """One instruction, as bars of it are described."""
 
     style: Style  # how its bars are drawn
@@ -166,7 +166,7 @@ class Panel:
     note: str  # what its times are: ``measured``, ``predicted from estimated costs``
     parts: Breakdown  # of one step
     length_us: float  # of the drawn part
-    names: tuple[Named, ...]  # the instructions
+    names: tuple[BarLabel, ...]  # the instructions
     lanes: tuple[Lane, ...]  # compute first
     spans: tuple[Span, ...] = ()  # loops and steps
     opened: bool = True  # whether the page shows its lanes at first
@@ -253,7 +253,7 @@ def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     return Lane(lane.label, lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
 
 
-def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
+def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[BarLabel, ...]]:
     """The number of each row's entry, and the entries: one per instruction."""
     entry = np.zeros(len(timeline.names), dtype=np.int64)
     entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
@@ -265,20 +265,20 @@ def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.in
             stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
             origin = ORIGINS[int(timeline.origin[row])]
         kind, lhs_name = timeline.kinds[code], timeline.lhs_names[code]
-        found.append(named(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
+        found.append(bar_label(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
     return timeline.instruction.astype(np.int32), tuple(found)
 
 
-def named(
+def bar_label(
     name: str, stream: Stream, module: Module | None, kind: str, lhs_name: str, cost: str, sync: bool, follower: str
-) -> Named:
-    """An instruction on a stream with what its module says of it; the others as in `Named`."""
+) -> BarLabel:
+    """An instruction on a stream with what its module says of it; the others as in `BarLabel`."""
     style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else _STYLE_OF[stream]
     lhs_name = "" if lhs_name == name else lhs_name
     known = module.instructions.get(name) if module is not None else None
     shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
-    return Named(style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower)
+    return BarLabel(style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower)
 
 
 _kept = lru_cache(maxsize=1 << 14)(kept_text)
@@ -322,15 +322,15 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     kind = "simulated, no GPU ran this" if step.trace.simulated else measured
     late = _late_us(step)
     bars = sum(len(window.rows) for window in step.windows)
-    share = min(MOST_BARS / max(bars, 1), 1.0)
+    share = min(MOST_BARS / bars, 1.0)
     names, numbers = _entries(step)
     panels: list[Panel] = []
     for window in step.windows:
         panel = _panel(step, window, names, numbers, max(int(len(window.spans) * share), 1), late[window.device], kind)
         name = f"{label}: {panel.label}" if label else panel.label
         panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
-    most = max((len(window.spans) for window in step.windows), default=0)
-    drawn = max((len(panel.spans) for panel in panels), default=0)
+    most = max(len(window.spans) for window in step.windows)
+    drawn = max(len(panel.spans) for panel in panels)
     notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
     return tuple(panels), tuple(notes)
 
@@ -360,7 +360,7 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
 
 
 def _panel(
-    step: MeasuredStep, window: DeviceWindow, names: tuple[Named, ...], numbers: npt.NDArray[np.int32], steps: int,
+    step: MeasuredStep, window: DeviceWindow, names: tuple[BarLabel, ...], numbers: npt.NDArray[np.int32], steps: int,
     shift_us: float, kind: str,
 ) -> Panel:  # fmt: skip
     trace = step.trace
@@ -395,7 +395,7 @@ def _panel(
     )
 
 
-def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int32]]:
+def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.int32]]:
     """An entry for each instruction on each kind of stream that runs it; int32[instructions, streams], its number."""
     module, trace = step.module, step.trace
     numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)
@@ -405,7 +405,7 @@ def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int3
     numbers[tuple(seen.T)] = np.arange(len(seen))
     lhs = {cost.traced: cost.name for cost in step.costs.costs}
     waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
-    found: list[Named] = []
+    found: list[BarLabel] = []
     for instruction, role in seen.tolist():
         name, stream = trace.instructions[instruction], Stream(role)
         known = module.instructions.get(name) if module is not None else None
@@ -414,7 +414,7 @@ def _entries(step: MeasuredStep) -> tuple[tuple[Named, ...], npt.NDArray[np.int3
             kind = kind_of(module, known) or kind
             sync = stream is Stream.COMMUNICATION and is_sync(module, known)
         cost = "simulated" if trace.simulated else "measured"
-        found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
+        found.append(bar_label(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
     return tuple(found), numbers
 
 
@@ -436,7 +436,7 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
     "panels": [{"label", "note", "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration",
     "name", "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
     """
-    texts, names, found = {"": 0}, dict[Named, int](), list[dict[str, Any]]()
+    texts, names, found = {"": 0}, dict[BarLabel, int](), list[dict[str, Any]]()
     records = []
     for panel in panels:
         for item in panel.names:

@@ -5,18 +5,21 @@ import re
 from io import StringIO
 
 import pytest
-from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from pgle.report.text import console, grid, warn
-from pgle.report.text import text as json_text
+from pgle.report.text import Screen, as_json, console, grid, warn
+
+
+def printed(width: int, table: Table) -> str:
+    stream = StringIO()
+    Screen(stream, width).print(table)
+    return stream.getvalue()
 
 
 def lines(width: int) -> list[str]:
     rows = [("collective-permute-start.12", "nothing is independent of it")]
-    console = Console(width=width, record=True, file=StringIO())
-    console.print(grid(("collective", "why"), rows, whole={0}))
-    return [line.rstrip() for line in console.export_text().splitlines()]
+    return [line.rstrip() for line in printed(width, grid(("collective", "why"), rows, whole={0})).splitlines()]
 
 
 def test_all_on_one_line_where_it_fits() -> None:
@@ -35,26 +38,23 @@ def test_a_sentence_without_room_stands_below() -> None:
 @pytest.mark.parametrize("width", range(20, 200, 7))
 def test_no_word_is_broken_at_any_width(width: int) -> None:
     rows = [("executions/ns", "reduce-scatter.62", "12.38 ms", "a longer text that can be wrapped anywhere it must")]
-    screen = Console(width=width, record=True, file=StringIO())
-    screen.print(grid(("instruction name", "kind", "total", "why"), rows), crop=False)
-    words = set(re.sub("[,:]", " ", screen.export_text()).split())
+    text = printed(width, grid(("instruction name", "kind", "total", "why"), rows))
+    words = set(re.sub("[,:]", " ", text).split())
     assert words == {"instruction", "name", "kind", "total", "why", *" ".join(rows[0]).split()}
 
 
 @pytest.mark.parametrize("width", [40, 66, 100])
 def test_columns_without_room_stand_below_their_row(width: int) -> None:
     rows = [("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")]
-    screen = Console(width=width, record=True, file=StringIO())
-    screen.print(grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2}))
-    text = " ".join(screen.export_text().replace(",", " ").split())
+    found = printed(width, grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2}))
+    text = " ".join(found.replace(",", " ").split())
     assert set(" ".join(rows[0]).split()) <= set(text.split())
     assert ("moved: yes" in text) == (width < 66)
 
 
 def test_a_number_keeps_its_unit() -> None:
-    screen = Console(width=24, record=True, file=StringIO())
-    screen.print(grid(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")]))
-    assert not any(line.rstrip().endswith(("12.3", " 4")) for line in screen.export_text().splitlines())
+    text = printed(24, grid(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")]))
+    assert not any(line.rstrip().endswith(("12.3", " 4")) for line in text.splitlines())
 
 
 @pytest.mark.parametrize("width", ["60", "80"])
@@ -101,6 +101,6 @@ def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("text", ["\x7f", "\x9b2J", "\u202egnp.exe", "\ud800", "\u0379", "\U000e0001", "é"])
 def test_no_name_in_json_controls_the_terminal_and_none_is_lost(text: str) -> None:
-    written = json_text("pgle.test/1", {"name": text})
+    written = as_json("pgle.test/1", {"name": text})
     assert all(line.isprintable() for line in written.split("\n"))
     assert decoder.loads(written)["name"] == text
