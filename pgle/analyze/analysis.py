@@ -206,6 +206,7 @@ def measure_step(
     collectives = measured_collectives(windows, naming, by_name, module, hardware, arrivals)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(costs, naming, by_name, trace.kernels)
+    layers = None if module is None else find_layers(module, compute, collectives, breakdown.step_us, hardware)
     overlap = None
     if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
         flags = trace.xla_flags.split()
@@ -222,7 +223,7 @@ def measure_step(
         parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
         late=arrivals.ranks,
         async_exposed_us=transfer_exposed_us(windows, naming, arrivals, hidden),
-        layers=None if module is None else find_layers(module, compute, collectives, breakdown.step_us, hardware),
+        layers=layers,
         products=find_products(compute, hardware),
         memory=memory,
         overlap=overlap,
