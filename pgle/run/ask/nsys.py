@@ -35,7 +35,8 @@ PLACES = (
 
 IMPORTER = "host-*/QdstrmImporter"
 IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
-"""Where Debian puts the importer; NVIDIA's packages have it next to ``bin``."""
+"""Where Debian puts the importer, and its nsys 2022.4.2 does not find it, so leaves every recording as ``.qdstrm``.
+NVIDIA's packages have it next to ``bin``."""
 
 TABLES_SINCE: Version = (2023, 4)  # first version of `nsys export` known to have ``--tables``
 
