@@ -165,11 +165,7 @@ class Rehearsal:
 
 
 def rehearse(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Capture the modules if the words start a program, then rehearse.
-
-    Raises:
-        UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
-    """
+    """Capture the modules if the words start a program, then rehearse."""
     with prepared(command) as (known, request):
         is_inside = request.module.is_relative_to(request.out)
         request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)

@@ -146,9 +146,6 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     Args:
         given: the command line; what it says wins. One that names no run directory is returned as it is, with the
             target to use if none was named.
-
-    Raises:
-        UserError: the run directory holds no module of a profile stage.
     """
     run = RunDirectory(Path(given.words[0]))
     if len(given.words) != 1 or not run.is_recorded:
@@ -345,9 +342,6 @@ def settle(
         program: that compiled them; its environment compiles where it can.
         flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
         target, out, topology, network_gb_s: of the request.
-
-    Raises:
-        UserError: no module matches, or XLA would end over a flag.
     """
     module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     python, warnings = _compiling_python(program)
@@ -428,9 +422,6 @@ def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[st
     """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
 
     A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
-
-    Raises:
-        UserError: the jaxlib that compiles would end over one of them.
     """
     environment, warnings = [], []
     for flag in flags_with(own):

@@ -115,11 +115,7 @@ class Scaling:
 
 
 def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) -> Scaling:
-    """Make all rows and judge them.
-
-    Raises:
-        UserError: the command, a size or a placeholder is bad, or the folder holds rows of another program.
-    """
+    """Make all rows and judge them."""
     request = _with_run(request)
     wanted = _of_files(request) if request.are_files else _of_command(request)
     if missing := set(request.measured) - {trial.devices for trial in wanted}:
@@ -215,9 +211,6 @@ class KeptRows:
     Args:
         folder: of all rows.
         about: what a row depends on besides its size and values, as JSON values.
-
-    Raises:
-        UserError: the folder holds rows of another program.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:

@@ -155,11 +155,7 @@ def tune(
     request: RehearseRequest, budget: int = 20, *,
     on_trial: OnTrial = lambda trial, pgle: None, on_phase: OnPhase = lambda phase: None,
 ) -> Tuning:  # fmt: skip
-    """Search with so many trials at most, judge, prove.
-
-    Raises:
-        UserError: an input is bad, the program does not compile, or `request.out` holds another search.
-    """
+    """Search with so many trials at most, judge, prove."""
     check(request)  # before anything is compiled
     with open_bench(request, on_phase) as bench:
         write_files({request.out / NAME: json.dumps(_question(request), indent=1) + "\n"}, force=True)
@@ -196,11 +192,7 @@ def tune(
 
 
 def check(request: RehearseRequest) -> None:
-    """What needs no compiler to be refused.
-
-    Raises:
-        UserError: the folder is of another search, or something else has the place of what the search writes.
-    """
+    """What needs no compiler to be refused."""
     for name in (*FOUND, TIMELINE, STORED, NAME):
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):

@@ -94,11 +94,7 @@ class SizeTrial:
 
 
 def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[SizeTrial, ...]:
-    """Every size with every combination of values, in the order in which they were given.
-
-    Raises:
-        UserError: there are more than `MOST_TRIALS`, or two have one name.
-    """
+    """Every size with every combination of values, in the order in which they were given."""
     found = [
         SizeTrial(count, per_host, tuple(zip(varied, values, strict=True)))
         for count in devices
@@ -152,11 +148,7 @@ def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
 
 
 def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a varied name that the command does not hold, and a placeholder that nothing varies.
-
-    Raises:
-        UserError: such a name or placeholder.
-    """
+    """Refuse a varied name that the command does not hold, and a placeholder that nothing varies."""
     own = {"devices", "hosts"}
     if taken := own & set(varied):
         raise UserError("is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name")

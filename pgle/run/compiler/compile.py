@@ -149,12 +149,7 @@ class Compiler:
         self.process.close()
 
     def compile(self, request: CompileRequest, unscheduled: Unscheduled = None) -> CompileResult:
-        """Compile `request.module` up to its schedule.
-
-        Raises:
-            UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
-                is refused; XLA fails or crashes before the schedule is there (with XLA's own line).
-        """
+        """Compile `request.module` up to its schedule."""
         check(request)
         folder = request.dump_dir.resolve()
         claim(folder)
@@ -316,11 +311,7 @@ def fitted_flags(jaxlib: str, flags: str) -> str:
 
 
 def check(request: CompileRequest) -> None:
-    """Refuse what needs no compiler to be refused.
-
-    Raises:
-        UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.
-    """
+    """Refuse what needs no compiler to be refused."""
     check_file(request.module)
     if request.module.stat().st_size > MAX_HLO_BYTES:
         remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
@@ -335,11 +326,7 @@ def check(request: CompileRequest) -> None:
 
 
 def devices_in(topology: str) -> int:
-    """The devices of a topology ``SxHxD``.
-
-    Raises:
-        UserError: it is not of that form, or of a size that no machine has.
-    """
+    """The devices of a topology ``SxHxD``."""
     remedy = "write 1x1x8 for one host with eight GPUs"
     if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){2}", topology):
         raise UserError(f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy=remedy)
@@ -423,9 +410,6 @@ class Session:
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileResult:
         """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
         later ones.
-
-        Raises:
-            UserError: as `Compiler.compile`.
         """
         wanted = self._request(name, flags, profile)
         prepared = self._prepared_for(wanted)

@@ -79,11 +79,7 @@ class CompilerProcess:
         self._errors.close()
 
     def start(self) -> str:
-        """Start it, unless it runs; the version of its jaxlib.
-
-        Raises:
-            UserError: there is no such Python, or its jax or CUDA plugin is missing or too old.
-        """
+        """Start it, unless it runs; the version of its jaxlib."""
         with self._lock:
             self._started()
             return self.jaxlib
@@ -457,11 +453,7 @@ def is_full(folder: Path) -> bool:
 
 
 def check_disk(folder: Path) -> None:
-    """Refuse dumps that XLA may have cut short, of which it says nothing.
-
-    Raises:
-        UserError: the disk is full, or a file is as large as this process may write one.
-    """
+    """Refuse dumps that XLA may have cut short, of which it says nothing."""
     if is_full(folder):
         raise UserError("no space is left for what XLA dumps", where=folder, remedy="free some, or write elsewhere")
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
