@@ -107,7 +107,7 @@ def preset_(
         return api.answer("flags", rows, report.presets_page(rows), {"presets": dict(rows)})
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:
-        text.print_json("pgle.flags/1", {"preset": report.preset_json(found)})
+        text.print_json("pgle.flags/1", {"preset": text.whole(found, "xla_flags environment")})
         return None
     text.warn(finding.line() for finding in found.findings)
     lines = [*report.preset_lines(found), *(() if shell else (f"# {line}" for line in report.preset_reasons(found)))]

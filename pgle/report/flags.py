@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
@@ -142,14 +142,8 @@ def preset_reasons(preset: Preset) -> Iterator[str]:
         yield f"{written}: {choice.reason} ({choice.source})"
 
 
-def preset_json(preset: Preset) -> dict[str, Any]:
-    """A preset as JSON types."""
-    return text.whole(preset, "xla_flags environment")
-
-
-def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
+def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
     """The names of presets and what they are for."""
-    rows = tuple(presets)
     return Page(
         title="pgle flags preset",
         identity=(many(len(rows), "preset"),),

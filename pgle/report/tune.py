@@ -19,7 +19,7 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
-from pgle.run.tune import LESS, OnTrial, Tuning
+from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
 from pgle.schedule.placements import in_one, placements
 from pgle.tune.search import LEAST_SAVED, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
@@ -36,15 +36,16 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         out: its folder.
         picture: where the page is; None: this makes the page itself.
     """
-    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
-    sides += [("with these flags", found.tuned)] if found.proof is not None else []
     grouped, schedules = [], []
-    for label, side in sides:
+    for label, side in _sides(found):
         made = side.prediction.timeline
         placed = placements(side.module, made, found.request.flags).values()
         grouped.append(in_one(placed))
         reasons = {item.name: item.reason for item in placed}
-        schedules.append(Schedule(label, made, found.costs_are, side.module, reasons, side.trial.memory_bytes))
+        head = "LHS, " if side is found.baseline else ""
+        schedules.append(
+            Schedule(f"{head}{label}", made, found.costs_are, side.module, reasons, side.trial.memory_bytes)
+        )
     words, tone = headline(found)
     actions = _actions(found, schedules)
     following = commands(found, out)
@@ -64,7 +65,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         verdict=words,
         tone=tone,
         paste=exported(found),
-        table=_sides(found),
+        table=_table(found),
         notes=(
             f"{VARIATIONS}.",
             *setting_notes(found.request),
@@ -123,12 +124,16 @@ def _words(trial: Trial) -> list[str]:
     return [f"--{name}={value}" for name, value in trial.flags.items()]
 
 
-def _sides(found: Tuning) -> Table:
-    """No profile, the profile, the flags that were found, and perfect overlap."""
-    trials = [("no profile", found.baseline.trial), ("the profile", found.pgle.trial)]
-    trials += [("with these flags", found.tuned.trial)] if found.proof is not None else []
+def _sides(found: Tuning) -> list[tuple[str, Simulated]]:
+    """No profile, the profile and, if there are some, the flags that were found."""
+    proven = [] if found.proof is None else [("with these flags", found.tuned)]
+    return [("no profile", found.baseline), ("the profile", found.pgle), *proven]
+
+
+def _table(found: Tuning) -> Table:
+    """The sides, and perfect overlap."""
     hidden = ("all communication hidden", found.pgle.prediction.ceiling_us, "", "", "")
-    return table(_heads(found)[:-1], (*(_row(found, trial, name)[:-1] for name, trial in trials), hidden))
+    return table(_heads(found)[:-1], (*(_row(found, side.trial, name)[:-1] for name, side in _sides(found)), hidden))
 
 
 def _heads(found: Tuning) -> list[str]:
@@ -152,8 +157,7 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
     taken = "" if found.proof is None else found.tuned.trial.label
-    trials = [("no profile", found.baseline.trial), ("the profile", found.pgle.trial)]
-    trials += [(trial.label, trial) for trial in found.trials]
+    trials = [(name, side.trial) for name, side in _sides(found)[:2]] + [(trial.label, trial) for trial in found.trials]
     rows = (_row(found, trial, "→ " * (bool(taken) and trial.label == taken) + name) for name, trial in trials)
     legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
     return table(_heads(found), rows, shown=24), Prose(legend, tone="soft")

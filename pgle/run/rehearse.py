@@ -46,6 +46,7 @@ from pgle.xla.targets import Hardware, Target
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
 HOPPER = (9, 0)  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
 
+OTHERS_DIFFER = "the two compilations differ by more than the profile (their fingerprints differ)"
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
@@ -234,7 +235,8 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         lhs_warning(own, runs=first.lhs is not None),
         belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else "",
         _unread_warning(baseline.prediction, moves),
-        *_of_both(baseline, profiled),
+        "" if baseline.compiled.fingerprint == profiled.compiled.fingerprint else OTHERS_DIFFER,
+        *(line for side in (baseline, profiled) for line in side.prediction.timeline.warnings),
     )
     return Rehearsal(
         request=request,
@@ -245,7 +247,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        warnings=tuple(filter(None, lines)),
+        warnings=tuple(dict.fromkeys(filter(None, lines))),
     )
 
 
@@ -277,10 +279,3 @@ def _write(path: Path, profile: Profile) -> None:
     for name in files:
         claim(Path(str(name)))
     write_files(files, force=True)
-
-
-def _of_both(baseline: CompiledSide, profiled: CompiledSide) -> tuple[str, ...]:
-    differ = "the two compilations differ by more than the profile (their fingerprints differ)"
-    same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
-    lines = [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
-    return tuple(dict.fromkeys(lines if same else [differ, *lines]))

@@ -255,12 +255,12 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
     known = catalogue()
     current = known[name].use or name if name in known else name
     names = {name, current, *(other.name for other in known.values() if other.use == current)}
-    return tuple(effect for effect in public_record() if any(_is_change(text, names, value) for text in effect.set))
 
+    def is_change(text: str) -> bool:
+        name, _, other = text.partition("=")
+        return name in names and (value is None or (value.lower() in _OFF) == (other.lower() in _OFF))
 
-def _is_change(text: str, names: set[str], value: str | None) -> bool:
-    name, _, other = text.partition("=")
-    return name in names and (value is None or (value.lower() in _OFF) == (other.lower() in _OFF))
+    return tuple(effect for effect in public_record() if any(map(is_change, effect.set)))
 
 
 def is_slower(effects: Iterable[Effect]) -> bool:

@@ -73,8 +73,8 @@ def for_release(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice
     fitted: list[Choice] = []
     findings: list[FlagFinding] = []
     for choice in choices:
-        if _needless(choice, version):
-            continue
+        if choice.name == COMBINING and catalogue()[COMBINING].default(version) in (choice.value, None):
+            continue  # what a release does by itself
         now = _replacement(choice, version)
         if now.is_flag and known_in(now.name, version) is False:
             message = f"left out: jaxlib {version} does not know it"
@@ -96,14 +96,6 @@ def _replacement(choice: Choice, version: str) -> Choice:
     if choice.name == DISABLE_ASYNC and choice.value == "allcollectives" and at < release(ALL_KINDS_SINCE):
         return replace(choice, value=ASYNC_KINDS)
     return choice
-
-
-def _needless(choice: Choice, version: str) -> bool:
-    """Whether a release does it by itself, so that leaving it out loses nothing."""
-    setting = catalogue().get(choice.name)
-    if setting is None or not choice.name.endswith(("_combine_by_dim", "_collective_combining")):
-        return False
-    return setting.default(version) in (choice.value, None)
 
 
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
@@ -161,21 +153,16 @@ def flags_for(
         raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
     at = version or known_flags().releases[-1]
     given = (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
-    choices, left_out = for_release((*MODES[mode][1], *given, LOG, *_dumps(dump_to)), at)
-    merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
-    environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
-    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
-    return FlagPlan(merged.added, merged.text, environment, warnings)
-
-
-def _dumps(dump_to: str) -> tuple[Choice, ...]:
-    if not dump_to:
-        return ()
-    return (
+    dumps = (
         Choice("xla_dump_to", dump_to, "the modules as compiled, for names and shapes", MEASURED),
         Choice("xla_dump_hlo_as_proto", "true", "the exact form of the modules", MEASURED),
         Choice("xla_dump_latency_hiding_schedule", "true", "the cost that LHS believed of every instruction", MEASURED),
     )
+    choices, left_out = for_release((*MODES[mode][1], *given, LOG, *(dumps if dump_to else ())), at)
+    merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
+    environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
+    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
+    return FlagPlan(merged.added, merged.text, environment, warnings)
 
 
 def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[FlagFinding]:
@@ -253,8 +240,6 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
         *(fsdp(f"xla_gpu_enable_pipelined_{kind}", f"moves {kind.replace('_', '-')}s across iterations", NVIDIA)
           for kind in kinds),
         fsdp("xla_gpu_enable_while_loop_double_buffering", "neighbouring iterations overlap", NVIDIA),
-        *(Choice(f"xla_gpu_enable_{kind}_combine_by_dim", "false", "joins tensors however they are sharded", NVIDIA)
-          for kind in ("all_gather", "reduce_scatter")),
     )  # fmt: skip
     return {
         "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),

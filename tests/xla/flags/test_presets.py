@@ -63,8 +63,10 @@ def test_what_a_release_cannot_do_is_left_out_with_a_warning():
 
 
 def test_what_a_release_does_by_default_is_left_out_silently():
-    assert "xla_gpu_enable_all_gather_combine_by_dim" in values("fsdp", "0.4.26")
-    assert "xla_gpu_enable_all_gather_combine_by_dim" not in values("fsdp", "0.12.0.1")
+    combining = "xla_gpu_experimental_enable_heuristic_collective_combining"
+    assert values("pgle-perf", "0.7.2")[combining] == "false"
+    assert combining not in values("pgle-perf", "0.12.0.1")
+    assert combining not in values("pgle-perf", "0.4.38")
 
 
 def test_the_perf_preset_needs_a_profile():
