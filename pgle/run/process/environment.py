@@ -13,8 +13,8 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.jaxlib import installed, probe
-from pgle.xla.flags.presets import FlagPlan, Mode, flags_for
-from pgle.xla.flags.text import Flag, FlagFinding, FlagList, as_bool, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.presets import Mode, flags_for
+from pgle.xla.flags.text import Flag, FlagFinding, FlagList, FlagPlan, as_bool, format_flags, parse_flags, typed_flag
 
 MAX_FLAG_FILE_BYTES = 1 << 20
 

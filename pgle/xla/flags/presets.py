@@ -28,6 +28,7 @@ from pgle.xla.flags.text import (
     Flag,
     FlagFinding,
     FlagList,
+    FlagPlan,
     format_flags,
     merge_flags,
     parse_flags,
@@ -119,16 +120,6 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
 """What each kind of run is for, and its settings; log lines and dumps come to all, the profile to ``perf``."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlagPlan:
-    """How a run is to be started."""
-
-    flags: tuple[Flag, ...]  # our flags that are added; a user's flag with another value wins
-    xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
-    environment: Mapping[str, str]  # other variables to set where the user has not set them
-    warnings: tuple[FlagFinding, ...]  # what gives way, is left out or will go wrong
-
-
 def flags_for(
     mode: Mode,
     version: str | None,
@@ -161,8 +152,8 @@ def flags_for(
     choices, left_out = for_release((*MODES[mode][1], *given, LOG, *(dumps if dump_to else ())), at)
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
     environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
-    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
-    return FlagPlan(merged.added, merged.text, environment, warnings)
+    warnings = (*left_out, *merged.warnings, *_consequences(mode, at, user, choices))
+    return replace(merged, environment=environment, warnings=warnings)
 
 
 def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[FlagFinding]:

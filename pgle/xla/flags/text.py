@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError, cut
@@ -115,13 +115,14 @@ class FlagList:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedFlags:
-    """The user's flags with ours added."""
+class FlagPlan:
+    """How a run is to be started."""
 
-    text: str  # the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win
-    added: tuple[Flag, ...]  # our flags that were added
-    # one for each of ours that the user's own value replaces (``kept``), and for what the user's text hides
-    findings: tuple[FlagFinding, ...]
+    flags: tuple[Flag, ...]  # our flags that are added; a user's flag with another value wins
+    xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
+    # what gives way (``kept``), is left out or will go wrong, and what the user's text hides
+    warnings: tuple[FlagFinding, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables to set where the user has not set them
 
 
 def parse_flags(text: str) -> FlagList:
@@ -171,8 +172,8 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
     return values
 
 
-def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
-    """Add our flags to the user's. The user's flags win and stay unchanged; a finding names each of ours that lost.
+def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
+    """Add our flags to the user's. The user's flags win and stay unchanged; a warning names each of ours that lost.
 
     Args:
         user: the user's flags. Where they name a file, pass what the file holds.
@@ -195,7 +196,7 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> MergedFlags:
             message = f"yours stays ({theirs}); pgle would have set {flag.text}"
             findings.append(FlagFinding("warning", "kept", name, message))
     parts = [format_flags(added), user.text.strip(BLANKS)]
-    return MergedFlags(" ".join(part for part in parts if part), tuple(added), (*findings, *user.findings))
+    return FlagPlan(tuple(added), " ".join(part for part in parts if part), (*findings, *user.findings))
 
 
 def same_value(first: str | None, second: str | None) -> bool:

@@ -3,8 +3,8 @@
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.flags.presets import PROFILE_MODES, FlagPlan, flags_for, preset
-from pgle.xla.flags.text import parse_flags
+from pgle.xla.flags.presets import PROFILE_MODES, flags_for, preset
+from pgle.xla.flags.text import FlagPlan, parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 

@@ -27,7 +27,7 @@ def test_any_text_is_read(text):
 @given(FLAGS, FLAGS)
 def test_the_users_values_survive_a_merge(user, ours):
     theirs = parse_flags(format_flags(user))
-    merged = parse_flags(merge_flags(theirs, ours).text).effective()
+    merged = parse_flags(merge_flags(theirs, ours).xla_flags).effective()
     for name, value in theirs.effective().items():
         assert merged[name] == value
 
@@ -35,15 +35,15 @@ def test_the_users_values_survive_a_merge(user, ours):
 @given(FLAGS, FLAGS)
 def test_every_flag_of_ours_is_added_or_said_to_have_given_way(user, ours):
     result = merge_flags(parse_flags(format_flags(user)), ours)
-    merged = parse_flags(result.text).effective()
+    merged = parse_flags(result.xla_flags).effective()
     for name, value in effective(ours).items():
-        assert same_value(merged[name], value) or name in {finding.flag for finding in result.findings}
+        assert same_value(merged[name], value) or name in {finding.flag for finding in result.warnings}
 
 
 @given(FLAGS)
 def test_merging_twice_adds_nothing_more(ours):
     once = merge_flags(parse_flags("--xla_user=1"), ours)
-    assert merge_flags(parse_flags(once.text), ours).added == ()
+    assert merge_flags(parse_flags(once.xla_flags), ours).flags == ()
 
 
 def test_the_last_of_repeated_flags_counts():
@@ -109,22 +109,22 @@ def test_the_remedy_for_dashes_in_a_name_is_underscores():
 
 def test_ours_stand_before_the_users_text():
     merged = merge_flags(parse_flags("--xla_a=1 word"), [Flag("xla_b", "2")])
-    assert merged.text == "--xla_b=2 --xla_a=1 word"
+    assert merged.xla_flags == "--xla_b=2 --xla_a=1 word"
 
 
 def test_what_gives_way_is_said():
     merged = merge_flags(parse_flags("--xla_a=1"), [Flag("xla_a", "2")])
-    assert (merged.added, [finding.code for finding in merged.findings]) == ((), ["kept"])
-    assert merged.findings[0].line() == "--xla_a: yours stays (--xla_a=1); pgle would have set --xla_a=2"
+    assert (merged.flags, [finding.code for finding in merged.warnings]) == ((), ["kept"])
+    assert merged.warnings[0].line() == "--xla_a: yours stays (--xla_a=1); pgle would have set --xla_a=2"
 
 
 def test_equal_booleans_are_not_a_conflict():
-    assert merge_flags(parse_flags("--xla_a --xla_b=1"), [Flag("xla_a", "true"), Flag("xla_b", "TRUE")]).findings == ()
+    assert merge_flags(parse_flags("--xla_a --xla_b=1"), [Flag("xla_a", "true"), Flag("xla_b", "TRUE")]).warnings == ()
 
 
 def test_disabled_passes_of_both_sides_are_joined():
     merged = merge_flags(parse_flags("--xla_disable_hlo_passes=a"), [Flag("xla_disable_hlo_passes", "a,b")])
-    assert parse_flags(merged.text).value("xla_disable_hlo_passes") == "b,a"
+    assert parse_flags(merged.xla_flags).value("xla_disable_hlo_passes") == "b,a"
 
 
 def test_booleans_are_true_and_one_in_any_case():
