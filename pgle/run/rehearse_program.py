@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -269,10 +269,13 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
     if command.flags and is_program(command.words):
         checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
     with opened(command.out, question) as out:
-        if question:  # before a program runs for minutes
-            known = asked_of_search(_program_digest(command.words), profile, target, command.network_gb_s)
-            check_question(out / question, known, "the trials of another search")
-        modules, program = _modules(command, out)
+
+        def before_it_runs() -> None:
+            if question:
+                known = asked_of_search(_program_digest(command.words), profile, target, command.network_gb_s)
+                check_question(out / question, known, "the trials of another search")
+
+        modules, program = _modules(command, out, before_it_runs)
         request = settle(
             modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,
             network_gb_s=command.network_gb_s,
@@ -284,8 +287,9 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
-        program_digest = _program_digest(command.words)  # it may have written files that its command line names
-        request = replace(request, program=program_digest, profile=profile, cached=command.cached, warnings=warnings)
+        if question:  # anew, since the program may have written files that its command line names
+            request = replace(request, program=_program_digest(command.words))
+        request = replace(request, profile=profile, cached=command.cached, warnings=warnings)
         yield command, told_of_hosts(request)
 
 
@@ -304,7 +308,9 @@ def asked_of_search(program: str, profile: Path | None, target: Target, network_
     }
 
 
-def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:
+def _modules(
+    command: RehearseCommand, out: Path, before_it_runs: Callable[[], None]
+) -> tuple[Sequence[Path], CapturedProgram]:
     """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
     first = Path(command.words[0])
     if len(command.words) == 1:
@@ -316,6 +322,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         if not is_program(command.words):
             return [first], CapturedProgram()
         check_program(command.words)
+    before_it_runs()  # it may run for minutes
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
         return kept, read_captured(out / "captured")  # of the search that continues
     check_compiler(command.words, by_name=True)

@@ -95,3 +95,11 @@ def test_what_is_no_module_leaves_nothing_behind(tmp_path: Path, capsys: pytest.
     assert run(["tune", str(tmp_path / "x.hlo"), "-o", str(tmp_path / "out")]) == 2
     assert "not an HLO dump" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["x.hlo"]
+
+
+def test_a_module_that_is_not_there_is_said_in_the_folder_of_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "search.json").write_text('{"schema": "pgle.search/1", "program": ""}')
+    assert run(["tune", str(tmp_path / "none.mlir"), "-o", str(tmp_path)]) == 2
+    assert "no such file" in capsys.readouterr().err

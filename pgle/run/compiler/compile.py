@@ -470,7 +470,8 @@ class Session:
             shutil.rmtree(folder, ignore_errors=True)
         unscheduled: Future[int] = Future()
         whole = in_background(lambda: self.compiler.compile(request, unscheduled))
-        wait(tuple[Future[Any], ...]((unscheduled, whole)), return_when=FIRST_COMPLETED)
+        either: tuple[Future[Any], ...] = (unscheduled, whole)
+        wait(either, return_when=FIRST_COMPLETED)
         if unscheduled.done():
             devices = unscheduled.result()
         else:
