@@ -403,10 +403,10 @@ def _medians_of_same(
     table: LookupTable, measured: Iterable[tuple[LookupRow, float]], gaps: Iterable[LookupRow]
 ) -> Mapping[Hashable, float]:
     """By signature, medians of measured instructions that are the same thing as some gap."""
-    alike = {_outline(row) for row in gaps}  # signatures take a look into fusions: only where one may be wanted
+    alike = {(row.opcode, row.shape) for row in gaps}  # signatures look into fusions: only where one may be wanted
     found: dict[Hashable, list[float]] = defaultdict(list)
     for row, cost_us in measured:
-        if _outline(row) in alike:
+        if (row.opcode, row.shape) in alike:
             found[_signature(table, row)].append(cost_us)
     return {signature: median(values) for signature, values in found.items()}
 
@@ -414,11 +414,7 @@ def _medians_of_same(
 def _signature(table: LookupTable, row: LookupRow) -> Hashable:
     """What two instructions share when one's measurement is good for the other."""
     group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
-    return _outline(row), table.module.work(row.instruction), group
-
-
-def _outline(row: LookupRow) -> Hashable:
-    return row.opcode, row.shape
+    return row.opcode, row.shape, table.module.work(row.instruction), group
 
 
 def _factors(measured: Iterable[tuple[LookupRow, float]], estimate: Estimate) -> Callable[[LookupRow], float]:
@@ -448,9 +444,6 @@ def _kinds_of(row: LookupRow) -> tuple[str, str]:
     if row.kind is CostKind.COLLECTIVE:
         return row.opcode, "collective"
     return f"{row.opcode} {row.instruction.fusion_kind}{row.instruction.custom_call_target}".strip(), "compute"
-
-
-_CONTROL = ("conditional", "call")
 
 
 @dataclass(frozen=True)
@@ -489,7 +482,7 @@ def complete_profile(
     table = LookupTable(module, lhs_module)
     effective = effective_costs(valid, module.fingerprint)
     known = table.find(effective) | {name: effective[name] for name in table.ambiguous if name in effective}
-    rows = [row for row in table.rows.values() if row.instruction.opcode not in _CONTROL]
+    rows = [row for row in table.rows.values() if row.instruction.opcode not in ("conditional", "call")]
     gaps = [row for row in rows if row.name not in known]
     fills = fill(table, known, gaps, estimator(table.module, hardware))
     entry = table.module.entry_computation.instructions
