@@ -249,7 +249,7 @@ class Program:
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""
         computations = {
-            name: tuple(replace(op, cost_us=costs.get(op.name, op.cost_us)) for op in ops)
+            name: tuple(replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops)
             for name, ops in self.computations.items()
         }
         return replace(self, computations=computations)

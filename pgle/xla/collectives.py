@@ -148,18 +148,20 @@ def is_convolution(instruction: Instruction) -> bool:
 
 def is_gemm(instruction: Instruction) -> bool:
     """Whether it is a matrix product, or a call of a library for one."""
-    target = instruction.custom_call_target
-    return instruction.opcode == "dot" or any(word in target for word in ("cublas", "matmul", "gemm"))
+    if instruction.opcode != "custom-call":
+        return instruction.opcode == "dot"
+    return any(word in instruction.custom_call_target for word in ("cublas", "matmul", "gemm"))
 
 
 def is_product(module: Module, instruction: Instruction) -> bool:
     """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
-    if is_gemm(instruction) or is_convolution(instruction) or is_attention(instruction):
-        return True
-    if instruction.opcode not in ("fusion", "async-start", "call"):
-        return False
-    called = (module.computations[name] for name in instruction.called if name in module.computations)
-    return any(is_product(module, item) for computation in called for item in computation.instructions)
+    opcode = instruction.opcode
+    if opcode in ("fusion", "async-start", "call"):
+        called = (module.computations[name] for name in instruction.called if name in module.computations)
+        return any(is_product(module, item) for computation in called for item in computation.instructions)
+    if opcode == "custom-call":
+        return is_gemm(instruction) or is_convolution(instruction) or is_attention(instruction)
+    return opcode in ("dot", "convolution")
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:
