@@ -15,9 +15,12 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import StepVerdict, find_differences
 from pgle.analyze.layers import Work, work_of
 from pgle.analyze.rules import find_findings
+from pgle.costs.measure import measured
+from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.errors import UserError
 from pgle.run import analyze as inputs
 from pgle.run.analyze import StepInput, measured_step
+from pgle.trace.table import Trace
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -34,10 +37,12 @@ MANY = 9  # steady executions of the longer recording
 
 @pytest.fixture(scope="module", autouse=True)
 def one_dump() -> Iterator[None]:
-    """The dump is read once, with its buffers and the work of its instructions, which are the same under every fault;
-    what a schedule could hide, which no fault here is about, is not searched for.
+    """The dump is read once, with its buffers, the work and the names of its instructions, which no fault changes.
+
+    What a schedule could hide, which no fault here is about, is not searched for.
     """
     works: dict[tuple[int, str], tuple[Module, Work]] = {}
+    namings: dict[tuple[object, ...], Naming] = {}
 
     def work_once(module: Module, instruction: Instruction) -> Work:
         key = id(module), instruction.name
@@ -45,7 +50,15 @@ def one_dump() -> Iterator[None]:
             works[key] = module, work_of(module, instruction)
         return works[key][1]
 
+    def named_once(trace: Trace, codes: Sequence[int], *modules: Module | None) -> Naming:
+        key = trace.instructions, trace.devices, tuple(codes), *map(id, modules)
+        if key not in namings:
+            namings[key] = name_instructions(trace, codes, *modules)
+        return namings[key]
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis, "name_instructions", named_once)
+        patch.setattr(measured, "name_instructions", named_once)
         patch.setattr(inputs, "read_dumps", cache(read_dumps))
         patch.setattr(inputs, "buffers_from_bytes", cache(inputs.buffers_from_bytes))
         patch.setattr(analysis, "work_of", work_once)

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Faulty:
             path = folder / export.name
             path.write_bytes(export.read_bytes())
             path.chmod(0o644)
-            self.ranks.append(_read(path, main))
+            self.ranks.append(Rank(path, *(column.copy() for column in _read(export, main))))
 
     @property
     def paths(self) -> list[Path]:
@@ -292,7 +293,9 @@ def _insert(file: sqlite3.Connection, table: str, rows: Sequence[Sequence[object
         file.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)
 
 
-def _read(path: Path, main: str) -> Rank:
+@cache
+def _read(path: Path, main: str) -> tuple[np.ndarray, ...]:
+    """Number, start, end, stream, instruction and execution of each kernel; -1: of none, or of another module's."""
     with closing(sqlite3.connect(path)) as file:
         texts = file.execute(
             f"select n.start, n.end, n.globalTid, coalesce(n.text, s.value) from {RANGES} n "
@@ -314,7 +317,7 @@ def _read(path: Path, main: str) -> Rank:
     execution = np.full(len(rows), -1)
     for number, (a, b) in enumerate(runs):
         execution[(called >= a) & (called <= b) & (names != "")] = number
-    return Rank(path, rows, start, end, stream, names, execution)
+    return rows, start, end, stream, names, execution
 
 
 def _write(rank: Rank) -> None:
