@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from pgle.run.confirm import schedule_evidence
+from dataclasses import replace
+from pathlib import Path
+
+from pgle.costs.profile.coverage import cover, estimate_profile
+from pgle.costs.profile.lookup import LookupTable
+from pgle.run.confirm import _compare, schedule_evidence
 from pgle.xla.collectives import AsyncPair
+from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import ComputationSchedule, Latency, LhsSchedule, Slot
-from pgle.xla.log.verdict import ScheduleEvidence
+from pgle.xla.hlo.schedule_dump import ComputationSchedule, Latency, LhsSchedule, Slot, read_schedule_dump
+from pgle.xla.log.verdict import BOUNDS, ScheduleEvidence
+from pgle.xla.targets import find_hardware
 
 
 def evidence(costs: dict[str, float], *, exposed: float = 69.0, start: float = 1.0) -> ScheduleEvidence:
@@ -66,3 +73,31 @@ def test_the_sentence_counts() -> None:
     assert evidence({"gemm": 30.0}).sentence == "the schedule dump shows that XLA took them"
     assert "took none of the 1 costs that can be seen" in evidence({"gemm": 31.0}).sentence
     assert evidence({"other": 1.0}).sentence.startswith("none of the 2 instructions in the schedule dump has a cost")
+
+
+def test_matrix_products_without_a_cost_weigh_what_they_take_not_the_constant_that_xla_assumes(testdata: Path) -> None:
+    """XLA takes a custom fusion for 1 µs: by that alone the rest of the profile would cover 97 % of the step."""
+    schedule = read_schedule_dump(testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz")
+    rows = LookupTable(schedule.module, schedule.module).rows
+    products = {
+        row.filed_as
+        for row in rows.values()
+        if row.instruction.fusion_kind == "kCustom" or row.instruction.opcode == "custom-call"
+    }
+    full = estimate_profile(schedule.module, find_hardware("a100-40gb"))
+    profile = replace(full, costs=tuple(cost for cost in full.costs if cost.name not in products))
+    known = _compare(schedule, profile).coverage
+    assert known is not None and known.time_coverage is not None
+    assert known.time_coverage < BOUNDS.time
+    finals = read_modules(testdata / "hlo/jax-0.10.2/async")
+    whole = cover(profile, finals, {"jit_step": schedule.module}).main[0]
+    assert (known.time_coverage, known.kept_share) == (whole.time.value, whole.kept_share)
+
+
+def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
+    schedule = read_schedule_dump(testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz")
+    full = estimate_profile(schedule.module, find_hardware("a100-40gb"))
+    known, whole = _compare(schedule, full).coverage, cover(full, [schedule.module]).main[0]
+    assert known is not None
+    assert (known.covered, known.wanted) == (whole.count.covered, whole.count.total)
+    assert (known.time_coverage, known.kept_share) == (whole.time.value, whole.kept_share) == (1.0, 1.0)
