@@ -22,6 +22,7 @@ from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
+from pgle.xla.collectives import is_product
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import A100_EFFICIENCY, BUILT_IN, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware, load_target
@@ -360,3 +361,16 @@ def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
         "e": Computation("e", (given, fusion), "f"),
     }, True)  # fmt: skip
     assert bytes_accessed(of, fusion) == (2 * part.shape.size_bytes, 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "product"),
+    [("__cudnn$fmhaSoftmax", True), ("__cublas$lt$matmul", True), ("__cub$DeviceRadixSort", False)],
+)
+def test_a_call_that_xla_runs_asynchronously_is_what_it_wraps(target: str, product: bool) -> None:
+    shape = Shape("bf16", (64, 64))
+    call = Instruction("call", "custom-call", shape, "wrapped", ("p",), custom_call_target=target)
+    start = Instruction("start", "async-start", shape, "e", ("x",), called=("wrapped",))
+    inner = (Instruction("p", "parameter", shape, "wrapped"), call)
+    of = module(parameter("x", 64, 64), start, wrapped=inner)
+    assert is_product(of, start) is product
