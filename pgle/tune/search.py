@@ -71,7 +71,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
     program, known = _Facts.of(module, memory_share), catalogue()
     found: list[Axis] = []
     together: dict[str, str] = {}
-    taken = {*given, *(known[name].use for name in given if name in known)}
+    taken = {*given, *(known[name].use for name in given if name in known)} - {""}
     for setting in known.values():
         current = setting.use and known_in(setting.use, jaxlib)  # its newer name is tried instead
         if current or {setting.name, setting.use} & taken or not setting.known_in(jaxlib):

@@ -256,6 +256,20 @@ def test_what_the_user_has_set_by_its_older_name_stays() -> None:
     assert not [flag for flag in found if flag.endswith(("pipelined_all_gather", "pipeline_all_gather"))]
 
 
+@pytest.mark.parametrize("given", ["xla_gpu_enable_latency_hiding_scheduler", "xla_gpu_unknown_to_pgle"])
+def test_a_flag_of_the_user_leaves_what_it_does_not_set_to_the_search(given: str) -> None:
+    looped = program("all-gather", "reduce-scatter", looped=True)
+    assert axes(looped, "0.12.0.1", (given,)) == axes(looped, "0.12.0.1", ())
+
+
+def test_the_preset_leaves_out_what_the_user_has_set() -> None:
+    double = "xla_gpu_enable_while_loop_double_buffering"
+    looped = program("all-gather", "reduce-scatter", looped=True)
+    without, whole = (dict(axes(looped, "0.12.0.1", given)[0].settings[0]) for given in ((double,), ()))
+    assert {**without, double: "true"} == whole
+    assert double not in without
+
+
 def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     found = axes(program("all-gather", looped=True), "0.12.0.1", ())
     first = by_exposure(found, {"all-gather": 10.0, "all-reduce": 5.0})[0]
