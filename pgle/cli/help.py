@@ -96,7 +96,7 @@ class Command(click.Command):
         options = (param for param in self.params if isinstance(param, click.Option) and not param.is_flag)
         valued = {name for option in options for name in option.opts}
         before = words[: words.index("--")] if "--" in words else []
-        if before and before[-1] in valued:  # click takes -- for the value
+        if before and before[-1] in valued and not ctx.resilient_parsing:  # click takes -- for the value
             raise click.UsageError(f"Option '{before[-1]}' requires an argument, and -- begins the program", ctx)
         try:
             return super().parse_args(ctx, args)

@@ -74,6 +74,11 @@ def test_completion(shell: str, words: str, found: set[str]) -> None:
     assert found <= set(re.split(r"[\s,]+", done.stdout.decode()))
 
 
+def test_completion_after_an_option_without_its_value_says_nothing() -> None:
+    done = pgle(_PGLE_COMPLETE="bash_complete", COMP_WORDS="pgle rehearse --profile -- py", COMP_CWORD="4")
+    assert not done.stderr
+
+
 def test_completion_imports_no_command(tmp_path: Path) -> None:
     code = "import sys; from pgle.cli.main import run; run([]) if 0 else None\n"
     code += "import os; os.environ.update(_PGLE_COMPLETE='bash_complete', COMP_WORDS='pgle c', COMP_CWORD='1')\n"
