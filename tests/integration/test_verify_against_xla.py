@@ -41,7 +41,7 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
     schedule = read_schedule_dump(find_schedule_dumps(tmp_path)["jit_step"])
     profile = Profile(tuple(Cost(name, 7.0) for name in names))
 
-    count = cover(profile, [schedule.module], {"jit_step": schedule}).modules[0].count
+    count = cover(profile, [schedule.module], {"jit_step": schedule.module}).modules[0].count
     main = judge(collect(read_events(io.BytesIO(log.encode())))).main
 
     assert main.covered == count.covered
