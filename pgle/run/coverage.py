@@ -32,16 +32,19 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Cov
     given = read_profile(profile)
     if not hlo:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
-    dumps = _dumps(hlo)
+    dumps = _dumps(hlo, module)
     chosen = [item for item in dumps.modules if re.search(module, item.name)]
     if not chosen:
-        raise no_match(module, dumps.modules)
+        raise no_match(module, [item.name for item in dumps.modules] or dumps.schedules)
     lhs_modules = {name: dumps.lhs_module(name) for name in {item.name for item in chosen}}
     return cover(given, chosen, lhs_modules)
 
 
-def _dumps(paths: Sequence[AnyPath]) -> Dumps:
-    """The dumps in files and directories; of directories with schedule dumps only, the modules of these."""
+def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
+    """The dumps in files and directories; of directories with schedule dumps only, the wanted modules of these.
+
+    Those of other modules are not read: a job that ended early leaves dumps that are cut short.
+    """
     schedules: dict[str, AnyPath] = {}
     for path in paths:
         schedules = {**find_schedule_dumps(path), **schedules} if path.exists() else schedules
@@ -52,7 +55,7 @@ def _dumps(paths: Sequence[AnyPath]) -> Dumps:
         except UserError:
             if not (path.is_dir() and schedules):
                 raise
-    modules = modules or [read_module(file) for file in schedules.values()]
+    modules = modules or [read_module(file) for name, file in schedules.items() if re.search(wanted, name)]
     return Dumps(tuple(paths), tuple(modules), schedules)
 
 
@@ -114,7 +117,7 @@ def carry_file(
     named = [item for item in after.modules if item.name == source.name]
     wanted = named or [item for item in after.modules if re.search(module or ".", item.name)]
     if not wanted:
-        raise no_match(module or source.name, after.modules)
+        raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
     one, other = table_of(before, source), table_of(after, goal)
     named_gpu = find_hardware(load_target(target), devices_per_host=devices_per_host) if target else None

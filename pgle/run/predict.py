@@ -59,7 +59,7 @@ def predict_file(request: PredictRequest) -> Predicted:
     scheduled = read_scheduled(hlo)
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
     if not chosen:
-        raise no_match(request.module, scheduled)
+        raise no_match(request.module, [item.name for item in scheduled])
     found = []
     for module in chosen:
         hardware, target_from = _hardware(module) if given is None else (given, "option")

@@ -153,6 +153,21 @@ def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFix
         assert (module["names_from"], module["totals"]["instructions"]["covered"]) == ("schedule dump", 1)
 
 
+def test_a_schedule_dump_of_another_module_may_be_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jit_step.schedule.pb.xz").write_bytes((TWELVE / "async/jit_step.schedule.pb.xz").read_bytes())
+    other = lzma.decompress((TWELVE / "collectives/jit_collectives.schedule.pb.xz").read_bytes())
+    (tmp_path / "jit_collectives.schedule.pb").write_bytes(other[: len(other) // 2])
+    (tmp_path / "few.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 7 }\n')
+    command = ["verify", str(tmp_path / "few.pbtxt"), "--hlo", str(tmp_path)]
+    assert run(command) == 2
+    assert "jit_collectives.schedule.pb: not a binary schedule dump, or cut short" in capsys.readouterr().err
+    assert run([*command, "--module", "step", "--json"]) == 1
+    (module,) = json.loads(capsys.readouterr().out)["modules"]
+    assert (module["name"], module["names_from"]) == ("jit_step", "schedule dump")
+    assert run([*command, "--module", "nope"]) == 2
+    assert "no module of the dump matches; it has jit_collectives, jit_step" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

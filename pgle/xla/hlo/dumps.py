@@ -164,7 +164,7 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
     return Dumps(tuple(paths), modules, schedules)
 
 
-def no_match(pattern: str, modules: Sequence[Module]) -> UserError:
+def no_match(pattern: str, names: Iterable[str]) -> UserError:
     """The error where no module of a dump has a name that ``--module`` matches."""
-    remedy = choices(pattern, (module.name for module in modules))
+    remedy = choices(pattern, names)
     return UserError("no module of the dump matches", where=f"--module {pattern}", remedy=remedy)
