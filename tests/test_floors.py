@@ -171,3 +171,14 @@ def test_files_that_the_house_names_exist() -> None:
              for path in (ROOT.parent / part).rglob("*.*")]  # fmt: skip
     assert len(named) > 50
     assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in there)) == []
+
+
+def test_scripts_import_what_there_is() -> None:
+    scripts = [
+        path for folder in ("testdata", "benchmarks", "scripts") for path in (ROOT.parent / folder).rglob("*.py")
+    ]
+    assert len(scripts) > 10
+    for script in scripts:
+        for item in ast.walk(ast.parse(script.read_text())):
+            if isinstance(item, ast.ImportFrom) and (item.module or "").split(".")[0] == "pgle":
+                exec(ast.unparse(item))

@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgle.run.rehearse.compiler.compile import LOG, CompileRequest, compile_once
-
 from pgle.errors import UserError
+from pgle.run.compiler.compile import CompileRequest, compile_once
+from pgle.run.compiler.worker import LOG
 from pgle.xla.log.read import LineKind, read_events
 from pgle.xla.targets import load_target
 
@@ -28,16 +28,13 @@ class Recorder:
         self.python, self.module, self.out, self.folder = python, module, out, folder
         self.target = load_target("a100-40gb")
 
-    def record(self, case: str, *flags: str, profile: Path | None = None, **options: str) -> tuple[str, str]:
+    def record(self, case: str, *flags: str, profile: Path | None = None) -> tuple[str, str]:
         """Compile, keep the log as ``case.log``; returns the whole log and the fingerprint."""
         dump = self.folder / case
-        request = CompileRequest(
-            self.module, self.target.texts, dump, flags=flags or (LHS,), profile=profile, python=self.python,
-            **options,
-        )  # fmt: skip
+        request = CompileRequest(self.module, self.target.texts, dump, flags=flags or (LHS,), profile=profile)
         failed = fingerprint = ""
         try:
-            fingerprint = compile_once(request).fingerprint
+            fingerprint = compile_once(request, self.python).fingerprint
         except UserError as error:
             failed = re.sub(r".*XLA could not compile it: (.*?); the whole log.*", r"XlaRuntimeError: \1\n", str(error))
         log = (dump / LOG).read_text(errors="replace")
@@ -86,7 +83,6 @@ def main(python: str, module: str, out: str) -> None:
         profile(f"directory/{fingerprint}.pbtxt", costs(names))
         recorder.record("used", profile=full)
         recorder.record("half", profile=half)
-        recorder.record("option", profile=full, profile_as="option")
         recorder.record("directory", profile=profiles / "directory")
         recorder.record("lhs_unset", "--xla_dump_hlo_as_text=false", profile=full)
         recorder.record("lhs_false", NO_LHS, profile=full)
