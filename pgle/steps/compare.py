@@ -20,6 +20,7 @@ DEFAULTS = Assumptions()
 TAIL_ERRORS = 4.0  # standard errors from which means of steady steps tell another change than medians
 GRAIN_SHOWN = 0.001  # of a step: step times that are written more coarsely get a warning
 STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls that gets a warning
+LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
 
 
 UNLIKE = {"hardware": "other GPUs", "module": "another program"}
@@ -158,10 +159,9 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
             where = f" in {short[0].series.source}" if len(side.runs) > 1 else ""
             yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
-        yield (
-            f"stalls take {base.stall_share * 100:.1f} % of base's time and {new.stall_share * 100:.1f} % of new's; "
-            "medians ignore them"
-        )
+        shares = (("base", base.stall_share), ("new", new.stall_share))
+        some = [f"{share * 100:.1f} % of {name}'s time" for name, share in shares if share >= LEAST_STALLS]
+        yield f"stalls take {' and '.join(some)}; medians ignore them"
     for side in (base, new):
         for run in side.runs:
             yield from run.warnings

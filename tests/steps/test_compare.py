@@ -242,6 +242,19 @@ def test_launches_in_one_place_within_hours_differ_by_what_the_public_record_say
     )
 
 
+def test_only_sides_with_stalls_are_named_in_the_warning_about_them() -> None:
+    def stalled(*at: int) -> Side:
+        return side(steady(make_series("mem", "jsonl", [Step(i, 1.0 if i in at else 0.2) for i in range(200)])))
+
+    none, one, many = stalled(), stalled(100), stalled(50, 70, 90)
+    for base, new, shares in (
+        (none, many, "7.1 % of new's time"),
+        (many, none, "7.1 % of base's time"),
+        (one, many, "2.5 % of base's time and 7.1 % of new's time"),
+    ):
+        assert f"stalls take {shares}; medians ignore them" in compare(base, new, launches(0.0015)).warnings
+
+
 @pytest.mark.parametrize(
     ("about", "doubt"),
     [

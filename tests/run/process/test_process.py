@@ -19,11 +19,13 @@ from pgle.run.process.process import DIGESTED_BYTES, check_program, last_line, l
 
 @pytest.fixture
 def start(tmp_path, capfd):
-    """Run a shell script; its exit code, stdout, stderr, log and lines."""
+    """Run a shell script; its exit code, stdout, stderr, log and lines. ``logged TEXT`` waits until the log has it."""
+    wait = 'logged() { for _ in $(seq 3000); do grep -q "$1" "$0" >/dev/null && return; sleep 0.01; done; }\n'
 
     def run(script: str, **options):
         lines: list[str] = []
-        code = launch(["sh", "-c", script], os.environ, tmp_path / "log", lines.append, **options)
+        log = str(tmp_path / "log")
+        code = launch(["sh", "-c", wait + script, log], os.environ, Path(log), lines.append, **options)
         out, err = capfd.readouterr()
         return code, out, err, (tmp_path / "log").read_text(), lines
 
@@ -31,7 +33,7 @@ def start(tmp_path, capfd):
 
 
 def test_both_streams_go_where_they_went_and_into_the_log(start):
-    code, out, err, log, lines = start("printf 'a\\nb'; exec >&-; sleep 0.1; printf 'c\\n' >&2")
+    code, out, err, log, lines = start("printf 'a\\nb'; exec >&-; logged b; printf 'c\\n' >&2")
     assert (code, out, err) == (0, "a\nb", "c\n")
     assert log == "a\nbc\n"
     assert lines == ["a", "c"]
@@ -57,7 +59,7 @@ def test_an_endless_line_is_looked_through_in_no_more_than_its_length():
 
 
 def test_pieces_of_a_line_stay_together_in_the_log(start):
-    *_, log, _ = start("printf a; sleep 0.05; echo x >&2; sleep 0.05; echo b")
+    *_, log, _ = start("printf a; sleep 0.05; echo x >&2; logged x; echo b")
     assert log == "x\nab\n"
 
 
@@ -135,7 +137,7 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_alone(tmp_path):
 
 
 def test_a_listener_is_spared_output_that_mentions_nothing(start):
-    *_, lines = start("echo a; sleep 0.1; echo STEP 1; sleep 0.1; echo b", words=(b"step",))
+    *_, lines = start("echo a; logged a; echo STEP 1; logged STEP; echo b", words=(b"step",))
     assert lines == ["STEP 1"]
 
 
