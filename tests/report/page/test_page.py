@@ -8,7 +8,7 @@ import pytest
 from scenes import HALF_EXPOSED, timeline
 
 from pgle.report.page.html import DARK, LIGHT, render
-from pgle.report.page.value import Page
+from pgle.report.page.value import Page, table
 from pgle.report.predict import Schedule, sections
 from pgle.schedule.simulate import Stream
 
@@ -35,6 +35,12 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("row", [("x",), ("x", 1.0, "z"), ()])
+def test_a_row_of_a_table_has_a_cell_for_each_head(row: tuple[str | float, ...]) -> None:
+    with pytest.raises(ValueError, match="rows of other lengths than the heads"):
+        table("name | time (time)", [("x", 1.0), row])
 
 
 def page(name: str = "ag-start") -> Page:
