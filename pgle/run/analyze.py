@@ -63,7 +63,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     measured = measure(trace, dumps)
     costs, stage = measured.costs[0], next(filter(None, map(_stage_for, side.inputs)), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
-    _check_ranks(costs, side.inputs[0])
+    _check_window(costs, side.inputs[0])
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
@@ -81,8 +81,11 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
 
 
-def _check_ranks(costs: ProgramCosts, path: AnyPath) -> None:
-    """Refuse traces of more devices than the program has, which are of several runs."""
+def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
+    """Refuse steps that take no time, and traces of more devices than the program has, which are of several runs."""
+    if costs.window.span_us == 0:
+        what = f"the steps of {costs.program.key.name} take no time"
+        raise UserError(what, where=path, remedy="the trace is damaged; record the program again")
     module, given = costs.program.hlo, len(costs.window.devices)
     devices = max(costs.ranks, 1 if module is None else module.num_devices)
     if 1 < devices < given:

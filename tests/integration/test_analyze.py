@@ -208,6 +208,15 @@ def test_stages_that_were_not_traced_are_simulated_with_the_costs_of_their_run(
     assert any("perf was not traced" in line for line in found["warnings"])
 
 
+def test_steps_that_take_no_time_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = xplane_pb2.XSpace.FromString((ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes())
+    for event in (event for plane in space.planes for line in plane.lines for event in line.events):
+        event.duration_ps, event.offset_ps = 0, 0
+    (tmp_path / "a.xplane.pb").write_bytes(space.SerializeToString())
+    assert run(["analyze", str(tmp_path / "a.xplane.pb")]) == 2
+    assert "take no time" in capsys.readouterr().err
+
+
 def test_a_stage_that_was_not_traced_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "perf").mkdir()
     (tmp_path / "manifest.json").write_text("{}")
