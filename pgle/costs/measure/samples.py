@@ -138,7 +138,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
-    # Shift each group behind the one before, so that one running maximum serves all groups. Ints of one need none.
+    # Shift each group behind the one before, so that one running maximum serves all groups. Groups of one need none.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
     group = np.cumsum(np.diff(group, prepend=group[:1]) != 0)

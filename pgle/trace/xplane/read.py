@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.columns import Flags, GrowingColumn, Ints, distinct, heads
+from pgle.trace.columns import Flags, Ints, distinct, heads
 from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
@@ -77,9 +77,9 @@ _TYPES: dict[str, type[np.generic]] = {
 class GatheredEvents:
     """Columns of all activities read so far, and what was left out."""
 
-    columns: dict[str, GrowingColumn[Any]] = field(  # by name
-        default_factory=lambda: {name: GrowingColumn(dtype) for name, dtype in _TYPES.items()}
-    )
+    # columns by name, in blocks: a `GrowingColumn` would take memory for values that a whole block has in common, and
+    # up to 2 MiB more of each column
+    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _TYPES})
     # instructions, modules, devices: codes; a module's key is (name, program id)
     instructions: dict[str, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -88,6 +88,11 @@ class GatheredEvents:
     left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # (count, nanoseconds) by reason
     # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """One column over all rows; its blocks are given up."""
+        blocks = self.parts.pop(name)
+        return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
 
     def leave_out(self, reason: str, durations_ns: Ints) -> None:
         """Count activities that belong to no instruction."""
@@ -109,7 +114,8 @@ class GatheredEvents:
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows; a column may be one value for all of them."""
         for name, values in columns.items():
-            self.columns[name].append(np.broadcast_to(np.asarray(values), np.shape(columns["start_ns"])))
+            of_type = np.array(values, _TYPES[name])  # a copy: those of a block would hold all of it
+            self.parts[name].append(np.broadcast_to(of_type, np.shape(columns["start_ns"])))
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Names of libraries' kernels by module and instruction."""
@@ -316,7 +322,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
         seen_planes |= {plane.name: plane.gpu is not None for plane in space.planes}
         del data, space  # before the columns are put together: the file is the larger part
-    if not len(gathered.columns["start_ns"]):
+    if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     return _table(gathered, hlo, paths, _shorten(messages), recordings)
 
@@ -346,13 +352,13 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
 
 def _add_space(space: Space, data: bytes, process: str, gathered: GatheredEvents) -> Iterator[float]:
     """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
-    before = len(gathered.columns["start_ns"])
+    before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
     for plane in space.planes:
         if plane.gpu is not None:
             _add_gpu_plane(plane, data, Device(process, plane.gpu), scopes, gathered)
             yield plane.span[1] / len(data)
-    if len(gathered.columns["start_ns"]) == before:
+    if len(gathered.parts["start_ns"]) == before:
         for plane in space.planes:
             if plane.name == HOST_PLANE:
                 _add_host_plane(plane, data, process, gathered)
@@ -431,13 +437,13 @@ def _table(
     """Columns → Trace, ordered by (device, start)."""
     found = tuple(gathered.devices)
     devices = tuple(sorted(found))
-    device = np.array([devices.index(item) for item in found], np.int32)[gathered.columns["device"].join()]
-    start = gathered.columns["start_ns"].join()
+    device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
+    start = gathered.column("start_ns")
     order = np.argsort(start, kind="stable")
     order = order[np.argsort(device[order], kind="stable")]
 
     def column(name: str) -> npt.NDArray[Any]:
-        return gathered.columns[name].join()[order]
+        return gathered.column(name)[order]
 
     module, modules = _used(column("module"), gathered.module_keys())
     instruction, instructions = _used(column("instruction"), tuple(gathered.instructions))
