@@ -254,6 +254,15 @@ def test_bad_files_are_one_line(content: str, name: str, tmp_path: Path, capsys:
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_protocol_buffer_of_another_name_is_refused_as_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "host.pb"
+    path.write_bytes(b"\n\x01a")
+    assert run(["compare", str(path), str(path)]) == 2
+    assert "host.pb: not a trace that pgle knows; give .nsys-rep" in capsys.readouterr().err
+
+
 PROGRAM = """
 import os, sys
 level = float(sys.argv[1])

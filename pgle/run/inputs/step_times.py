@@ -124,9 +124,11 @@ def _suffix(path: Path) -> str:
 
 
 def _read_file(path: Path, pattern: str | None) -> Series:
-    if is_trace(path):
-        return _read_trace(path)
     suffix = _suffix(path)
+    if (
+        is_trace(path) or suffix == ".pb"
+    ):  # of another name than an xplane has: the reader of traces says which it takes
+        return _read_trace(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
     if first is None:
