@@ -3,7 +3,7 @@
     pip install optuna
     python benchmarks/tune_search.py MODULE... [--budget 12] [--seeds 3]
 
-All three choose among the same axes (`pgle.tune.moves`), each threshold among powers of two and one and a half times
+All three choose among the same axes (`pgle.tune.search`), each threshold among powers of two and one and a half times
 these; their trials are compiled and judged alike. A setting counts once it stands, as `pgle tune` has it: shorter in
 nine of ten worlds and by half a per cent, also with contention doubled. The figure is the gain of the best setting so
 far, averaged over all trials of the budget (what one has who stops at a trial drawn by lot) and the same at the end.
