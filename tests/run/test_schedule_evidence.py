@@ -101,3 +101,6 @@ def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
     assert known is not None
     assert (known.covered, known.wanted) == (whole.count.covered, whole.count.total)
     assert (known.time_coverage, known.kept_share) == (whole.time.value, whole.kept_share) == (1.0, 1.0)
+    idle = _compare(schedule, replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs))).coverage
+    assert idle is not None
+    assert (idle.covered, idle.wanted, idle.time_coverage) == (known.covered, known.wanted, None)
