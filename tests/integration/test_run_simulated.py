@@ -203,6 +203,13 @@ def test_a_program_that_fails_by_itself_after_its_step_fails_the_stage_again_and
         assert "ended with exit code 3 after its step was executed" in capsys.readouterr().err
 
 
+def test_a_step_without_a_kernel_has_no_step_times(tmp_path):
+    code = "import jax; jax.jit(lambda x: x.reshape(2, 2), donate_argnums=0).lower(jax.numpy.ones(4)).compile()"
+    words = ["perf", "--baseline", "--run-dir", str(tmp_path), *SIMULATED, "--devices", "1"]
+    assert run([*words, "--", sys.executable, "-c", code]) == 0
+    assert read_manifest(tmp_path).last("baseline").is_done
+
+
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):
     assert run(["perf", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
     assert "pgle convert" in capsys.readouterr().err
