@@ -104,7 +104,7 @@ def _answers(python: str, code: str, stdin: str, arguments: Sequence[str] = (), 
     with suppress(ValueError, IndexError, RecursionError):  # what a site's sitecustomize prints comes before
         found = json.loads(done.stdout.strip().splitlines()[-1])
     if not isinstance(found, list) or len(found) != count:
-        raise UserError("does not answer as a Python", where=python, remedy="name an interpreter: --python PATH")
+        raise UserError("does not answer as a Python", where=python, remedy="name a Python interpreter in its place")
     return found
 
 

@@ -77,7 +77,7 @@ def test_a_python_without_jaxlib_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("body", ["echo hello", "exit 0", "echo 7", "echo '[1, 2, 3]'", r"printf '\377'"])
 def test_a_program_that_is_no_python_is_one_line(tmp_path, body):
-    with pytest.raises(UserError, match="python: does not answer as a Python; name an interpreter: --python PATH"):
+    with pytest.raises(UserError, match="python: does not answer as a Python; name a Python interpreter in its place"):
         installed(fake_python(tmp_path, body))
 
 
