@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.lookup import assumed_us, unscheduled_conditions
+from pgle.costs.profile.lookup import default_us, unscheduled_conditions
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Instruction, Shape
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
@@ -21,7 +21,7 @@ def test_assumed_costs_are_those_of_a_real_schedule_without_profile(dumps: Path)
         for name, slot in computation.slots.items():
             instruction = schedule.module.instructions[name]
             if instruction.opcode in ("fusion", "copy", "custom-call"):
-                assert (name, slot.cycles) == (name, assumed_us(schedule.module, instruction))
+                assert (name, slot.cycles) == (name, default_us(schedule.module, instruction))
                 compared.add((instruction.opcode, instruction.fusion_kind))
     assert compared >= {("fusion", "kLoop"), ("fusion", "kInput"), ("fusion", "kCustom"), ("copy", "")}
 
@@ -34,7 +34,7 @@ def test_the_gpu_shows_in_the_name_of_the_dump(dumps: Path) -> None:
 def test_a_start_is_taken_for_five_milliseconds(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
     start = Instruction("s", "all-reduce-start", Shape("f32"), module.entry)
-    assert assumed_us(module, start) == 5000
+    assert default_us(module, start) == 5000
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.estimate.unknown import is_opaque, range_of
-from pgle.costs.profile.lookup import LIGHT_SPEED, T_SHIRT_SIZES, LookupRow, LookupTable, assumed_us, fallback_of
+from pgle.costs.profile.lookup import LIGHT_SPEED, T_SHIRT_SIZES, LookupRow, LookupTable, default_us, fallback_of
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -93,7 +93,7 @@ def _weighed(
     found = []
     for row in rows:
         taken, cost_us, basis = gaps[row.name], fills[row.name].cost_us, fills[row.name].origin
-        assumed = assumed_us(table.module, row.instruction) if taken is None else taken.cost_us
+        assumed = default_us(table.module, row.instruction) if taken is None else taken.cost_us
         weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
         is_mismatch = taken is not None and taken.is_valid
         hint = ""

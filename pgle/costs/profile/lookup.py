@@ -282,7 +282,7 @@ with jaxlib 0.10.2 and 0.12.0.1 in the tests."""
 T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"  # what XLA takes costs for that a profile lacks
 
 
-def assumed_us(module: Module, instruction: Instruction) -> float:
+def default_us(module: Module, instruction: Instruction) -> float:
     """The cost that XLA's T-shirt sizes give an instruction without one."""
     opcode = instruction.opcode
     if opcode in ("send", "recv"):

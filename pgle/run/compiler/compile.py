@@ -221,7 +221,7 @@ class Compiler:
         order = {name: getattr(request, name) for name in same} | {
             "module": str(request.module.resolve()),
             "dump_dir": str(folder),
-            "xla_flags": fitted_flags(jaxlib, xla_flags(request, folder)),
+            "xla_flags": flags_without_gpu(jaxlib, xla_flags(request, folder)),
             "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
         }
         try:
@@ -295,7 +295,7 @@ TRIALS = "config-assigner"
 first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
 
 
-def fitted_flags(jaxlib: str, flags: str) -> str:
+def flags_without_gpu(jaxlib: str, flags: str) -> str:
     """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
 
     What `flags` say wins, but that a list of the only passes to run loses `TRIALS`.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Compiler, CompileRequest, compile_once, fitted_flags, xla_flags
+from pgle.run.compiler.compile import Compiler, CompileRequest, compile_once, flags_without_gpu, xla_flags
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
@@ -39,11 +39,11 @@ def test_own_flags_come_first_so_that_the_users_win(request_for: CompileRequest)
 
 def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_as_xla_takes_no_two_lists() -> None:
     others, listed = "--xla_disable_hlo_passes=rematerialization", "--xla_enable_hlo_passes_only=dce,autotuner,cse"
-    fitted = fitted_flags("0.12.0.1", others)
+    fitted = flags_without_gpu("0.12.0.1", others)
     assert "--xla_disable_hlo_passes=config-assigner " in fitted
     assert fitted.endswith(others)
-    assert fitted_flags("0.12.0.1", listed).endswith(" --xla_enable_hlo_passes_only=dce,cse")
-    assert fitted_flags("0.10.2", listed) == listed
+    assert flags_without_gpu("0.12.0.1", listed).endswith(" --xla_enable_hlo_passes_only=dce,cse")
+    assert flags_without_gpu("0.10.2", listed) == listed
 
 
 @pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
