@@ -17,7 +17,7 @@ _DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 
 
 class HookFiles:
-    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, claim.
+    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, claim, log.
 
     `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank, in its
     environment or, where a script gives it in words, once the program has given it to jax (`join`).
