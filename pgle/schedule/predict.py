@@ -223,13 +223,11 @@ def predict(
     if any(cost.slowest_us is not None for cost in given.values()):
         skew_us = step_us - run_program(program, launch, factors, costs=costs(1, slowest=False)).step_us
     uncertain = _uncertain(module, likely, timeline, hardware, given)
-    data = (
-        run_program(likely, launch, factors, costs=costs).step_us if uncertain else step_us
-        for costs in (
-            {item.name: item.range.least_us for item in uncertain},
-            {item.name: item.range.most_us for item in uncertain},
-        )
+    by_data = (
+        {item.name: item.range.least_us for item in uncertain},
+        {item.name: item.range.most_us for item in uncertain},
     )
+    data = (run_program(likely, launch, factors, costs=end).step_us if uncertain else step_us for end in by_data)
     return Prediction(
         timeline=timeline,
         ceiling_us=ceiling(module, likely, launch, timeline.breakdown, slower=min(factors)),

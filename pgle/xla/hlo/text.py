@@ -334,9 +334,8 @@ class _Parser:
     def module(self, program_id: int | None) -> Module:
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
-        devices = dict(
-            reversed(_DEVICES.findall(self.header))
-        )  # the first of each: attributes that follow hold any text
+        # the first of each counts: attributes that follow hold any text
+        devices = dict(reversed(_DEVICES.findall(self.header)))
         fingerprint = _FINGERPRINT.search(self.header)
         module = Module(
             name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
