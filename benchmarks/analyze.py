@@ -36,7 +36,10 @@ def write_export(path: Path, activities: int, devices: int) -> None:
     duration = 2000 + number * 7919 % 3000
     start = np.cumsum(np.where(gather, 200, duration + 500))
     start -= start[device * per_device]
-    names = [f"all-gather-start.{at}" if at % GATHERS == 0 else f"loop_fusion.{at}" for at in range(INSTRUCTIONS)]
+    names = [
+        f"all-gather-start.{at}" if at % GATHERS == 0 else f"loop_fusion.{at}"
+        for at in range(INSTRUCTIONS)
+    ]
     trace = Trace(
         start_ns=start, duration_ns=duration, kind=np.zeros(activities, np.uint8), device=device.astype(np.int32),
         stream=np.where(gather, 9, 7).astype(np.int32), module=np.zeros(activities, np.int32),
@@ -49,7 +52,9 @@ def write_export(path: Path, activities: int, devices: int) -> None:
 
 def main() -> None:
     """Generate, run and print a row per command and size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--devices", type=int, default=4)
     options = parser.parse_args()
@@ -64,11 +69,18 @@ def main() -> None:
                 "pgle analyze": [*pgle, "analyze", str(path), "--json"],
             }
             if size <= 1_000_000:
-                commands["pgle analyze --against"] = [*commands["pgle analyze"], "--against", str(path)]
+                commands["pgle analyze --against"] = [
+                    *commands["pgle analyze"],
+                    "--against",
+                    str(path),
+                ]
             for name, command in commands.items():
                 took = run(command, {**os.environ})
                 each = took.cpu_s / size * 1e6
-                print(f"{size:>12,}  {name:<24}{took.cpu_s:>8.2f}{each:>9.2f}{took.peak_mib:>8.0f}", flush=True)
+                print(
+                    f"{size:>12,}  {name:<24}{took.cpu_s:>8.2f}{each:>9.2f}{took.peak_mib:>8.0f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ def drawn(table: LookupTable) -> Profile:
     estimate, graph = estimator(table.module, H100), Graph(table)
     costs = []
     for row in table.rows.values():
-        kind = row.opcode if row.kind is CostKind.COLLECTIVE else str(sorted(map(str, _flat(graph.sizes(row)))))
+        kind = (
+            row.opcode
+            if row.kind is CostKind.COLLECTIVE
+            else str(sorted(map(str, _flat(graph.sizes(row)))))
+        )
         factor = exp(random.Random(kind).gauss(0, SPREAD))
         costs.append(row.cost(estimate(row.instruction) * factor, Origin.MEASURED))
     return Profile(tuple(costs))
@@ -67,9 +71,15 @@ def differences(carried: Carried, new: LookupTable) -> list[tuple[float, str]]:
         row = new.rows[match.name]
         own = estimate(row.instruction)
         off = (match.cost.cost_us - own) * row.executions
-        found.append((off, f"{off:+9.1f} µs  {match.was} → {match.name} ({match.by}, {row.opcode}): {own:.1f} own"))
+        found.append(
+            (
+                off,
+                f"{off:+9.1f} µs  {match.was} → {match.name} ({match.by}, {row.opcode}): {own:.1f} own",
+            )
+        )
     found += [
-        (estimate(new.rows[name].instruction) * new.rows[name].executions, f"left: {name}") for name in carried.left
+        (estimate(new.rows[name].instruction) * new.rows[name].executions, f"left: {name}")
+        for name in carried.left
     ]
     return sorted(found, key=lambda pair: -abs(pair[0]))
 
@@ -83,7 +93,9 @@ def main() -> None:
     programs: dict[str, dict[str, tuple[Module, LookupTable]]] = defaultdict(dict)
     for folder in options.folders:
         name, _, release = folder.name.rpartition("-")
-        programs[name][release] = read(folder / "rehearsal/baseline" if (folder / "rehearsal").exists() else folder)
+        programs[name][release] = read(
+            folder / "rehearsal/baseline" if (folder / "rehearsal").exists() else folder
+        )
     rows = []
     for name, releases in programs.items():
         for one, other in permutations(releases, 2):
@@ -91,18 +103,32 @@ def main() -> None:
             own = estimate_profile(new.module, H100)
             carried = carry(estimate_profile(old.module, H100), old, new, scale_by(old, new, H100))
             times = {
-                key: row.executions * estimator(new.module, H100)(row.instruction) for key, row in new.rows.items()
+                key: row.executions * estimator(new.module, H100)(row.instruction)
+                for key, row in new.rows.items()
             }
             covered = sum(times[match.name] for match in carried.matches) / sum(times.values())
-            step = predict(final, carried.profile, H100).step_us / predict(final, own, H100).step_us - 1
+            step = (
+                predict(final, carried.profile, H100).step_us / predict(final, own, H100).step_us
+                - 1
+            )
             brought = carry(drawn(old), old, new, scale_by(old, new, H100)).profile
-            played = predict(final, brought, H100).step_us / predict(final, drawn(new), H100).step_us - 1
+            played = (
+                predict(final, brought, H100).step_us / predict(final, drawn(new), H100).step_us - 1
+            )
             counts = len(carried.matches), len(new.rows)
-            rows.append((abs(played), name, one, other, *counts, carried.share, covered, step, played))
+            rows.append(
+                (abs(played), name, one, other, *counts, carried.share, covered, step, played)
+            )
             if options.verbose:
                 print(f"{name} {one} → {other}: {carried.share:.1%} {covered:.1%} {step:+.2%}")
-                print("\n".join(f"    {text}" for off, text in differences(carried, new)[:8] if abs(off) > 1))
-    print("| program | from → to | costs carried, of the new module's | time carried | covered | step | costs drawn |")
+                print(
+                    "\n".join(
+                        f"    {text}" for off, text in differences(carried, new)[:8] if abs(off) > 1
+                    )
+                )
+    print(
+        "| program | from → to | costs carried, of the new module's | time carried | covered | step | costs drawn |"
+    )
     print("|---|---|---|---|---|---|---|")
     for _, name, one, other, matched, wanted, share, covered, *steps in sorted(rows, reverse=True):
         shares = f"{share:.1%} | {covered:.1%}".replace("%", " %")

@@ -27,7 +27,11 @@ from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Assumptions, LaunchSp
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 LAUNCHES = (0.002, 0.003, 0.01, 0.02)
 NOISE = 0.005
-SINGLE = {"given, as it is": None, "same place (0.21 %, 5 degrees)": SAME_PLACE, "not known": UNKNOWN_PLACE}
+SINGLE = {
+    "given, as it is": None,
+    "same place (0.21 %, 5 degrees)": SAME_PLACE,
+    "not known": UNKNOWN_PLACE,
+}
 """What one run per side takes for the spread of launches; None: the true one."""
 DESIGNS = {"1+1": (1, 200), "`--abba 2`": (4, 60), "`--abba 3`": (6, 60)}
 """Runs per side, and steps of each."""
@@ -62,14 +66,23 @@ def outcomes(counts: Counter[str], slowdown: float, draws: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=500, help="per cell")
     parser.add_argument("--bound", type=float, default=0.01)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     began = time.perf_counter()
-    heads = ["launches differ by", "design", "spread taken", *(f"{slowdown:.0%} slower" for slowdown in SLOWDOWNS)]
-    tasks = [(*task, options.draws, options.bound) for task in product(DESIGNS, LAUNCHES, SLOWDOWNS)]
+    heads = [
+        "launches differ by",
+        "design",
+        "spread taken",
+        *(f"{slowdown:.0%} slower" for slowdown in SLOWDOWNS),
+    ]
+    tasks = [
+        (*task, options.draws, options.bound) for task in product(DESIGNS, LAUNCHES, SLOWDOWNS)
+    ]
     with ProcessPoolExecutor(options.processes) as pool:
         results = dict(zip(tasks, pool.map(measure, tasks), strict=True))
     for title, show in (
@@ -78,9 +91,15 @@ def main() -> None:
     ):
         print(f"{title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
         for launches, design in product(LAUNCHES, DESIGNS):
-            row = [results[design, launches, slowdown, options.draws, options.bound] for slowdown in SLOWDOWNS]
+            row = [
+                results[design, launches, slowdown, options.draws, options.bound]
+                for slowdown in SLOWDOWNS
+            ]
             for known in row[0]:
-                cells = [show(counts[known], slow, options.draws) for slow, counts in zip(SLOWDOWNS, row, strict=True)]
+                cells = [
+                    show(counts[known], slow, options.draws)
+                    for slow, counts in zip(SLOWDOWNS, row, strict=True)
+                ]
                 print(f"| {launches:.1%} | {design} | {known} | {' | '.join(cells)} |")
         print()
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)

@@ -73,12 +73,16 @@ def own_strong_drift(rng: Generator, count: int) -> Floats:
 
 def spikes(rng: Generator, count: int) -> Floats:
     """3 % of the steps are slower by 20 % on average."""
-    return autocorrelated(0.3)(rng, count) + (rng.random(count) < 0.03) * rng.exponential(0.2, count)
+    return autocorrelated(0.3)(rng, count) + (rng.random(count) < 0.03) * rng.exponential(
+        0.2, count
+    )
 
 
 def warm_up(rng: Generator, count: int, noise: float = NOISE) -> Floats:
     """A compile, then a start that decays from 30 % over some ten steps, and a stall every 50 steps."""
-    times = autocorrelated(0.3, noise)(rng, count) + 0.3 * np.exp(-np.arange(count) / rng.uniform(2, 10))
+    times = autocorrelated(0.3, noise)(rng, count) + 0.3 * np.exp(
+        -np.arange(count) / rng.uniform(2, 10)
+    )
     times[0] += 4
     times[49::50] += 1
     return times
@@ -146,10 +150,22 @@ SCENARIOS = (
     Scenario("launches 0.5 %, not known", autocorrelated(0.3), between=0.005, known="not"),
     Scenario("launches 1 %, history of 10", autocorrelated(0.3), between=0.01, known="history"),
     Scenario("launches 1 %, not known", autocorrelated(0.3), between=0.01, known="not"),
-    Scenario("uneven 0.5 %, history of 10", autocorrelated(0.3), between=0.005, known="history", uneven=True),
-    Scenario("uneven 0.5 %, not known", autocorrelated(0.3), between=0.005, known="not", uneven=True),
-    Scenario("4+4 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=4, between=0.003),
-    Scenario("8+8 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=8, between=0.003),
+    Scenario(
+        "uneven 0.5 %, history of 10",
+        autocorrelated(0.3),
+        between=0.005,
+        known="history",
+        uneven=True,
+    ),
+    Scenario(
+        "uneven 0.5 %, not known", autocorrelated(0.3), between=0.005, known="not", uneven=True
+    ),
+    Scenario(
+        "4+4 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=4, between=0.003
+    ),
+    Scenario(
+        "8+8 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=8, between=0.003
+    ),
     Scenario("4+4 runs, own drift 1 %", own_strong_drift, steps=60, runs=4),
     Scenario("ABBA 6 pairs, session drift 2 %", autocorrelated(0.5), 60, 6, 0.003, 0.02, True),
     Scenario("ABBA 2 pairs, session drift 2 %", autocorrelated(0.5), 60, 2, 0.003, 0.02, True),
@@ -164,7 +180,11 @@ def sides(scenario: Scenario, effect: float, random: Generator) -> tuple[Side, S
         level = launch(scenario, random) + scenario.session * place / len(order)
         level += math.log1p(effect) if letter == "B" else 0.0
         values = 0.2 * np.exp(scenario.shape(random, scenario.steps) + level)
-        found[letter].append(steady(make_series(letter, "jsonl", [Step(i, t) for i, t in enumerate(values.tolist())])))
+        found[letter].append(
+            steady(
+                make_series(letter, "jsonl", [Step(i, t) for i, t in enumerate(values.tolist())])
+            )
+        )
     return Side("base", tuple(found["A"])), Side("new", tuple(found["B"]))
 
 
@@ -179,11 +199,14 @@ def assumptions(scenario: Scenario, random: Generator) -> Assumptions:
     """What the comparison is told of launches."""
     spread = None
     if scenario.known == "given":
-        spread = LaunchSpread(scenario.between if scenario.told is None else scenario.told, math.inf, "given")
+        spread = LaunchSpread(
+            scenario.between if scenario.told is None else scenario.told, math.inf, "given"
+        )
     elif scenario.known == "history":
         medians = [0.2 * math.exp(launch(scenario, random)) for _ in range(10)]
         entries = [
-            Entry(time=f"{day:02d}", name="job", hardware="h100", median_s=median) for day, median in enumerate(medians)
+            Entry(time=f"{day:02d}", name="job", hardware="h100", median_s=median)
+            for day, median in enumerate(medians)
         ]
         spread = measured_spread(make_trends(entries), 0.2, simulated=False, source="history")
     return Assumptions(paired=scenario.paired, launch_spread=spread)
@@ -192,7 +215,10 @@ def assumptions(scenario: Scenario, random: Generator) -> Assumptions:
 def raw_interval(base: Side, new: Side) -> tuple[float, float]:
     """The percentile interval of the block bootstrap of both medians, without any of the corrections."""
     logs = [np.log(side.runs[0].step_time_s) for side in (base, new)]
-    draws = [bootstrap_medians(values, block_length(values), seed=seed) for seed, values in enumerate(logs)]
+    draws = [
+        bootstrap_medians(values, block_length(values), seed=seed)
+        for seed, values in enumerate(logs)
+    ]
     low, high = np.exp(np.quantile(draws[1] - draws[0], [0.025, 0.975]))
     return float(low), float(high)
 
@@ -235,31 +261,53 @@ EFFECTS = (0.0, 0.005, 0.01, 0.02, 0.05)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--draws", type=int, default=1000, help="per scenario without effect; a quarter with each effect"
+        "--draws",
+        type=int,
+        default=1000,
+        help="per scenario without effect; a quarter with each effect",
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression: only scenarios it finds")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="regular expression: only scenarios it finds"
+    )
     options = parser.parse_args()
-    chosen = [number for number, scenario in enumerate(SCENARIOS) if re.search(options.only, scenario.name)]
+    chosen = [
+        number
+        for number, scenario in enumerate(SCENARIOS)
+        if re.search(options.only, scenario.name)
+    ]
     began = time.perf_counter()
-    draws = {effect: options.draws if effect == 0 else max(options.draws // 4, 1) for effect in EFFECTS}
-    tasks = [(number, effect, draws[effect], options.seed) for number in chosen for effect in EFFECTS]
-    margins = [1.96 * math.sqrt(0.05 * 0.95 / count) for count in (options.draws, draws[EFFECTS[1]])]
+    draws = {
+        effect: options.draws if effect == 0 else max(options.draws // 4, 1) for effect in EFFECTS
+    }
+    tasks = [
+        (number, effect, draws[effect], options.seed) for number in chosen for effect in EFFECTS
+    ]
+    margins = [
+        1.96 * math.sqrt(0.05 * 0.95 / count) for count in (options.draws, draws[EFFECTS[1]])
+    ]
     print(
         f"noise of a step {NOISE:.0%}, level 5 %; {options.draws} draws without effect (± {margins[0]:.1%} at 5 %), "
         f"{draws[EFFECTS[1]]} with each effect"
     )
-    print("false: either verdict at no effect; raw: percentile block bootstrap; cover: of all intervals")
+    print(
+        "false: either verdict at no effect; raw: percentile block bootstrap; cover: of all intervals"
+    )
     heads = "".join(f"{effect:>8.1%}" for effect in EFFECTS[1:])
     print(f"{'scenario':<34}{'false':>7}{'raw':>7}{'cover':>7}  found:{heads}{'detectable':>12}")
     with ProcessPoolExecutor(options.processes) as pool:
         results = pool.map(measure, tasks)
         for number, row in zip(chosen, batches(results, len(EFFECTS)), strict=True):
             print(line(SCENARIOS[number], row), flush=True)
-    print(f"{sum(task[2] for task in tasks):,} comparisons in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(
+        f"{sum(task[2] for task in tasks):,} comparisons in {time.perf_counter() - began:.0f} s",
+        file=sys.stderr,
+    )
 
 
 def batches(results: Iterator[Counts], size: int) -> Iterator[list[Counts]]:

@@ -26,7 +26,9 @@ from pgle.xla.targets import find_hardware, load_target
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("module", type=Path)
     parser.add_argument("--target", default="a100")
     options = parser.parse_args()
@@ -39,7 +41,9 @@ def main() -> None:
             path = Path(folder) / "profile.pbtxt" if profile is not None else None
             if profile is not None and path is not None:
                 write_files(profile_files(path, profile))
-            request = CompileRequest(options.module, target.texts, Path(folder) / "dump", flags=flags, profile=path)
+            request = CompileRequest(
+                options.module, target.texts, Path(folder) / "dump", flags=flags, profile=path
+            )
             return read_module(compile_once(request).after_optimizations)
 
     baseline = compiled(None)

@@ -23,7 +23,9 @@ DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"])
+    parser.add_argument(
+        "traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"]
+    )
     parser.add_argument("--hlo", type=Path, default=DATA / "proc0/dump")
     parser.add_argument("--target", default="a100-40gb")
     given = parser.parse_args()
@@ -35,22 +37,39 @@ def main() -> None:
     for kind in ("product", "other"):
         item = getattr(found, kind)
         half = f"{item.low:.2f} … {item.high:.2f}"
-        print(f"{kind:10}{item.samples:9}{item.likely:8.2f}×{half:>14}{getattr(assumed, kind):8.2f}×")
-    print("\ncollectives of one kind and size: microseconds at the share of their time beside kernels")
+        print(
+            f"{kind:10}{item.samples:9}{item.likely:8.2f}×{half:>14}{getattr(assumed, kind):8.2f}×"
+        )
+    print(
+        "\ncollectives of one kind and size: microseconds at the share of their time beside kernels"
+    )
     step = measured_step(StepInput(tuple(given.traces), (given.hlo,), target=given.target))
     for kind, values in twins(step.collectives):
-        print(f"{kind:30}" + ", ".join(f"{time_us:.0f} at {share:.0%}" for share, time_us in values))
+        print(
+            f"{kind:30}" + ", ".join(f"{time_us:.0f} at {share:.0%}" for share, time_us in values)
+        )
 
 
-def twins(collectives: tuple[MeasuredCollective, ...]) -> list[tuple[str, list[tuple[float, float]]]]:
+def twins(
+    collectives: tuple[MeasuredCollective, ...],
+) -> list[tuple[str, list[tuple[float, float]]]]:
     """Of each kind and size that occurs twice, share beside kernels and microseconds of each instruction."""
     found = sorted(
-        (item.kind, item.link.payload_bytes, 1 - item.transfer_exposed_us / item.time_us / item.count, item.time_us)
+        (
+            item.kind,
+            item.link.payload_bytes,
+            1 - item.transfer_exposed_us / item.time_us / item.count,
+            item.time_us,
+        )
         for item in collectives
         if item.link is not None and not item.sync
     )
     grouped = [(key, list(rows)) for key, rows in groupby(found, key=lambda row: row[:2])]
-    return [(f"{key[0]} {key[1]:,} B", [row[2:] for row in rows]) for key, rows in grouped if len(rows) > 1]
+    return [
+        (f"{key[0]} {key[1]:,} B", [row[2:] for row in rows])
+        for key, rows in grouped
+        if len(rows) > 1
+    ]
 
 
 if __name__ == "__main__":

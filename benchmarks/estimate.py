@@ -26,7 +26,9 @@ DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"])
+    parser.add_argument(
+        "traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"]
+    )
     parser.add_argument("--hlo", type=Path, default=DATA / "proc0/dump")
     parser.add_argument("--target", default="a100-40gb")
     parser.add_argument("--nccl", default="2.21", help="release of NCCL that the job used")
@@ -50,7 +52,9 @@ def main() -> None:
             pairs[key].append((cost.cost_us, guess))
         if not 0.5 < guess / cost.cost_us < 2:
             missed[label].append((cost.cost_us, guess))
-    print(f"{'':22}{'n':>6}{'measured ms':>13}{'estimated ms':>14}{'ratio':>15}{'p10':>7}{'p90':>7}{'within 2x':>11}")
+    print(
+        f"{'':22}{'n':>6}{'measured ms':>13}{'estimated ms':>14}{'ratio':>15}{'p10':>7}{'p90':>7}{'within 2x':>11}"
+    )
     for key, values in sorted(pairs.items()):
         measured, estimated = np.array(values).T
         ratio = estimated / measured

@@ -31,8 +31,12 @@ STEPS = 20
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--size", type=int, default=512, help="side of the matmul of a step: sets its length")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--size", type=int, default=512, help="side of the matmul of a step: sets its length"
+    )
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.child:
@@ -45,15 +49,25 @@ def main() -> None:
     added = statistics.median(run["annotation_us"] for run in with_hook) - statistics.median(
         run["annotation_us"] for run in alone
     )
-    print(f"step without the hook's annotation: {step:.1f} µs (median of {2 * BLOCKS} blocks of {STEPS})")
+    print(
+        f"step without the hook's annotation: {step:.1f} µs (median of {2 * BLOCKS} blocks of {STEPS})"
+    )
     print(f"with / without, block by block:     {statistics.median(ratios):.4f} "
           f"(quartiles {ratios[len(ratios) // 4]:.4f} to {ratios[3 * len(ratios) // 4]:.4f})")  # fmt: skip
-    print(f"an empty annotated step:            {added:.1f} µs more than in a process without a hook")
-    print(f"of a step of 1 ms that is           {added / 10:.2f} %, of one of 100 ms {added / 1000:.4f} %")
+    print(
+        f"an empty annotated step:            {added:.1f} µs more than in a process without a hook"
+    )
+    print(
+        f"of a step of 1 ms that is           {added / 10:.2f} %, of one of 100 ms {added / 1000:.4f} %"
+    )
     counted = child(arguments.size, hook=True, window="auto")
     for name, (held, free) in counted["calls_us"].items():
-        print(f"a call with {name}: {held:.0f} µs while executions are counted, {free:.0f} µs afterwards")
-    print(f"hook thread: {statistics.median(run['thread_percent'] for run in with_hook):.3f} % of one core")
+        print(
+            f"a call with {name}: {held:.0f} µs while executions are counted, {free:.0f} µs afterwards"
+        )
+    print(
+        f"hook thread: {statistics.median(run['thread_percent'] for run in with_hook):.3f} % of one core"
+    )
 
 
 def child(size: int, *, hook: bool, window: str = "none") -> dict:
@@ -63,10 +77,14 @@ def child(size: int, *, hook: bool, window: str = "none") -> dict:
         stage.path.mkdir()
         environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
         if hook:
-            config = hook_config(stage, Rank(0, 1), capture="none", window=window, flags=(), auto_pgle=False)
+            config = hook_config(
+                stage, Rank(0, 1), capture="none", window=window, flags=(), auto_pgle=False
+            )
             environ = with_hook(environ, config)
         words = [sys.executable, __file__, "--child", "--size", str(size)]
-        return json.loads(subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        return json.loads(
+            subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+        )
 
 
 def measure(size: int) -> dict:
@@ -128,7 +146,10 @@ def calls() -> dict[str, tuple[float, float]]:
         tree = {str(number): jnp.ones(3) for number in range(count)}
         function = jax.jit(lambda tree: {name: value * 1.0001 for name, value in tree.items()})
         medians = []
-        for executions.counting in (True, False):  # in this order: a call from C++ is not counted any more
+        for executions.counting in (
+            True,
+            False,
+        ):  # in this order: a call from C++ is not counted any more
             taken = []
             for _ in range(200):
                 begin = time.perf_counter()

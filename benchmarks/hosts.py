@@ -19,9 +19,21 @@ import numpy as np
 from pgle.costs.estimate.communication import HOSTS_A, HOSTS_B, DeviceGroup, group_us, nccl_us
 from pgle.xla.targets import find_hardware
 
-REDUCE_SCATTER = {4: 360.0, 8: 345.0, 16: 320.0, 32: 300.0, 64: 280.0, 128: 260.0}  # GB/s of bus bandwidth by hosts
+REDUCE_SCATTER = {
+    4: 360.0,
+    8: 345.0,
+    16: 320.0,
+    32: 300.0,
+    64: 280.0,
+    128: 260.0,
+}  # GB/s of bus bandwidth by hosts
 FITTED = (4, 8, 16)
-GROWTH = ((1131.452, 1693.0), (1030.557, 2019.0), (1400.508, 1814.0), (3012.952, 4122.0))  # microseconds on 4, 8 hosts
+GROWTH = (
+    (1131.452, 1693.0),
+    (1030.557, 2019.0),
+    (1400.508, 1814.0),
+    (3012.952, 4122.0),
+)  # microseconds on 4, 8 hosts
 PUBLISHED = Path(__file__).parent.parent / "testdata/nccl_tests/all_reduce.tsv"
 ROCE = PUBLISHED.with_name("h100_roce.tsv")
 H100, A3 = find_hardware("h100"), find_hardware("h100", network_gb_s=25)
@@ -38,7 +50,9 @@ def fitted(size: float) -> tuple[float, float]:
     for hosts in FITTED:
         group = DeviceGroup(8 * hosts, hosts)
         moved = moved_bytes(size, group)
-        transfer_us = moved / REDUCE_SCATTER[hosts] / 1e3 - nccl_us("reduce-scatter", size, group, H100)[1]
+        transfer_us = (
+            moved / REDUCE_SCATTER[hosts] / 1e3 - nccl_us("reduce-scatter", size, group, H100)[1]
+        )
         inverse.append(transfer_us * 1e3 * H100.nvlink_gb_s / moved)
     slope, constant = np.polyfit(np.log2(FITTED), inverse, 1)
     return float(slope), float(constant)
@@ -54,8 +68,15 @@ def _another_source() -> None:
         ratio = group_us(row["kind"], DeviceGroup(devices, hosts), size, H100) / us
         found[row["kind"], row["per_host"]].append(f"{ratio:.2f}")
         if row["kind"] == "reduce-scatter" and row["per_host"] == "8" and hosts > 1:
-            points.append((np.log2(hosts), H100.nvlink_gb_s * devices / (devices - 1) / float(row["algorithm_gb_s"])))
-    print("\nH100 hosts on RoCE, 1 GiB: kind, GPUs of a host, time estimated over measured on 1, 2, 4, 8, 16, 32 hosts")
+            points.append(
+                (
+                    np.log2(hosts),
+                    H100.nvlink_gb_s * devices / (devices - 1) / float(row["algorithm_gb_s"]),
+                )
+            )
+    print(
+        "\nH100 hosts on RoCE, 1 GiB: kind, GPUs of a host, time estimated over measured on 1, 2, 4, 8, 16, 32 hosts"
+    )
     for (kind, each), ratios in found.items():
         print(f"{kind:15}{each:>2}  {'      ' * (6 - len(ratios))}{'  '.join(ratios)}")
     slope, constant = np.polyfit(*zip(*points, strict=True), 1)
@@ -65,7 +86,11 @@ def _another_source() -> None:
     for hosts, published in REDUCE_SCATTER.items():
         group, large = DeviceGroup(8 * hosts, hosts), 8 << 30
         latency, moved = nccl_us("reduce-scatter", large, group, H100)[1], moved_bytes(large, group)
-        law = moved / 1e3 / (latency + moved * (constant + slope * np.log2(hosts)) / H100.nvlink_gb_s / 1e3)
+        law = (
+            moved
+            / 1e3
+            / (latency + moved * (constant + slope * np.log2(hosts)) / H100.nvlink_gb_s / 1e3)
+        )
         print(f"{hosts:6}{published:8.0f}{law:8.0f} ({law / published - 1:+.1%})")
 
 
@@ -73,15 +98,23 @@ def main() -> None:
     size = 8 << 30
     slope, constant = fitted(size)
     print(f"fitted: a = {constant:.4f}, b = {slope:.4f} (in use: {HOSTS_A}, {HOSTS_B})\n")
-    print("reduce-scatter of 8 GiB, bus bandwidth in GB/s: hosts, published, by the law alone, estimated")
+    print(
+        "reduce-scatter of 8 GiB, bus bandwidth in GB/s: hosts, published, by the law alone, estimated"
+    )
     for hosts, published in REDUCE_SCATTER.items():
         group = DeviceGroup(8 * hosts, hosts)
         moved = moved_bytes(size, group)
         latency = nccl_us("reduce-scatter", size, group, H100)[1]
-        law = moved / 1e3 / (latency + moved * (constant + slope * np.log2(hosts)) / H100.nvlink_gb_s / 1e3)
+        law = (
+            moved
+            / 1e3
+            / (latency + moved * (constant + slope * np.log2(hosts)) / H100.nvlink_gb_s / 1e3)
+        )
         found = moved / group_us("reduce-scatter", group, size, H100) / 1e3
         held_out = "" if hosts in FITTED else "  held out"
-        print(f"{hosts:6}{published:8.0f}{law:8.0f} ({law / published - 1:+.1%}){found:8.0f} ", end="")
+        print(
+            f"{hosts:6}{published:8.0f}{law:8.0f} ({law / published - 1:+.1%}){found:8.0f} ", end=""
+        )
         print(f"({found / published - 1:+.1%}){held_out}")
     print("\n32 hosts, 2 GiB, bus bandwidth in GB/s (issue 1218): published, estimated")
     size = 2 << 30
@@ -92,12 +125,18 @@ def main() -> None:
     for row in DictReader(PUBLISHED.open(), delimiter="\t"):
         group, size = DeviceGroup(int(row["devices"]), int(row["domains"])), int(row["bytes"])
         us = group_us("all-reduce", group, size, find_hardware(row["gpu"]))
-        print(f"{row['gpu']:12}{row['devices']:>5}{row['domains']:>4}{size / 2**30:7.2f}{us / float(row['us']):7.2f}")
+        print(
+            f"{row['gpu']:12}{row['devices']:>5}{row['domains']:>4}{size / 2**30:7.2f}{us / float(row['us']):7.2f}"
+        )
     _another_source()
-    print("\ndata-parallel all-reduces of one program: measured on 4 and 8 hosts, estimate on 8 over measurement")
+    print(
+        "\ndata-parallel all-reduces of one program: measured on 4 and 8 hosts, estimate on 8 over measurement"
+    )
     for four, eight in GROWTH:
         sizes = 2.0 ** np.linspace(10, 40, 3001)
-        near = min(sizes, key=lambda size: abs(group_us("all-reduce", DeviceGroup(4, 4), size, A3) - four))
+        near = min(
+            sizes, key=lambda size: abs(group_us("all-reduce", DeviceGroup(4, 4), size, A3) - four)
+        )
         found = group_us("all-reduce", DeviceGroup(8, 8), near, A3)
         print(f"{four:8.0f}{eight:8.0f}{found / eight:7.2f}  ({near / 2**20:.0f} MiB)")
 

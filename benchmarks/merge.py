@@ -89,14 +89,18 @@ def main() -> None:
     parser.add_argument("--names", type=int, default=2500)
     parser.add_argument("--shown", type=int, default=1_000_000)
     chosen = parser.parse_args()
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # processes that our child leaves are ours to wait for
+    ctypes.CDLL(None).prctl(
+        SET_CHILD_SUBREAPER, 1, 0, 0, 0
+    )  # processes that our child leaves are ours to wait for
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         paths = [root / f"rank{rank:04}.pbtxt" for rank in range(chosen.ranks)]
         with ProcessPoolExecutor() as processes:
             list(processes.map(write_rank, paths, repeat(chosen.names), chunksize=10))
         many, tenth = root / "many.pbtxt", root / "tenth.pbtxt"
-        lines = [f'costs {{ name: "fusion.{at}" cost_us: {at % 977}.5 }}\n' for at in range(chosen.shown)]
+        lines = [
+            f'costs {{ name: "fusion.{at}" cost_us: {at % 977}.5 }}\n' for at in range(chosen.shown)
+        ]
         many.write_text("".join(lines))
         tenth.write_text("".join(lines[::PART]))
         for what, parts, command in (

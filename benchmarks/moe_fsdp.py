@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = 64
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"  # before jax is imported
+os.environ["XLA_FLAGS"] = (
+    f"--xla_force_host_platform_device_count={DEVICES}"  # before jax is imported
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax  # noqa: E402
@@ -65,7 +67,11 @@ class Program:
 
     def sharding(self, *spec: Any, kind: str | None = None) -> NamedSharding:
         """A sharding on the mesh, in device memory unless another kind is named."""
-        return NamedSharding(self.mesh, P(*spec), memory_kind=kind) if kind else NamedSharding(self.mesh, P(*spec))
+        return (
+            NamedSharding(self.mesh, P(*spec), memory_kind=kind)
+            if kind
+            else NamedSharding(self.mesh, P(*spec))
+        )
 
     def placed(self, x: Array, *spec: Any) -> Array:
         """An array with a sharding."""
@@ -80,19 +86,29 @@ class Program:
     def loss(self, params: Params, tokens: Array) -> tuple[Array, Any]:
         """Cross entropy with z-loss, and what routers report."""
         params = jax.tree.map(lambda leaf: leaf.astype(BF16), params)
-        looked_up = self.per_device(lambda table, at: table[at], in_specs=(P(), P("data")), out_specs=P("data"))
-        x = self.gated(_rms(looked_up(params["embed"], tokens), params["rms_e"]), params["gne_d"], params["gne_u"])
+        looked_up = self.per_device(
+            lambda table, at: table[at], in_specs=(P(), P("data")), out_specs=P("data")
+        )
+        x = self.gated(
+            _rms(looked_up(params["embed"], tokens), params["rms_e"]),
+            params["gne_d"],
+            params["gne_u"],
+        )
         body = jax.checkpoint(lambda carry, layer: self.layer(carry, layer))
         x, reports = lax.scan(body, x, {name: params[name] for name in self.block})
         x = self.gated(_rms(x, params["rms_f"]), params["gnf_d"], params["gnf_u"])
         labels = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-        entropy = self.per_device(_cross_entropy, in_specs=(P("data"), P(), P("data")), out_specs=P("data"))
+        entropy = self.per_device(
+            _cross_entropy, in_specs=(P("data"), P(), P("data")), out_specs=P("data")
+        )
         return entropy(x, self.gathered(params["head"]), labels).sum() / (BATCH * LENGTH), reports
 
     def layer(self, x: Array, p: Params) -> tuple[Array, Any]:
         """Attention, then a mixture of experts with two shared ones."""
         h = self.gated(_rms(x, p["rms_attn"]), p["gn1_d"], p["gn1_u"])
-        q, k, v = (jnp.einsum("bsh,hd->bsd", h, self.gathered(p[name])) for name in ("wq", "wk", "wv"))
+        q, k, v = (
+            jnp.einsum("bsh,hd->bsd", h, self.gathered(p[name])) for name in ("wq", "wk", "wv")
+        )
         k, v = self.convolved(k, p["sc_k"]), self.convolved(v, p["sc_v"])
         q = _rms_plain(q.reshape(*q.shape[:2], HEADS, HEAD))
         k = _rms_plain(k.reshape(*k.shape[:2], KV_HEADS, HEAD))
@@ -100,14 +116,27 @@ class Program:
         q, k = _rotary(q) * 1.3, _rotary(k)
         out = self.attention()(q.astype(BF16), k, v)
         own = jnp.repeat(v, HEADS // KV_HEADS, 2)
-        out = out - (jnp.sum(out * own, -1, keepdims=True) / (jnp.sum(own * own, -1, keepdims=True) + 1e-6)) * own
-        gate = 2 * jax.nn.sigmoid(jnp.einsum("bsd,dn->bsn", h, self.gathered(p["agate"])))[..., None]
+        out = (
+            out
+            - (
+                jnp.sum(out * own, -1, keepdims=True)
+                / (jnp.sum(own * own, -1, keepdims=True) + 1e-6)
+            )
+            * own
+        )
+        gate = (
+            2 * jax.nn.sigmoid(jnp.einsum("bsd,dn->bsn", h, self.gathered(p["agate"])))[..., None]
+        )
         out = (gate * out).reshape(*out.shape[:2], HEADS * HEAD)
         x = x + self.convolved(jnp.einsum("bsh,hd->bsd", out, self.gathered(p["wo"])), p["sc_a"])
         x = self.placed(x, "data", None, None)
         m = self.gated(_rms(x, p["rms_mlp"]), p["gn2_d"], p["gn2_u"])
         y, report = self.experts(m, p)
-        y = y + self.shared(m, p["s0_g"], p["s0_u"], p["s0_d"]) + self.shared(m, p["s1_g"], p["s1_u"], p["s1_d"])
+        y = (
+            y
+            + self.shared(m, p["s0_g"], p["s0_u"], p["s0_d"])
+            + self.shared(m, p["s1_g"], p["s1_u"], p["s1_d"])
+        )
         x = x + self.convolved(y, p["sc_m"])
         return self.placed(x, "data", None, None), report
 
@@ -126,8 +155,12 @@ class Program:
 
     def attention(self) -> Callable[[Array, Array, Array], Array]:
         """An opaque kernel of stated latency, on each device's part of the batch."""
-        forward = self.per_device(_attention_forward, in_specs=P("data"), out_specs=(P("data"), P("data")))
-        backward = self.per_device(_attention_backward, in_specs=P("data"), out_specs=(P("data"),) * 3)
+        forward = self.per_device(
+            _attention_forward, in_specs=P("data"), out_specs=(P("data"), P("data"))
+        )
+        backward = self.per_device(
+            _attention_backward, in_specs=P("data"), out_specs=(P("data"),) * 3
+        )
 
         def kept(q: Array, k: Array, v: Array) -> tuple[Array, tuple[Array, ...]]:
             out, sums = forward(q, k, v)
@@ -156,8 +189,17 @@ class Program:
 
         balanced = self.per_device(balance, in_specs=P("data", None), out_specs=P())
         bias = balanced(lax.stop_gradient(logits - top[:, -1:]))
-        specs = (P("data"), P("data"), P("data"), P(None, "data"), P(None, "data"), P(None, None, "data"))
-        mixed = self.per_device(functools.partial(_experts, self.chunks), in_specs=specs, out_specs=P("data"))
+        specs = (
+            P("data"),
+            P("data"),
+            P("data"),
+            P(None, "data"),
+            P(None, "data"),
+            P(None, None, "data"),
+        )
+        mixed = self.per_device(
+            functools.partial(_experts, self.chunks), in_specs=specs, out_specs=P("data")
+        )
         y = mixed(flat, chosen, weights, p["e_gate"], p["e_up"], p["e_down"])
         return y.reshape(x.shape[0], LENGTH, MODEL), (load, bias)
 
@@ -175,14 +217,22 @@ class Program:
         spec = self.specs[name]
         if gradient.ndim == 4:
             inner = list(spec)[1:]
-            flat = gradient.astype(BF16).reshape(self.layers * EXPERTS, gradient.shape[2], gradient.shape[3])
+            flat = gradient.astype(BF16).reshape(
+                self.layers * EXPERTS, gradient.shape[2], gradient.shape[3]
+            )
             flat = _newton_schulz(self.placed(self.placed(flat, *inner), "data", None, None))
-            return self.placed(self.placed(flat, *inner).reshape(gradient.shape), *spec).astype(jnp.float32)
+            return self.placed(self.placed(flat, *inner).reshape(gradient.shape), *spec).astype(
+                jnp.float32
+            )
         if gradient.ndim == 3:
             flat = jnp.pad(gradient.astype(BF16), ((0, (-self.layers) % DEVICES), (0, 0), (0, 0)))
             flat = _newton_schulz(self.placed(flat, "data", None, None))
-            return self.placed(self.placed(flat, None, None, None)[: self.layers], *spec).astype(jnp.float32)
-        return self.placed(_newton_schulz(self.gathered(gradient.astype(BF16))[None])[0], *spec).astype(jnp.float32)
+            return self.placed(self.placed(flat, None, None, None)[: self.layers], *spec).astype(
+                jnp.float32
+            )
+        return self.placed(
+            _newton_schulz(self.gathered(gradient.astype(BF16))[None])[0], *spec
+        ).astype(jnp.float32)
 
     def is_orthogonal(self, name: str) -> bool:
         """Whether Muon updates a parameter; Adam updates the others."""
@@ -204,8 +254,14 @@ class Program:
                 new = _on_sphere(params[name], self.orthogonal(name, 0.95 * momentum + gradient))
                 out = (momentum,)
             else:
-                momentum, second = 0.9 * old[0] + 0.1 * gradient, 0.99 * old[1] + 0.01 * gradient * gradient
-                new, out = params[name] - 1e-3 * momentum / (jnp.sqrt(second) + 1e-8), (momentum, second)
+                momentum, second = (
+                    0.9 * old[0] + 0.1 * gradient,
+                    0.99 * old[1] + 0.01 * gradient * gradient,
+                )
+                new, out = (
+                    params[name] - 1e-3 * momentum / (jnp.sqrt(second) + 1e-8),
+                    (momentum, second),
+                )
             updated[name] = self.placed(new, *spec)
             there = self.sharding(*spec, kind="pinned_host")
             moments[name] = jax.tree.map(lambda leaf, there=there: jax.device_put(leaf, there), out)
@@ -216,7 +272,8 @@ class Program:
         here = {name: self.sharding(*self.specs[name]) for name in self.shapes}
         there = {
             name: tuple(
-                self.sharding(*self.specs[name], kind="pinned_host") for _ in range(2 - self.is_orthogonal(name))
+                self.sharding(*self.specs[name], kind="pinned_host")
+                for _ in range(2 - self.is_orthogonal(name))
             )
             for name in self.shapes
         }
@@ -226,8 +283,12 @@ class Program:
 
         params = {name: array(name, here[name]) for name in self.shapes}
         state = {name: tuple(array(name, item) for item in there[name]) for name in self.shapes}
-        tokens = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32, sharding=self.sharding("data", None))
-        step = jax.jit(self.step, donate_argnums=(0, 1), out_shardings=(here, there, self.sharding()))
+        tokens = jax.ShapeDtypeStruct(
+            (BATCH, LENGTH), jnp.int32, sharding=self.sharding("data", None)
+        )
+        step = jax.jit(
+            self.step, donate_argnums=(0, 1), out_shardings=(here, there, self.sharding())
+        )
         return step.trace(params, state, tokens).lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -275,7 +336,9 @@ def _rotary(x: Array) -> Array:
     rates = 1.0 / (10000.0 ** (jnp.arange(0, half, dtype=jnp.float32) / half))
     angles = jnp.arange(LENGTH, dtype=jnp.float32)[:, None] * rates[None]
     cosines, sines = jnp.cos(angles), jnp.sin(angles)
-    keep = jnp.concatenate([jnp.repeat(cosines, 2, -1), jnp.ones((LENGTH, HEAD // 2))], -1)[None, :, None, :]
+    keep = jnp.concatenate([jnp.repeat(cosines, 2, -1), jnp.ones((LENGTH, HEAD // 2))], -1)[
+        None, :, None, :
+    ]
     paired = jnp.reshape(jnp.stack([-sines, sines], -1), (LENGTH, HEAD // 2))
     turn = jnp.concatenate([paired, jnp.zeros((LENGTH, HEAD // 2))], -1)[None, :, None, :]
     swapped = jnp.flip(x.reshape(*x.shape[:-1], HEAD // 2, 2), -1).reshape(x.shape)
@@ -283,32 +346,48 @@ def _rotary(x: Array) -> Array:
 
 
 def _attention_forward(q: Array, k: Array, v: Array) -> Any:
-    out = (jax.ShapeDtypeStruct(q.shape, BF16), jax.ShapeDtypeStruct((q.shape[0], HEADS, LENGTH), jnp.float32))
+    out = (
+        jax.ShapeDtypeStruct(q.shape, BF16),
+        jax.ShapeDtypeStruct((q.shape[0], HEADS, LENGTH), jnp.float32),
+    )
     with set_xla_metadata(latency_metadata=ATTENTION_NS["fwd"]):
         return jax.ffi.ffi_call("attention_forward", out)(q, k, v)
 
 
-def _attention_backward(q: Array, k: Array, v: Array, out: Array, sums: Array, gradient: Array) -> Any:
+def _attention_backward(
+    q: Array, k: Array, v: Array, out: Array, sums: Array, gradient: Array
+) -> Any:
     like = [jax.ShapeDtypeStruct(item.shape, BF16) for item in (q, k, v)]
     with set_xla_metadata(latency_metadata=ATTENTION_NS["bwd"]):
-        return tuple(jax.ffi.ffi_call("attention_backward", tuple(like))(q, k, v, out, sums, gradient))
+        return tuple(
+            jax.ffi.ffi_call("attention_backward", tuple(like))(q, k, v, out, sums, gradient)
+        )
 
 
-def _experts(chunks: int, x: Array, chosen: Array, weights: Array, gate: Array, up: Array, down: Array) -> Array:
+def _experts(
+    chunks: int, x: Array, chosen: Array, weights: Array, gate: Array, up: Array, down: Array
+) -> Array:
     """The experts of one device's tokens, sorted by expert and cut into equal segments; weights gathered in chunks."""
     order = jnp.argsort(chosen.reshape(-1))
     token = order // ACTIVE
     sorted_x, sorted_weights = x[token], weights.reshape(-1)[order]
-    first = jnp.stack([gate, up], -1).reshape(EXPERTS, gate.shape[1], 2 * EXPERT_WIDTH)  # one gather for both
+    first = jnp.stack([gate, up], -1).reshape(
+        EXPERTS, gate.shape[1], 2 * EXPERT_WIDTH
+    )  # one gather for both
     per, rows = EXPERTS // chunks, x.shape[0] * ACTIVE // chunks
     out = jnp.zeros_like(x)
     second = lax.all_gather(down, "data", axis=2, tiled=True)
     for chunk in range(chunks):
-        experts, segment = slice(chunk * per, (chunk + 1) * per), slice(chunk * rows, (chunk + 1) * rows)
+        experts, segment = (
+            slice(chunk * per, (chunk + 1) * per),
+            slice(chunk * rows, (chunk + 1) * rows),
+        )
         both = lax.all_gather(first[experts], "data", axis=1, tiled=True)
         h = jnp.einsum("ecd,edi->eci", sorted_x[segment].reshape(per, rows // per, MODEL), both)
         h = h.reshape(per, rows // per, EXPERT_WIDTH, 2)
-        h = (jax.nn.silu(h[..., 0].astype(jnp.float32)) * h[..., 1].astype(jnp.float32)).astype(BF16)
+        h = (jax.nn.silu(h[..., 0].astype(jnp.float32)) * h[..., 1].astype(jnp.float32)).astype(
+            BF16
+        )
         y = jnp.einsum("eci,eid->ecd", h, second[experts]).reshape(rows, MODEL)
         out = out.at[token[segment]].add(y * sorted_weights[segment, None], mode="drop")
     return out
@@ -324,7 +403,9 @@ def _cross_entropy(hidden: Array, head: Array, labels: Array) -> Array:
     def tokens(rows: Array, wanted: Array) -> Array:
         def block(carry: Any, number: Array) -> tuple[Any, None]:
             most, total, right = carry
-            part = lax.dynamic_slice(padded, (0, number * VOCABULARY_BLOCK), (MODEL, VOCABULARY_BLOCK))
+            part = lax.dynamic_slice(
+                padded, (0, number * VOCABULARY_BLOCK), (MODEL, VOCABULARY_BLOCK)
+            )
             logits = jnp.einsum("td,dv->tv", rows, part).astype(jnp.float32)
             new = jnp.maximum(most, lax.stop_gradient(logits.max(-1)))
             total = total * jnp.exp(most - new) + jnp.exp(logits - new[:, None]).sum(-1)
@@ -346,13 +427,17 @@ def _cross_entropy(hidden: Array, head: Array, labels: Array) -> Array:
 
 
 def _newton_schulz(x: Array) -> Array:
-    x = x / (jnp.linalg.norm(x.astype(jnp.float32), axis=(-2, -1), keepdims=True) + 1e-8).astype(BF16)
+    x = x / (jnp.linalg.norm(x.astype(jnp.float32), axis=(-2, -1), keepdims=True) + 1e-8).astype(
+        BF16
+    )
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = jnp.swapaxes(x, -1, -2)
     for a, b, c in NEWTON_SCHULZ:
         square = jnp.einsum("bik,bjk->bij", x, x)
-        x = a * x + jnp.einsum("bik,bkj->bij", b * square + c * jnp.einsum("bik,bkj->bij", square, square), x)
+        x = a * x + jnp.einsum(
+            "bik,bkj->bij", b * square + c * jnp.einsum("bik,bkj->bij", square, square), x
+        )
     return jnp.swapaxes(x, -1, -2) if is_tall else x
 
 
@@ -375,7 +460,9 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--small", choices=("sharded", "replicated"), default="sharded")
     options = parser.parse_args()
-    options.out.write_text(Program(options.layers, options.chunks, options.small == "sharded").lowered())
+    options.out.write_text(
+        Program(options.layers, options.chunks, options.small == "sharded").lowered()
+    )
 
 
 if __name__ == "__main__":

@@ -113,7 +113,9 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> Run:
 
 def median(runs: Sequence[Run]) -> Run:
     """Median times, the largest peak, and the output of the last."""
-    wall, busy = (statistics.median(getattr(run, name) for run in runs) for name in ("wall_s", "cpu_s"))
+    wall, busy = (
+        statistics.median(getattr(run, name) for run in runs) for name in ("wall_s", "cpu_s")
+    )
     return Run(wall, busy, max(run.peak_mib for run in runs), runs[-1].output)
 
 
@@ -152,15 +154,29 @@ def measure(kernels: int, folder: Path, arguments: argparse.Namespace) -> None:
         sizes = [str(kernels), str(arguments.devices)]
         subprocess.run([sys.executable, __file__, "--generate", str(database), *sizes], check=True)
     print(f"\n{database.name}: {database.stat().st_size / 2**20:,.0f} MiB")
-    convert = [sys.executable, "-m", "pgle", "convert", "--force", "-o", str(folder / "costs.pbtxt")]
+    convert = [
+        sys.executable,
+        "-m",
+        "pgle",
+        "convert",
+        "--force",
+        "-o",
+        str(folder / "costs.pbtxt"),
+    ]
     commands = {
         READING: [sys.executable, "-c", READ, str(database), str(kernels), str(SMALL)],
         "imports": [sys.executable, "-c", IMPORTS],
         "pgle convert": [*convert, str(database)],
     }
-    if not arguments.no_peer and shutil.which("nsys") and (kernels < TEN_MILLION or arguments.patient):
+    if (
+        not arguments.no_peer
+        and shutil.which("nsys")
+        and (kernels < TEN_MILLION or arguments.patient)
+    ):
         commands = {PEER: peer(database, folder)} | commands
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     run([*convert, str(SMALL)], environment)  # compiles the modules
     runs: dict[str, list[Run]] = {name: [] for name in commands}
@@ -178,24 +194,44 @@ def line(name: str, ours: Run, theirs: Run | None, kernels: int) -> str:
     each = ours.wall_s / kernels * 1e6
     text = f"  {name:<25}{ours.wall_s:8.2f} s{ours.cpu_s:8.2f} s cpu{ours.peak_mib:7.0f} MiB{each:7.2f} us each"
     return (
-        text if theirs is None else f"{text}{theirs.wall_s / ours.wall_s:7.1f} x{theirs.cpu_s / ours.cpu_s:7.1f} x cpu"
+        text
+        if theirs is None
+        else f"{text}{theirs.wall_s / ours.wall_s:7.1f} x{theirs.cpu_s / ours.cpu_s:7.1f} x cpu"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="kernels per export")
-    parser.add_argument("--ten-million", action="store_true", help="10 million kernels too (1.6 GB of disk)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=list(SIZES), help="kernels per export"
+    )
+    parser.add_argument(
+        "--ten-million", action="store_true", help="10 million kernels too (1.6 GB of disk)"
+    )
     parser.add_argument("--devices", type=int, default=1, help="GPUs of the one process")
-    parser.add_argument("--patient", action="store_true", help="nsys on ten million too (5 minutes, 5 GiB of memory)")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each program up to 1 million kernels")
+    parser.add_argument(
+        "--patient",
+        action="store_true",
+        help="nsys on ten million too (5 minutes, 5 GiB of memory)",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="runs of each program up to 1 million kernels"
+    )
     parser.add_argument("--no-peer", action="store_true", help="leave nsys out")
-    parser.add_argument("--keep", type=Path, help="where exports are put and kept; by default a temporary folder")
-    parser.add_argument("--generate", nargs=3, metavar=("FILE", "KERNELS", "DEVICES"), help="only write one export")
+    parser.add_argument(
+        "--keep", type=Path, help="where exports are put and kept; by default a temporary folder"
+    )
+    parser.add_argument(
+        "--generate", nargs=3, metavar=("FILE", "KERNELS", "DEVICES"), help="only write one export"
+    )
     arguments = parser.parse_args()
     if arguments.generate:
         path, kernels, devices = arguments.generate
-        print(f"\n{int(kernels):,} kernels, {devices} GPUs: {generate(Path(path), int(kernels), int(devices)):.1f} s")
+        print(
+            f"\n{int(kernels):,} kernels, {devices} GPUs: {generate(Path(path), int(kernels), int(devices)):.1f} s"
+        )
         return
     sizes = [*arguments.sizes, *([TEN_MILLION] if arguments.ten_million else [])]
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")

@@ -35,7 +35,9 @@ from pgle.xla.targets import find_hardware, load_target
 
 NOISE = 1.3  # per cent: identical controls of the sweep differ by 0.8 to 1.3
 TOPOLOGY = "1x1x64"
-COMMON = ("--xla_gpu_enable_triton_gemm=false",)  # without a GPU there is no autotuning of Triton's products
+COMMON = (
+    "--xla_gpu_enable_triton_gemm=false",
+)  # without a GPU there is no autotuning of Triton's products
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Step:
 def arms(record: Mapping[str, Effect]) -> dict[str, tuple[Side, Side]]:
     """The effects that can be compiled: before and after."""
     found = {
-        name: (Side(2), Side(2, flags=_flags(record[name]))) for name in ("moe-fsdp-overlap-4", "moe-fsdp-combine-512")
+        name: (Side(2), Side(2, flags=_flags(record[name])))
+        for name in ("moe-fsdp-overlap-4", "moe-fsdp-combine-512")
     }
     for name in ("moe-fsdp-o1", "moe-fsdp-sol", "moe-fsdp-pipelined", "moe-fsdp-pipelined-double"):
         found[name] = (Side(), Side(flags=_flags(record[name])))
@@ -85,7 +88,13 @@ class Bench:
     """Programs lowered and compiled once each."""
 
     def __init__(
-        self, python: str, target: str, fraction: float, flags: tuple[str, ...], out: Path, profiled: bool
+        self,
+        python: str,
+        target: str,
+        fraction: float,
+        flags: tuple[str, ...],
+        out: Path,
+        profiled: bool,
     ) -> None:
         self.python, self.out, self.fraction, self.profiled = python, out, fraction, profiled
         self.target, self.flags = load_target(target), (*COMMON, *flags)
@@ -96,8 +105,15 @@ class Bench:
         if not path.exists():
             words = ["--chunks", str(side.chunks), "--small", side.small, "-o", str(path)]
             script = Path(__file__).with_name("moe_fsdp.py")
-            environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            subprocess.run([self.python, script, *words], check=True, env=environment, stderr=subprocess.DEVNULL)
+            environment = {
+                name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+            }
+            subprocess.run(
+                [self.python, script, *words],
+                check=True,
+                env=environment,
+                stderr=subprocess.DEVNULL,
+            )
         return path
 
     def step(self, compiler: Compiler, side: Side) -> Step:
@@ -112,18 +128,26 @@ class Bench:
             if self.profiled:
                 module = made.scheduled if made.lhs is None else made.lhs.module
                 profile = request.dump_dir.with_suffix(".pbtxt")
-                write_files(profile_files(profile, estimate_profile(module, find_hardware(self.target))), force=True)
-                made = compiler.compile(replace(request, dump_dir=profile.with_suffix(".profiled"), profile=profile))
+                write_files(
+                    profile_files(profile, estimate_profile(module, find_hardware(self.target))),
+                    force=True,
+                )
+                made = compiler.compile(
+                    replace(request, dump_dir=profile.with_suffix(".profiled"), profile=profile)
+                )
             found = predict(made.scheduled, None, find_hardware(self.target))
             steps = [
-                run_program(found.program, found.launch, found.contention.at(times)).step_us for times in (0, 1, 2)
+                run_program(found.program, found.launch, found.contention.at(times)).step_us
+                for times in (0, 1, 2)
             ]
             none, likely, twice = (step / 1e6 for step in steps)
             self.known[side] = Step((none, likely, twice), (made.memory_bytes or 0) / 2**30)
         return self.known[side]
 
 
-def table(rows: list[dict[str, object]], record: Mapping[str, Effect], limit_gib: float) -> Iterator[str]:
+def table(
+    rows: list[dict[str, object]], record: Mapping[str, Effect], limit_gib: float
+) -> Iterator[str]:
     """Markdown: every effect that was compiled, then counts, then those that were not."""
     heads = "change | published | predicted | without contention | with twice | sign"
     yield f"| {heads} | memory (limit {limit_gib:.1f} GiB) |"
@@ -147,7 +171,9 @@ def table(rows: list[dict[str, object]], record: Mapping[str, Effect], limit_gib
     yield f"{len(rows)} effects compiled: sign right in {right}, median error {median(errors):.1f} points of per cent."
     unseen = [effect for effect in record.values() if effect.unseen]
     others = [
-        effect for effect in record.values() if not effect.unseen and effect.id not in {row["id"] for row in rows}
+        effect
+        for effect in record.values()
+        if not effect.unseen and effect.id not in {row["id"] for row in rows}
     ]
     yield f"{len(unseen)} effects that a model of the schedule cannot see, {len(others)} whose program is not public."
 
@@ -160,7 +186,9 @@ def main() -> None:
     parser.add_argument("--memory-fraction", type=float, default=DEFAULT_FRACTION)
     parser.add_argument("--flag", action="append", default=[], help="one more XLA flag for all")
     parser.add_argument("--only", default="")
-    parser.add_argument("--profiled", action="store_true", help="give XLA the estimates as a profile")
+    parser.add_argument(
+        "--profiled", action="store_true", help="give XLA the estimates as a profile"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -177,7 +205,9 @@ def main() -> None:
                              "memory_gib": [before.memory_gib, after.memory_gib]})  # fmt: skip
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     (options.out / "results.json").write_text(json.dumps(rows))
-    print("\n".join(table(rows, record, options.memory_fraction * bench.target.memory_bytes / 2**30)))
+    print(
+        "\n".join(table(rows, record, options.memory_fraction * bench.target.memory_bytes / 2**30))
+    )
 
 
 if __name__ == "__main__":

@@ -57,17 +57,34 @@ def lowered(folder: Path, layers: int) -> Path:
     """The recorded program with more layers."""
     source = (Path(__file__).parent.parent / "testdata/stablehlo/record.py").read_text()
     script = folder / "record.py"
-    script.write_text(source.replace("LAYERS, WIDTH, HIDDEN, BATCH = 2,", f"LAYERS, WIDTH, HIDDEN, BATCH = {layers},"))
+    script.write_text(
+        source.replace(
+            "LAYERS, WIDTH, HIDDEN, BATCH = 2,", f"LAYERS, WIDTH, HIDDEN, BATCH = {layers},"
+        )
+    )
     out = folder / "step.mlir"
     subprocess.run([sys.executable, script, out], check=True)
     return out
 
 
 def bare(module: Path, target: Path) -> float:
-    keep = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "JAX_", "TF_"))}
-    environment = keep | {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "XLA_FLAGS": LHS}
+    keep = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("XLA_", "JAX_", "TF_"))
+    }
+    environment = keep | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "XLA_FLAGS": LHS,
+    }
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", BARE, module, target, "4"], check=True, env=environment, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", BARE, module, target, "4"],
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
     return time.perf_counter() - began
 
 
@@ -105,11 +122,15 @@ def main() -> int:
             ratios.append(rehearsals[-1] / bares[-1])
             cpu_ratios.append((cpu_seconds() - between) / (between - before))
     ratio = statistics.median(ratios)
-    print(f"bare compile {statistics.median(bares):.2f} s, rehearsal {statistics.median(rehearsals):.2f} s (medians)")
+    print(
+        f"bare compile {statistics.median(bares):.2f} s, rehearsal {statistics.median(rehearsals):.2f} s (medians)"
+    )
     print(
         f"ratio {ratio:.3f} (of {len(ratios)}: {', '.join(f'{value:.3f}' for value in sorted(ratios))}), bound {BOUND}"
     )
-    print(f"CPU time, which a busy machine disturbs less: ratio {statistics.median(cpu_ratios):.3f}")
+    print(
+        f"CPU time, which a busy machine disturbs less: ratio {statistics.median(cpu_ratios):.3f}"
+    )
     return 0 if ratio <= BOUND else 1
 
 

@@ -60,7 +60,9 @@ def main() -> None:
                 module = Path(folder) / f"{name}.mlir"
                 lowered = measure([python, str(WILD), name, str(module)])
                 print(
-                    row(name, python, module, options.target) if lowered.code == 0 else failed(name, lowered),
+                    row(name, python, module, options.target)
+                    if lowered.code == 0
+                    else failed(name, lowered),
                     flush=True,
                 )
             for module in options.module:
@@ -78,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def measure(words: list[str]) -> Measured:
     """Run a command to its end."""
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {
+        "PYTHONPATH": str(ROOT)
+    }
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         began = time.perf_counter()
         process = subprocess.Popen(words, stdout=out, stderr=error, env=environment)
@@ -97,7 +101,17 @@ def measure(words: list[str]) -> Measured:
 def row(name: str, python: str, module: Path, target: str) -> str:
     """A program rehearsed."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [python, "-m", "pgle", "rehearse", "--no-cache", "--json", str(module), "--target", target]
+        words = [
+            python,
+            "-m",
+            "pgle",
+            "rehearse",
+            "--no-cache",
+            "--json",
+            str(module),
+            "--target",
+            target,
+        ]
         found = measure([*words, "-o", f"{folder}/out"])
     if found.code not in (0, 1):
         return failed(name, found)

@@ -91,7 +91,18 @@ def long_trace() -> Page:
     random = np.random.default_rng(0)
     per_lane = ACTIVITIES // DEVICES // 4
     names = tuple(
-        BarLabel(Style(i % 4), False, f"fusion.{i}", "fusion", "", f"jit(step)/layer_{i}/dot_general", "", "", "", "")
+        BarLabel(
+            Style(i % 4),
+            False,
+            f"fusion.{i}",
+            "fusion",
+            "",
+            f"jit(step)/layer_{i}/dot_general",
+            "",
+            "",
+            "",
+            "",
+        )
         for i in range(2_500)
     )
     panels = []
@@ -99,18 +110,28 @@ def long_trace() -> Page:
         lanes = []
         for stream, share in ((7, 2), (13, 1), (14, 1)):
             starts = np.sort(random.uniform(0, SECONDS * 1e6, per_lane * share))
-            lengths = np.minimum(random.exponential(60, len(starts)), np.diff(starts, append=SECONDS * 1e6))
-            named = np.tile(np.arange(2_500, dtype=np.int32), len(starts) // 2_500 + 1)[: len(starts)]
-            lanes.append(Lane(f"stream {stream}", starts, lengths, named, np.ones(len(starts), np.int64)))
+            lengths = np.minimum(
+                random.exponential(60, len(starts)), np.diff(starts, append=SECONDS * 1e6)
+            )
+            named = np.tile(np.arange(2_500, dtype=np.int32), len(starts) // 2_500 + 1)[
+                : len(starts)
+            ]
+            lanes.append(
+                Lane(f"stream {stream}", starts, lengths, named, np.ones(len(starts), np.int64))
+            )
         spans = tuple(Span(f"step {i}", i * 1e5, (i + 1) * 1e5) for i in range(SECONDS * 10))
         panels.append(Panel(f"device {device}", "generated", Breakdown(1, 1, 0, 1, 3, 1, 0), SECONDS * 1e6, names, tuple(lanes), spans, device < MOST_OPEN))  # fmt: skip # noqa: E501
-    return Page("10 s", (), "Generated", sections=(Section("timeline", "Timeline", (part(panels),)),))
+    return Page(
+        "10 s", (), "Generated", sections=(Section("timeline", "Timeline", (part(panels),)),)
+    )
 
 
 def busy(tab: Browser) -> float:
     """Processor seconds of the main thread so far."""
     return next(
-        item["value"] for item in tab.send("Performance.getMetrics")["metrics"] if item["name"] == "TaskDuration"
+        item["value"]
+        for item in tab.send("Performance.getMetrics")["metrics"]
+        if item["name"] == "TaskDuration"
     )
 
 
@@ -144,11 +165,22 @@ def main() -> None:
     """Print the table."""
     words = sys.argv[1:]
     split = words.index("--hlo") if "--hlo" in words else len(words)
-    given = tuple(Path(word) for word in words[:split]), tuple(Path(word) for word in words[split + 1 :])
+    given = (
+        tuple(Path(word) for word in words[:split]),
+        tuple(Path(word) for word in words[split + 1 :]),
+    )
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
         makers["given traces"] = lambda: run_page(gather(StepInput(*given)))
-    heads = ("page", "bars", "written in (CPU)", "file", "first paint", "timeline drawn", "the same, CPU")
+    heads = (
+        "page",
+        "bars",
+        "written in (CPU)",
+        "file",
+        "first paint",
+        "timeline drawn",
+        "the same, CPU",
+    )
     heads += ("zoom frame, CPU", "its script, median / p95", "frames, median / p95")
     print(f"| {' | '.join(heads)} |")
     print("|---" * len(heads) + "|")

@@ -29,7 +29,9 @@ def layer(number: int) -> list[Instruction]:
 
     before = f"fusion17.{number - 1}" if number else "p"
     start = make("all-gather-start", "all-gather-start", "p")
-    fusions = [make(f"fusion{i}", "fusion", f"fusion{i - 1}.{number}" if i else before) for i in range(18)]
+    fusions = [
+        make(f"fusion{i}", "fusion", f"fusion{i - 1}.{number}" if i else before) for i in range(18)
+    ]
     done = make("all-gather-done", "all-gather-done", start.name)
     return [start, *fusions, done]
 
@@ -45,7 +47,9 @@ def make_costs(module: Module) -> dict[str, Cost]:
     costs = {}
     for number, item in enumerate(module.entry_computation.instructions):
         if item.opcode in ("fusion", "all-gather-start"):
-            costs[item.name] = Cost(item.name, 5.0 + number % 7 + (80 if item.opcode != "fusion" else 0))
+            costs[item.name] = Cost(
+                item.name, 5.0 + number % 7 + (80 if item.opcode != "fusion" else 0)
+            )
     return costs
 
 
@@ -73,7 +77,9 @@ def main() -> None:
     parser.add_argument("--instructions", type=int, default=200_000)
     largest = parser.parse_args().instructions
     hardware = find_hardware("h100")
-    print(f"{'instructions':>12}{'measured s':>12}{'estimated s':>13}{'µs each':>10}{'networkx s':>12}{'ratio':>8}")
+    print(
+        f"{'instructions':>12}{'measured s':>12}{'estimated s':>13}{'µs each':>10}{'networkx s':>12}{'ratio':>8}"
+    )
     for size in (largest // 8, largest // 4, largest // 2, largest):
         module = make_module(size)
         costs = make_costs(module)

@@ -61,17 +61,25 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=15, help="runs of each")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="pgle-bench-") as folder:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         environment |= {"PYTHONPYCACHEPREFIX": folder, "OPENBLAS_NUM_THREADS": "1"}
         outputs = {"OUT": f"{folder}/out.pbtxt", "PAGE": f"{folder}/page.html"}
         programs = {f"import {name}": words for name, words in PLAIN.items()}
         for text in COMMANDS:
-            programs[f"pgle {text}"] = ["-m", "pgle", *(outputs.get(word, word) for word in text.split())]
+            programs[f"pgle {text}"] = [
+                "-m",
+                "pgle",
+                *(outputs.get(word, word) for word in text.split()),
+            ]
         for words in programs.values():  # compiles the modules
             run(words, environment)
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
@@ -79,11 +87,15 @@ def main() -> None:
             for name, words in programs.items():
                 times[name].append(run(words, environment))
     medians = {
-        name: [statistics.median(column) for column in zip(*found, strict=True)] for name, found in times.items()
+        name: [statistics.median(column) for column in zip(*found, strict=True)]
+        for name, found in times.items()
     }
     for name, (wall, busy) in medians.items():
         short = " ".join(word for word in name.split()[:3] if "/" not in word and word != "--force")
-        ratios = (f"{busy / medians[plain][1]:7.1f} x {plain.removeprefix('import ')}" for plain in list(medians)[:2])
+        ratios = (
+            f"{busy / medians[plain][1]:7.1f} x {plain.removeprefix('import ')}"
+            for plain in list(medians)[:2]
+        )
         print(f"  {short:<22}{wall * 1e3:6.0f} ms{busy * 1e3:6.0f} ms cpu{''.join(ratios)}")
 
 

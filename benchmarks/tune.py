@@ -73,12 +73,16 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
         yield Program(name, (python, *program, *more), shape)
     for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
         size = _TOPOLOGY.search(path.name)
-        yield Program(path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape)
+        yield Program(
+            path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape
+        )
 
 
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
-    asked = RehearseCommand(program.words, target="h100", topology=program.topology, out=str(out), cached=False)
+    asked = RehearseCommand(
+        program.words, target="h100", topology=program.topology, out=str(out), cached=False
+    )
     with prepared(asked, question=NAME) as (_, given):
         began, before = time.perf_counter(), _cpu_s()
         found = tune(given, budget)
@@ -101,7 +105,9 @@ def speed(module: Path, out: Path) -> Iterator[str]:
     """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20 side by side."""
     size = _TOPOLOGY.search(module.name)
     shape = f"1x{size[1]}x{size[2]}" if size else None
-    asked = RehearseCommand((str(module),), target="h100", topology=shape, out=str(out / "speed"), cached=False)
+    asked = RehearseCommand(
+        (str(module),), target="h100", topology=shape, out=str(out / "speed"), cached=False
+    )
     threshold, late = (
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
         "xla_gpu_experimental_parallel_collective_overlap_limit",
@@ -113,21 +119,29 @@ def speed(module: Path, out: Path) -> Iterator[str]:
         compiler = bench.session.compiler
         for what, settings in (
             ("other program", [{threshold: str(size << 20)} for size in (16, 8, 4, 2)]),
-            ("other scheduling only", [{threshold: str(size << 20), late: "2"} for size in (16, 8, 4, 2)]),
+            (
+                "other scheduling only",
+                [{threshold: str(size << 20), late: "2"} for size in (16, 8, 4, 2)],
+            ),
         ):
             before = _all_cpu_s(compiler)
             for flags in settings:
                 bench.trial((flags, what))
             yield f"{what}: {(_all_cpu_s(compiler) - before) / len(settings):.2f} CPU-s a trial (jaxlib {bench.jaxlib})"
         began, before = time.perf_counter(), _all_cpu_s(compiler)
-        names = [f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather")]
+        names = [
+            f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather")
+        ]
         many = [
             dict(zip(names, (f"{a << 20}", f"{b << 20}"), strict=True))
             for a in (1, 3, 6, 12, 24)
             for b in (1, 4, 16, 64)
         ]
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            made = {trial.program for trial in threads.map(bench.trial, [(flags, "one of 20") for flags in many])}
+            made = {
+                trial.program
+                for trial in threads.map(bench.trial, [(flags, "one of 20") for flags in many])
+            }
         took = f"{time.perf_counter() - began:.0f} s, {_all_cpu_s(compiler) - before:.0f} CPU-s"
         yield f"{len(many)} other programs, {AT_ONCE} at once ({len(made)} differ): {took}"
 
@@ -142,7 +156,9 @@ def _all_cpu_s(compiler: Compiler) -> float:
 def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
     """Worlds won, worlds, mean change."""
     among = worlds(20, seed, spread)
-    after, before = (steps_in(among, side.module, side.prediction) for side in (found.tuned, found.pgle))
+    after, before = (
+        steps_in(among, side.module, side.prediction) for side in (found.tuned, found.pgle)
+    )
     held = judge(after, before)
     return held.won, held.of, held.mean
 
@@ -154,7 +170,17 @@ def _cpu_s() -> float:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown, and what is to be seen over all programs."""
-    heads = ("program", "jaxlib", "LHS", "PGLE", "tuned", "all hidden", "over worlds", "won", "fresh worlds lost")
+    heads = (
+        "program",
+        "jaxlib",
+        "LHS",
+        "PGLE",
+        "tuned",
+        "all hidden",
+        "over worlds",
+        "won",
+        "fresh worlds lost",
+    )
     heads += ("temp memory", "trials", "CPU, wall")
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
@@ -164,8 +190,18 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         cells = [*steps, row["verdict"].replace("-", " "), "–", "–", "–"]
         if better:
             lost = sum(of - won for won, of, _ in row["fresh"])
-            memory = "–" if not row["pgle_temp_bytes"] else f"{row['temp_bytes'] / row['pgle_temp_bytes'] - 1:+.0%}"
-            cells = [*steps, f"**{row['mean']:+.1%}**", f"{row['won']} of {row['of']}", f"{lost} of 40", memory]
+            memory = (
+                "–"
+                if not row["pgle_temp_bytes"]
+                else f"{row['temp_bytes'] / row['pgle_temp_bytes'] - 1:+.0%}"
+            )
+            cells = [
+                *steps,
+                f"**{row['mean']:+.1%}**",
+                f"{row['won']} of {row['of']}",
+                f"{lost} of 40",
+                memory,
+            ]
         else:
             cells[2] = "–"
         took = f"{row['cpu_s']:.0f} s, {row['wall_s']:.0f} s"
@@ -173,7 +209,9 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     accepted = [row for row in rows if row["verdict"] == "better"]
     worlds_of = sum(of for row in accepted for _, of, _ in row["fresh"])
     lost = sum(of - won for row in accepted for won, of, _ in row["fresh"])
-    worst = max((sum(of - won for won, of, _ in row["fresh"]) / 40 for row in accepted), default=0.0)
+    worst = max(
+        (sum(of - won for won, of, _ in row["fresh"]) / 40 for row in accepted), default=0.0
+    )
     same = sum(abs(row["whole"]) < SAME_STEP for row in accepted)
     yield ""
     yield f"{len(accepted)} of {len(rows)} better."
@@ -197,9 +235,13 @@ def main() -> None:
         return
     results = options.out / "results.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    done = (
+        [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    )
     for program in () if options.table else programs(options.python, options.modules):
-        key = f"{program.name} {Path(options.python).resolve().name}".replace(" ", "-").replace(",", "")
+        key = f"{program.name} {Path(options.python).resolve().name}".replace(" ", "-").replace(
+            ",", ""
+        )
         if options.only not in program.name or any(row["key"] == key for row in done):
             continue
         try:

@@ -51,11 +51,17 @@ def gains(trials: Sequence[Trial], pgle: Trial, budget: int) -> list[float]:
     return (found + [found[-1]] * budget)[1 : budget + 1]
 
 
-def randomly(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: int) -> list[Trial]:
+def randomly(
+    space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: int
+) -> list[Trial]:
     """Uniform choices."""
     draw = random.Random(seed)
-    settings = [{flag: draw.choice(values) for flag, values in space.items()} for _ in range(budget)]
-    return [attempt({flag: value for flag, value in setting.items() if value}) for setting in settings]
+    settings = [
+        {flag: draw.choice(values) for flag, values in space.items()} for _ in range(budget)
+    ]
+    return [
+        attempt({flag: value for flag, value in setting.items() if value}) for setting in settings
+    ]
 
 
 def by_tpe(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: int) -> list[Trial]:
@@ -63,7 +69,9 @@ def by_tpe(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: i
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(budget // 4, 2)))
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(budget // 4, 2))
+    )
     done: list[Trial] = []
 
     def objective(trial: optuna.Trial) -> float:
@@ -97,9 +105,16 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
             )  # fmt: skip
             runs = {"pgle tune": [gains(ours, pgle.trial, budget)]}
             for name, way in (("random", randomly), ("TPE", by_tpe)):
-                runs[name] = [gains(way(space_of(found), attempt, budget, s), pgle.trial, budget) for s in range(seeds)]
+                runs[name] = [
+                    gains(way(space_of(found), attempt, budget, s), pgle.trial, budget)
+                    for s in range(seeds)
+                ]
             for name, curves in runs.items():
-                yield name, mean(mean(curve) for curve in curves), mean(curve[-1] for curve in curves)
+                yield (
+                    name,
+                    mean(mean(curve) for curve in curves),
+                    mean(curve[-1] for curve in curves),
+                )
 
 
 def main() -> None:
@@ -109,7 +124,9 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    print(f"| module | search | gain, mean over {options.budget} trials | gain at the end |\n|---|---|---|---|")
+    print(
+        f"| module | search | gain, mean over {options.budget} trials | gain at the end |\n|---|---|---|---|"
+    )
     for module in options.modules:
         say(f"{module.name} …")
         for name, over_trials, at_end in compare(module, options.budget, options.seeds):

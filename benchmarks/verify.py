@@ -55,7 +55,9 @@ def costs(fusions: int) -> Iterator[str]:
 
 def run(arguments: Sequence[str | Path]) -> tuple[float, float]:
     """Processor seconds and peak MiB of one process."""
-    child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode not in (0, 1):
@@ -65,7 +67,9 @@ def run(arguments: Sequence[str | Path]) -> tuple[float, float]:
 
 def main() -> None:
     """Print a line per size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--instructions", type=int, default=1_000_000)
     largest = parser.parse_args().instructions
     print("instructions  verify s  µs each  peak MiB  XLA parses s  ratio")
@@ -80,7 +84,9 @@ def main() -> None:
             seconds, peak = run(["-m", "pgle", "verify", profile, "--hlo", dump])
             parsing, _ = run(["-c", PARSE, dump])
             each = 1e6 * seconds / count
-            print(f"{count:12,}{seconds:10.1f}{each:9.1f}{peak:10.0f}{parsing:14.1f}{seconds / parsing:7.2f}")
+            print(
+                f"{count:12,}{seconds:10.1f}{each:9.1f}{peak:10.0f}{parsing:14.1f}{seconds / parsing:7.2f}"
+            )
 
 
 if __name__ == "__main__":

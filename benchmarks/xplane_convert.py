@@ -39,13 +39,23 @@ def large_trace(events: int) -> Trace:
     number = np.tile(np.arange(per_device), DEVICES)
     instruction = number % INSTRUCTIONS
     random = np.random.default_rng(0)
-    duration = random.integers(2_000, 200_000, INSTRUCTIONS)[instruction] + random.integers(0, 500, count)
+    duration = random.integers(2_000, 200_000, INSTRUCTIONS)[instruction] + random.integers(
+        0, 500, count
+    )
     ends = np.cumsum((duration + 500).reshape(DEVICES, per_device), axis=1).ravel()
-    kinds = ("gemm_fusion_dot", "loop_add_fusion", "all-gather-start", "input_reduce_fusion", "custom-call")
+    kinds = (
+        "gemm_fusion_dot",
+        "loop_add_fusion",
+        "all-gather-start",
+        "input_reduce_fusion",
+        "custom-call",
+    )
     return Trace(
         start_ns=1_700_000_000_000_000_000 + ends - duration,
         duration_ns=duration,
-        kind=np.where(instruction % 50 == 0, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8),
+        kind=np.where(instruction % 50 == 0, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(
+            np.uint8
+        ),
         device=np.repeat(np.arange(DEVICES, dtype=np.int32), per_device),
         stream=(13 + instruction % STREAMS).astype(np.int32),
         module=np.zeros(count, np.int32),
@@ -96,7 +106,9 @@ def read_profile_data(folder: Path) -> int:
         for line in plane.lines if plane.name.startswith("/device:GPU:") else ():
             for event in line.events:
                 stats = dict(event.stats)
-                rows.append((event.start_ns, event.duration_ns, stats["hlo_op"], stats["hlo_module"]))
+                rows.append(
+                    (event.start_ns, event.duration_ns, stats["hlo_op"], stats["hlo_module"])
+                )
     return len(rows)
 
 
@@ -115,7 +127,12 @@ def read_protobuf(folder: Path) -> int:
     return len(rows)
 
 
-READERS = {"pgle": read_ours, "jaxlib": read_jaxlib, "ProfileData": read_profile_data, "protobuf": read_protobuf}
+READERS = {
+    "pgle": read_ours,
+    "jaxlib": read_jaxlib,
+    "ProfileData": read_profile_data,
+    "protobuf": read_protobuf,
+}
 
 
 def measure(reader: str, folder: Path) -> tuple[float, float]:
@@ -138,10 +155,14 @@ def child(reader: str, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, nargs="+", default=[300_000, 2_000_000])
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--readers", action="store_true", help="time ProfileData and protobuf classes as well")
+    parser.add_argument(
+        "--readers", action="store_true", help="time ProfileData and protobuf classes as well"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -165,11 +186,16 @@ def main() -> None:
             print(f"{events:,} events, {size}, written in {seconds:.2f} s")
             del trace, data
             # in turn, so that a busy machine slows all of them
-            runs = [{reader: measure(reader, folder) for reader in readers} for _ in range(options.repeat)]
+            runs = [
+                {reader: measure(reader, folder) for reader in readers}
+                for _ in range(options.repeat)
+            ]
             best = {reader: min(run[reader] for run in runs) for reader in readers}
             for reader, (seconds, peak) in best.items():
                 ratio = seconds / best["jaxlib"][0]
-                print(f"  {reader:12} {seconds:8.2f} s  {ratio:6.2f} x jaxlib  peak {peak:6,.0f} MiB")
+                print(
+                    f"  {reader:12} {seconds:8.2f} s  {ratio:6.2f} x jaxlib  peak {peak:6,.0f} MiB"
+                )
 
 
 if __name__ == "__main__":

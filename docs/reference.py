@@ -45,16 +45,22 @@ def _moved(text: str) -> str:
         .replace("](README.md)", "](index.md)")
         .replace("](schemas/)", "](schemas/README.md)")
     )
-    text = text.replace("](benchmarks/)", "](benchmarks.md)").replace("](benchmarks/README.md)", "](benchmarks.md)")
+    text = text.replace("](benchmarks/)", "](benchmarks.md)").replace(
+        "](benchmarks/README.md)", "](benchmarks.md)"
+    )
     for name in ("NOTICE", "LICENSE"):
         text = text.replace(f"]({name})", "](index.md)")
-    return text.replace("](CHANGELOG.md)", "](changelog.md)").replace("](CONTRIBUTING.md)", "](contributing.md)")
+    return text.replace("](CHANGELOG.md)", "](changelog.md)").replace(
+        "](CONTRIBUTING.md)", "](contributing.md)"
+    )
 
 
 def commands() -> str:
     """`--help` of every command."""
     parts = ["# Commands\n\nAs `pgle COMMAND --help` prints them.\n"]
-    top = click.Context(main.group, info_name="pgle", terminal_width=WIDTH, **main.group.context_settings)
+    top = click.Context(
+        main.group, info_name="pgle", terminal_width=WIDTH, **main.group.context_settings
+    )
     for group, names in main.GROUPS.items():
         parts.append(f"\n## {group}\n")
         for name in names:
@@ -64,9 +70,12 @@ def commands() -> str:
             leaves = [shown]
             if isinstance(command, click.Group):
                 leaves = [
-                    click.Context(leaf, info_name=inner, parent=shown) for inner, leaf in command.commands.items()
+                    click.Context(leaf, info_name=inner, parent=shown)
+                    for inner, leaf in command.commands.items()
                 ]
-            parts += (f"\n### {leaf.command_path}\n\n```text\n{leaf.get_help()}\n```\n" for leaf in leaves)
+            parts += (
+                f"\n### {leaf.command_path}\n\n```text\n{leaf.get_help()}\n```\n" for leaf in leaves
+            )
     return "".join(parts)
 
 
@@ -76,7 +85,5 @@ def settings() -> str:
         f"| `{item.name}` | {item.reader} | {item.meaning} |".replace("\n", " ")
         for item in sorted(catalogue().values(), key=lambda item: item.name)
     ]
-    head = (
-        "# Settings that pgle explains\n\n`pgle flags explain NAME` says more: defaults by release, traps, sources.\n\n"
-    )
+    head = "# Settings that pgle explains\n\n`pgle flags explain NAME` says more: defaults by release, traps, sources.\n\n"
     return head + "| name | read by | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"

@@ -26,9 +26,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Answer", "UserError", "__version__", "analyze", "compare", "confirm", "convert", "predict", "profiled_steps",
-    "rehearse", "scale", "step", "tune", "verify",
-]  # fmt: skip
+    "Answer",
+    "UserError",
+    "__version__",
+    "analyze",
+    "compare",
+    "confirm",
+    "convert",
+    "predict",
+    "profiled_steps",
+    "rehearse",
+    "scale",
+    "step",
+    "tune",
+    "verify",
+]
 
 
 _window: Any = None  # of `profiled_steps`
@@ -52,7 +64,9 @@ def step(number: int, name: str = "step") -> Iterator[None]:
     jax = sys.modules.get("jax")
     if hook is not None:
         hook.begin_step(int(number), "api")
-    mark: Any = nullcontext() if jax is None else jax.profiler.StepTraceAnnotation(name, step_num=number)
+    mark: Any = (
+        nullcontext() if jax is None else jax.profiler.StepTraceAnnotation(name, step_num=number)
+    )
     try:
         with mark:
             yield

@@ -56,7 +56,9 @@ class Answer(Generic[Result]):
 
     result: Result  # the values behind it
     page: Page  # what the command prints
-    document: Mapping[str, Any]  # what the command prints with ``--json``, by the schema of docs/schemas
+    document: Mapping[
+        str, Any
+    ]  # what the command prints with ``--json``, by the schema of docs/schemas
     ok: bool  # whether the command's check is met, so that it exits with 0
 
     def __getitem__(self, key: str) -> Any:
@@ -75,10 +77,18 @@ class Answer(Generic[Result]):
         """
         from pgle.report.page.html import render
 
-        forms = {".html": lambda: render(self.page), ".md": lambda: plain.markdown(self.page), ".json": self.to_json}
+        forms = {
+            ".html": lambda: render(self.page),
+            ".md": lambda: plain.markdown(self.page),
+            ".json": self.to_json,
+        }
         file = as_path(path)
         if file.suffix not in forms:
-            raise UserError("is of no known form", where=path, remedy=f"choose a name that ends in {', '.join(forms)}")
+            raise UserError(
+                "is of no known form",
+                where=path,
+                remedy=f"choose a name that ends in {', '.join(forms)}",
+            )
         write_files({file: forms[file.suffix]()}, force=force)
 
     def __repr__(self) -> str:
@@ -101,21 +111,33 @@ def _with_user_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except re.error as error:
-            raise UserError(f"{str(error.pattern)!r} is not a regular expression ({error})") from None
+            raise UserError(
+                f"{str(error.pattern)!r} is not a regular expression ({error})"
+            ) from None
         except OSError as error:
             if not error.filename:
                 raise
-            raise UserError(str(error.strerror), where=str(error.filename), remedy="check the path") from None
+            raise UserError(
+                str(error.strerror), where=str(error.filename), remedy="check the path"
+            ) from None
 
     return answered
 
 
 @_with_user_errors
 def convert(
-    inputs: Paths, output: StrPath | None = None, *, hlo: Paths = (), module: str = "auto", stat: str = "median",
-    collective_stat: str = "median", complete: str | None = None, fingerprint_names: bool = False,
-    all_executions: bool = False, force: bool = False,
-) -> Answer[Conversion]:  # fmt: skip
+    inputs: Paths,
+    output: StrPath | None = None,
+    *,
+    hlo: Paths = (),
+    module: str = "auto",
+    stat: str = "median",
+    collective_stat: str = "median",
+    complete: str | None = None,
+    fingerprint_names: bool = False,
+    all_executions: bool = False,
+    force: bool = False,
+) -> Answer[Conversion]:
     """Turn traces into a cost profile, as `pgle convert`.
 
     Args:
@@ -137,22 +159,38 @@ def convert(
     from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     given = _paths(inputs, 1)
-    options = AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions)
+    options = AggregateOptions(
+        parse_statistic(stat), parse_statistic(collective_stat), all_executions
+    )
     request = ConvertRequest(
-        given, _path(output) or default_output(given), _paths(hlo) or default_hlo(given), module, options,
-        fingerprint_names, complete, force,
-    )  # fmt: skip
+        given,
+        _path(output) or default_output(given),
+        _paths(hlo) or default_hlo(given),
+        module,
+        options,
+        fingerprint_names,
+        complete,
+        force,
+    )
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
-    following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
-    return answer("convert", found, report.convert_page(found, following), report.convert_document(found))
+    following = (
+        after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
+    )
+    return answer(
+        "convert", found, report.convert_page(found, following), report.convert_document(found)
+    )
 
 
 @_with_user_errors
 def verify(
-    profile: StrPath, hlo: Paths = (), *, module: str = "", min_time_coverage: float = 0.95,
+    profile: StrPath,
+    hlo: Paths = (),
+    *,
+    module: str = "",
+    min_time_coverage: float = 0.95,
     min_collectives: float = 0.99,
-) -> Answer[Coverage]:  # fmt: skip
+) -> Answer[Coverage]:
     """Hold a profile against an HLO module, as `pgle verify`.
 
     Args:
@@ -177,9 +215,15 @@ def verify(
 
 @_with_user_errors
 def confirm(
-    log: StrPath, *, module: str | None = None, schedule: StrPath | None = None, profile: StrPath | None = None, jax:
-    str | None = None, min_time_coverage: float = 0.95, min_collectives: float = 0.99,
-) -> Answer[LogVerdict]:  # fmt: skip
+    log: StrPath,
+    *,
+    module: str | None = None,
+    schedule: StrPath | None = None,
+    profile: StrPath | None = None,
+    jax: str | None = None,
+    min_time_coverage: float = 0.95,
+    min_collectives: float = 0.99,
+) -> Answer[LogVerdict]:
     """Whether a run used the profile, by its XLA log, as `pgle confirm`.
 
     Args:
@@ -201,19 +245,34 @@ def confirm(
     check_log(path, may_be_empty=schedule is not None)
     given = None if profile is None else read_profile(_path(profile))
     bounds = Bounds(min_time_coverage, min_collectives)
-    request = ConfirmRequest(path, module, _path(schedule), profile=given, release=jax, bounds=bounds)
+    request = ConfirmRequest(
+        path, module, _path(schedule), profile=given, release=jax, bounds=bounds
+    )
     with text.progress("reading log") as advance:
         found = confirm(request, progress=advance)
     page = report.confirm_page(str(path), found, after_confirmation(path, found))
-    return answer("confirm", found, page, report.confirm_document(found), found.main.verdict is ProfileUse.USED)
+    return answer(
+        "confirm",
+        found,
+        page,
+        report.confirm_document(found),
+        found.main.verdict is ProfileUse.USED,
+    )
 
 
 @_with_user_errors
 def compare(
-    base: Times, new: Times | None = None, *, labels: tuple[str, str] = ("", ""), paired: bool = False, fail_slower:
-    float | None = None, require_faster: bool = False, confidence: float = 0.95, same_within: float = 0.005, warmup: int
-    | None = None,
-) -> Answer[Comparison]:  # fmt: skip
+    base: Times,
+    new: Times | None = None,
+    *,
+    labels: tuple[str, str] = ("", ""),
+    paired: bool = False,
+    fail_slower: float | None = None,
+    require_faster: bool = False,
+    confidence: float = 0.95,
+    same_within: float = 0.005,
+    warmup: int | None = None,
+) -> Answer[Comparison]:
     """Compare the step times of two sides, as `pgle compare`.
 
     Args:
@@ -234,7 +293,10 @@ def compare(
     from pgle.steps.estimate import Assumptions
     from pgle.steps.series import Rules
 
-    rules, limits = Rules(warmup=warmup), Limits(fail_slower=fail_slower, require_faster=require_faster)
+    rules, limits = (
+        Rules(warmup=warmup),
+        Limits(fail_slower=fail_slower, require_faster=require_faster),
+    )
     assumptions = Assumptions(confidence, same_within, paired=paired)
     following: tuple[str, ...] = ()
     if new is None or (_are_paths(base) and _are_paths(new)):
@@ -242,9 +304,13 @@ def compare(
         words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
         request = CompareRequest(words, one_side, other, rules, assumptions, limits, labels=labels)
         found, checks = run_compare(request)
-        following = tuple(line for line in after_comparison(found, checks) if line.startswith("pgle "))
+        following = tuple(
+            line for line in after_comparison(found, checks) if line.startswith("pgle ")
+        )
     else:
-        one, two = (_side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True))
+        one, two = (
+            _side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True)
+        )
         found = compare(one, two, assumptions)
         checks = gate(found, limits)
     ok = not any(check.failed for check in checks)
@@ -254,9 +320,14 @@ def compare(
 
 @_with_user_errors
 def predict(
-    hlo: StrPath, *, profile: StrPath | None = None, target: str | None = None, module: str = "", devices_per_host: int
-    | None = None, network_gb_s: float | None = None,
-) -> Answer[Predicted]:  # fmt: skip
+    hlo: StrPath,
+    *,
+    profile: StrPath | None = None,
+    target: str | None = None,
+    module: str = "",
+    devices_per_host: int | None = None,
+    network_gb_s: float | None = None,
+) -> Answer[Predicted]:
     """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU.
 
     Args:
@@ -270,16 +341,23 @@ def predict(
     from pgle.report import predict as report
     from pgle.run.predict import PredictRequest, predict_file
 
-    request = PredictRequest(_file(hlo), _path(profile), target, module, devices_per_host, network_gb_s)
+    request = PredictRequest(
+        _file(hlo), _path(profile), target, module, devices_per_host, network_gb_s
+    )
     found = predict_file(request)
     return answer("predict", found, report.predict_page(found), report.predict_document(found))
 
 
 @_with_user_errors
 def analyze(
-    inputs: Paths, *, hlo: Paths = (), target: str | None = None, profile: StrPath | None = None, against: Paths = (),
+    inputs: Paths,
+    *,
+    hlo: Paths = (),
+    target: str | None = None,
+    profile: StrPath | None = None,
+    against: Paths = (),
     against_hlo: Paths = (),
-) -> Answer[Analysis]:  # fmt: skip
+) -> Answer[Analysis]:
     """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is the one of `pgle report`.
 
     Args:
@@ -300,7 +378,12 @@ def analyze(
 
 
 def read_analysis(
-    inputs: Paths, hlo: Paths, target: str | None, profile: StrPath | None, against: Paths, against_hlo: Paths
+    inputs: Paths,
+    hlo: Paths,
+    target: str | None,
+    profile: StrPath | None,
+    against: Paths,
+    against_hlo: Paths,
 ) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
     from pgle.run.analyze import StepInput, analyze
@@ -313,11 +396,19 @@ def read_analysis(
 
 @_with_user_errors
 def rehearse(
-    step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, devices: int | None = None,
-    target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
-    network_gb_s: float | None = None, choose: str | None = None, quiet_s: float = 20.0, output: StrPath | None = None,
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    *args: Any,
+    devices: int | None = None,
+    target: str | None = None,
+    profile: StrPath | None = None,
+    flags: Sequence[str] = (),
+    topology: str | None = None,
+    network_gb_s: float | None = None,
+    choose: str | None = None,
+    quiet_s: float = 20.0,
+    output: StrPath | None = None,
     cached: bool = True,
-) -> Answer[Rehearsal]:  # fmt: skip
+) -> Answer[Rehearsal]:
     """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
 
     Args:
@@ -337,7 +428,18 @@ def rehearse(
     from pgle.run.rehearse import rehearse
 
     asked = _rehearse_command(
-        step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached
+        step,
+        args,
+        devices,
+        target,
+        profile,
+        flags,
+        topology,
+        network_gb_s,
+        choose,
+        quiet_s,
+        output,
+        cached,
     )
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
@@ -352,11 +454,20 @@ def rehearse(
 
 @_with_user_errors
 def tune(
-    step: Callable[..., Any] | StrPath | Sequence[str], *args: Any, output: StrPath, devices: int | None = None,
-    target: str | None = None, profile: StrPath | None = None, flags: Sequence[str] = (), topology: str | None = None,
-    network_gb_s: float | None = None, choose: str | None = None, quiet_s: float = 20.0, cached: bool = True,
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    *args: Any,
+    output: StrPath,
+    devices: int | None = None,
+    target: str | None = None,
+    profile: StrPath | None = None,
+    flags: Sequence[str] = (),
+    topology: str | None = None,
+    network_gb_s: float | None = None,
+    choose: str | None = None,
+    quiet_s: float = 20.0,
+    cached: bool = True,
     budget: int = 20,
-) -> Answer[Tuning]:  # fmt: skip
+) -> Answer[Tuning]:
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
 
     Args:
@@ -370,7 +481,18 @@ def tune(
     from pgle.run.tune import NAME, tune
 
     asked = _rehearse_command(
-        step, args, devices, target, profile, flags, topology, network_gb_s, choose, quiet_s, output, cached
+        step,
+        args,
+        devices,
+        target,
+        profile,
+        flags,
+        topology,
+        network_gb_s,
+        choose,
+        quiet_s,
+        output,
+        cached,
     )
     with prepared(asked, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
@@ -378,18 +500,34 @@ def tune(
         found = replace(found, launch=launch(known))
         out = given.out
         page = write_page(out, report.tune_page(found, out), force=True)
-    return answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
+    return answer(
+        "tune",
+        found,
+        report.tune_page(found, out, page),
+        report.document(found, out, page),
+        found.good,
+    )
 
 
 @_with_user_errors
 def scale(
-    build: Callable[[int], Sequence[Any]] | Sequence[str], devices: Sequence[int] = (), *,
-    vary: Mapping[str, Sequence[str]] | None = None, fit: str = "", target: str = "h100",
-    profile: StrPath | None = None, measured_on: StrPath | None = None, flags: Sequence[str] = (),
-    devices_per_host: int | None = None, network_gb_s: float | None = None,
-    measured_us: Mapping[int, float] | None = None, choose: str | None = None, quiet_s: float = 20.0,
-    output: StrPath | None = None, cached: bool = True,
-) -> Answer[Scaling]:  # fmt: skip
+    build: Callable[[int], Sequence[Any]] | Sequence[str],
+    devices: Sequence[int] = (),
+    *,
+    vary: Mapping[str, Sequence[str]] | None = None,
+    fit: str = "",
+    target: str = "h100",
+    profile: StrPath | None = None,
+    measured_on: StrPath | None = None,
+    flags: Sequence[str] = (),
+    devices_per_host: int | None = None,
+    network_gb_s: float | None = None,
+    measured_us: Mapping[int, float] | None = None,
+    choose: str | None = None,
+    quiet_s: float = 20.0,
+    output: StrPath | None = None,
+    cached: bool = True,
+) -> Answer[Scaling]:
     """Predict a step at sizes that you do not have, as `pgle scale`.
 
     Args:
@@ -420,11 +558,23 @@ def scale(
             files, unfit = lowered_steps(build, devices, Path(place))
             words, sizes = tuple(map(str, files)), ()
         request = ScaleRequest(
-            words, sizes, out, vary=vary or {}, fit=fit, target=target, per_host=devices_per_host, unfit=unfit,
-            network_gb_s=network_gb_s, profile=None if profile is None else Path(profile),
-            measured_on=None if measured_on is None else Path(measured_on).resolve(), measured=measured_us or {},
-            flags=tuple(flags), choose=choose, quiet_s=quiet_s, cached=cached,
-        )  # fmt: skip
+            words,
+            sizes,
+            out,
+            vary=vary or {},
+            fit=fit,
+            target=target,
+            per_host=devices_per_host,
+            unfit=unfit,
+            network_gb_s=network_gb_s,
+            profile=None if profile is None else Path(profile),
+            measured_on=None if measured_on is None else Path(measured_on).resolve(),
+            measured=measured_us or {},
+            flags=tuple(flags),
+            choose=choose,
+            quiet_s=quiet_s,
+            cached=cached,
+        )
         with report.making(len(sizes)) as on_row:
             found = scale(request, on_row)
         path = write_page(out, report.scale_page(found), report.PAGE, force=True)
@@ -455,14 +605,25 @@ def flags_explain(name: str) -> Answer[Any]:
     from pgle.xla.flags.catalogue import find
 
     found = find(name)
-    return answer("flags", found, report.setting_page(found), {"setting": report.setting_json(found)})
+    return answer(
+        "flags", found, report.setting_page(found), {"setting": report.setting_json(found)}
+    )
 
 
 def _rehearse_command(
-    step: Callable[..., Any] | StrPath | Sequence[str], args: Sequence[Any], devices: int | None, target: str | None,
-    profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
-    choose: str | None, quiet_s: float, output: StrPath | None, cached: bool,
-) -> RehearseCommand:  # fmt: skip
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    args: Sequence[Any],
+    devices: int | None,
+    target: str | None,
+    profile: StrPath | None,
+    flags: Sequence[str],
+    topology: str | None,
+    network_gb_s: float | None,
+    choose: str | None,
+    quiet_s: float,
+    output: StrPath | None,
+    cached: bool,
+) -> RehearseCommand:
     """The module to compile; a function is lowered into a temporary folder, which stays."""
     from pgle.run.capture.capture import lowered_step
     from pgle.run.capture.captured import check_fits
@@ -473,23 +634,36 @@ def _rehearse_command(
         is_path = isinstance(step, str | os.PathLike)
         words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
         if not words:
-            raise UserError("no step is given", remedy="give a function, a path or the words of a command")
+            raise UserError(
+                "no step is given", remedy="give a function, a path or the words of a command"
+            )
         if args:
             raise UserError("takes no arguments: it is no function", where=words[0])
         if is_path and is_program(words):
             remedy = "name one; to start a program give a list of words"
-            raise UserError("is no module, no folder of dumps and no run directory", where=words[0], remedy=remedy)
+            raise UserError(
+                "is no module, no folder of dumps and no run directory",
+                where=words[0],
+                remedy=remedy,
+            )
     else:
         module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
         words = (str(module),)
         if shape is not None:
             check_fits(module, shape)
     known, out = (None if path is None else str(_file(path)) for path in (profile, output))
-    return RehearseCommand(words, known, target or "", shape, tuple(flags), out, choose, quiet_s, cached, network_gb_s)
+    return RehearseCommand(
+        words, known, target or "", shape, tuple(flags), out, choose, quiet_s, cached, network_gb_s
+    )
 
 
 def answer(
-    command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True, version: int = 1
+    command: str,
+    result: R,
+    page: Page,
+    document: Mapping[str, Any],
+    ok: bool = True,
+    version: int = 1,
 ) -> Answer[R]:
     """The answer of a command, whose name is in the document's schema."""
     return Answer(result, page, {"schema": f"pgle.{command}/{version}", **text.plain(document)}, ok)

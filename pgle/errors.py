@@ -24,7 +24,9 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def shown(text: str, most: int = 500) -> str:
@@ -78,7 +80,9 @@ def many(count: int, noun: str) -> str:
 def some(names: Iterable[str], most: int) -> str:
     """The first of some names: ``a, b and 3 more``."""
     listed = list(names)
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most:,} more" if len(listed) > most else "")
+    return ", ".join(listed[:most]) + (
+        f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    )
 
 
 def cut(text: str, room: int) -> str:
@@ -98,7 +102,11 @@ class UserError(Exception):
     exit_code = 2
 
     def __init__(
-        self, what: str, *, where: str | PathLike[str] | None = None, remedy: str | Next | None = None
+        self,
+        what: str,
+        *,
+        where: str | PathLike[str] | None = None,
+        remedy: str | Next | None = None,
     ) -> None:
         self.what = what
         self.where = None if where is None else str(where)

@@ -45,7 +45,10 @@ LONGEST_READ_LINE = 1 << 20  # characters; what a line has beyond is left out
 # of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
 MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
 
-_COMPRESSED: dict[str, Any] = {".xz": lzma.LZMAFile, ".gz": lambda file: gzip.GzipFile(fileobj=file)}
+_COMPRESSED: dict[str, Any] = {
+    ".xz": lzma.LZMAFile,
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+}
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
@@ -67,7 +70,9 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
             f"cannot be read ({error})", where=name, remedy="install that package, or copy it here"
         ) from None
     except (KeyError, NotImplementedError, ValueError):
-        raise UserError("no way to read such an address", where=name, remedy="copy it here first") from None
+        raise UserError(
+            "no way to read such an address", where=name, remedy="copy it here first"
+        ) from None
     return path
 
 
@@ -93,14 +98,20 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
 
 def _unreadable(path: AnyPath, error: Exception) -> UserError:
     reason = getattr(error, "strerror", "") or error
-    return UserError(f"cannot be read ({reason})", where=path, remedy="check the path and who may read it")
+    return UserError(
+        f"cannot be read ({reason})", where=path, remedy="check the path and who may read it"
+    )
 
 
 def _too_large(path: AnyPath, max_bytes: int) -> UserError:
-    return UserError(f"larger than {max_bytes:,} bytes", where=path, remedy="give the part that matters")
+    return UserError(
+        f"larger than {max_bytes:,} bytes", where=path, remedy="give the part that matters"
+    )
 
 
-def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> io.BufferedReader:
+def open_bytes(
+    path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False
+) -> io.BufferedReader:
     """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
 
     Args:
@@ -135,7 +146,9 @@ class _Bounded(io.RawIOBase):
         try:
             data = (self._archive or self._file).read(min(len(buffer), _PIECE_BYTES))
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise UserError(f"damaged archive ({error})", where=self._path, remedy="copy it again") from None
+            raise UserError(
+                f"damaged archive ({error})", where=self._path, remedy="copy it again"
+            ) from None
         except OSError as error:
             raise _unreadable(self._path, error) from None
         buffer[: len(data)] = data
@@ -159,9 +172,13 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file; ``.xz`` and ``.gz`` are decompressed."""
     with open_bytes(path, max_bytes=max_bytes) as file:
         head = file.peek()
-        if len(head) >= _BUFFER_BYTES and not any(head[:_ZEROS]):  # what a reader would refuse after all of it
+        if len(head) >= _BUFFER_BYTES and not any(
+            head[:_ZEROS]
+        ):  # what a reader would refuse after all of it
             what = "begins with zeros, as no trace, module or profile does"
-            raise UserError(what, where=path, remedy="copy it again; was a disk full when it was written?")
+            raise UserError(
+                what, where=path, remedy="copy it again; was a disk full when it was written?"
+            )
         # In one piece where its size is known: joined pieces are held twice. ``read()`` at once would reserve
         # `max_bytes`, which ``ulimit -v`` and Slurm refuse.
         plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
@@ -222,22 +239,32 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
         inputs: files that the output is made from; `force` does not allow to overwrite these.
     """
     if path.is_dir():
-        raise UserError("is a directory, a file is to be written", where=path, remedy="choose another name")
+        raise UserError(
+            "is a directory, a file is to be written", where=path, remedy="choose another name"
+        )
     if path.exists():
         if not force:
-            raise UserError("already exists", where=path, remedy="choose another name or pass --force")
+            raise UserError(
+                "already exists", where=path, remedy="choose another name or pass --force"
+            )
         if any(_same(path, item) for item in inputs):
             raise UserError("is an input too", where=path, remedy="choose another name")
         check_file(path)
     if not isinstance(path, Path):
         return
     if path.is_symlink() and not path.exists():
-        raise UserError("is a link to nothing", where=path, remedy="remove the link or choose another name")
+        raise UserError(
+            "is a link to nothing", where=path, remedy="remove the link or choose another name"
+        )
     above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
     if not above.is_dir():
-        raise UserError("is a file, not a directory", where=above, remedy="choose another place to write to")
+        raise UserError(
+            "is a file, not a directory", where=above, remedy="choose another place to write to"
+        )
     if not os.access(above, os.W_OK | os.X_OK):
-        raise UserError("no permission to write there", where=above, remedy="choose another place to write to")
+        raise UserError(
+            "no permission to write there", where=above, remedy="choose another place to write to"
+        )
 
 
 def is_bare(name: str) -> bool:
@@ -251,7 +278,9 @@ def _same(path: AnyPath, other: AnyPath) -> bool:
     return str(path) == str(other)
 
 
-def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, inputs: Iterable[AnyPath] = ()) -> None:
+def write_files(
+    files: Mapping[AnyPath, bytes | str], *, force: bool = False, inputs: Iterable[AnyPath] = ()
+) -> None:
     """Write several files so that a failure leaves none of them: each to a temporary name, then all renamed.
 
     Of several processes that write one file without `force` exactly one succeeds.
@@ -269,7 +298,9 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
     folders: list[Path] = []
     try:
         for path, content in files.items():
-            data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+            data = (
+                content.encode(errors="backslashreplace") if isinstance(content, str) else content
+            )
             if isinstance(path, Path):
                 folders += [folder for folder in path.parents if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -290,14 +321,18 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         folders.clear()
     except FileExistsError as error:  # since `check_absent`: another process
         where = error.filename2 or error.filename
-        raise UserError("already exists", where=where, remedy="choose another name or pass --force") from None
+        raise UserError(
+            "already exists", where=where, remedy="choose another name or pass --force"
+        ) from None
     except OSError as error:
         mine = {str(temporary): path for temporary, path in staged}
         where = mine.get(str(error.filename)) or error.filename or next(iter(files))
         remedy = "free some space, or choose another place to write to"
         if error.errno == errno.EFBIG:
             remedy = "raise the limit on the size of a file: ulimit -f unlimited"
-        raise UserError(f"cannot be written ({error.strerror or error})", where=where, remedy=remedy) from None
+        raise UserError(
+            f"cannot be written ({error.strerror or error})", where=where, remedy=remedy
+        ) from None
     finally:
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):

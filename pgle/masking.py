@@ -68,9 +68,15 @@ _TOKENS_OF_A_FORM = {
 }
 
 _RULES: Sequence[tuple[str, str]] = (
-    ("private", rf"{_PEM}(?:.{{0,9000}}?-----END [A-Z0-9 ]+-----|(?:[\w+/=]|[\\]+[nr]|[ ](?=[A-Za-z0-9+/=]{{32}}))*)"),
+    (
+        "private",
+        rf"{_PEM}(?:.{{0,9000}}?-----END [A-Z0-9 ]+-----|(?:[\w+/=]|[\\]+[nr]|[ ](?=[A-Za-z0-9+/=]{{32}}))*)",
+    ),
     ("://", r"://(?:[^/\s:@\"']*:[^/\s\"']+|[^/\s\"'@]{16,})@(?=[\w.\[-])"),
-    ("?sig &sig ;sig &x- ?x- ?key= &key= code=", r"[?&;](?i:sig|signature|key|code|x-\w+-\w+)=[^\s&\"']{8,}"),
+    (
+        "?sig &sig ;sig &x- ?x- ?key= &key= code=",
+        r"[?&;](?i:sig|signature|key|code|x-\w+-\w+)=[^\s&\"']{8,}",
+    ),
     (
         "hooks webhook telegram spaces/",
         r"(?i:hooks\.(?:slack|zapier)\.com/|/api/webhooks/|/webhookb2/|api\.telegram\.org/bot\d+:"
@@ -99,7 +105,10 @@ _RULES: Sequence[tuple[str, str]] = (
         r"\blogin (?:\S+ password \S+|[0-9a-f]{40}\b)|\blogin\((?:[^)\n]{0,80}?key *= *)?[\"'][\w./+=-]{12,}[\"']",
     ),
     ("bearer basic", r"\b(?i:bearer|basic) (?=[a-z+/.-]*[\dA-Z=])[\w+/=.-]{8,}"),
-    ("-u --user", r"(?<![\w-])(?:-u[ =]?|--user[ =])[\"']?(?!\d+:\d+\b)[\w.@%+-]{1,64}:[^\s\"']{3,}"),
+    (
+        "-u --user",
+        r"(?<![\w-])(?:-u[ =]?|--user[ =])[\"']?(?!\d+:\d+\b)[\w.@%+-]{1,64}:[^\s\"']{3,}",
+    ),
     (
         _TOKENS,
         rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _TOKENS.split()))})"
@@ -113,10 +122,15 @@ _RULES: Sequence[tuple[str, str]] = (
 @cache
 def _compiled() -> tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]:
     """Not at import: most commands mask nothing."""
-    return tuple((tuple(words.lower().split()), re.compile(pattern, re.ASCII)) for words, pattern in _RULES)
+    return tuple(
+        (tuple(words.lower().split()), re.compile(pattern, re.ASCII)) for words, pattern in _RULES
+    )
 
 
-_FOLLOWING = {"--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}", "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}"}
+_FOLLOWING = {
+    "--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}",
+    "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}",
+}
 """Options that may be of a credential, or of the k of the k best, or of the name of a metric; what follows if it is."""
 _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}")
 _IN_A_VARIABLE = re.compile(r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY)(?:_|\d|$)", re.I)
@@ -146,7 +160,9 @@ class Masker:
     def _line(self, line: str) -> str:
         if self._key_lines_left:
             self._key_lines_left = 0 if _PEM_ENDS.search(line) else self._key_lines_left - 1
-            self._in_body = (self._in_body or len(line.strip()) >= 40) and _PEM_BODY.fullmatch(line) is not None
+            self._in_body = (self._in_body or len(line.strip()) >= 40) and _PEM_BODY.fullmatch(
+                line
+            ) is not None
             if self._in_body:
                 return MASK + line[len(line.rstrip("\r\n")) :]
             line = _PEM_AT_END.sub(MASK, line)
@@ -158,8 +174,12 @@ class Masker:
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be kept, sorted, masked where they look like credentials."""
     names = sorted(name for name in environ if re.match(ALLOWED, name))
-    return {name: MASK if _IN_A_VARIABLE.search(name) and _is_value(environ[name]) else _masked(name, environ[name])
-            for name in names}  # fmt: skip
+    return {
+        name: MASK
+        if _IN_A_VARIABLE.search(name) and _is_value(environ[name])
+        else _masked(name, environ[name])
+        for name in names
+    }
 
 
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -169,7 +189,8 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
         name, _, value = word.partition("=")
         follows = before.startswith("-") and "=" not in before and not word.startswith("-")
         if (follows and _is_secret(before, word)) or any(
-            re.fullmatch(option, before) and re.fullmatch(_FOLLOWING[option], word) for option in _FOLLOWING
+            re.fullmatch(option, before) and re.fullmatch(_FOLLOWING[option], word)
+            for option in _FOLLOWING
         ):
             kept.append(MASK)
         else:
@@ -236,7 +257,9 @@ def _masked(name: str, value: str) -> str:
     if _is_secret(name, value):
         return MASK
     kept = kept_text(value)
-    return kept if kept == value or " " in value else MASK  # of a command in quotes the rest may matter
+    return (
+        kept if kept == value or " " in value else MASK
+    )  # of a command in quotes the rest may matter
 
 
 def _is_secret(name: str, value: str) -> bool:

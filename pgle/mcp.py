@@ -24,36 +24,62 @@ if TYPE_CHECKING:
 
 SAY_S = 1.0  # between two lines on what a call is doing
 GRACE_S = 5.0  # that a cancelled call has to end
-LOCAL = ("output", "force", "cached", "complete", "quiet_s")  # parameters of commands and of what writes
+LOCAL = (
+    "output",
+    "force",
+    "cached",
+    "complete",
+    "quiet_s",
+)  # parameters of commands and of what writes
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
 
 
 TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
-    "folder": api.folder, "analyze": api.analyze, "verify": api.verify, "confirm": api.confirm, "compare": api.compare,
-    "predict": api.predict, "rehearse": api.rehearse, "flags_explain": api.flags_explain,
-}  # fmt: skip
+    "folder": api.folder,
+    "analyze": api.analyze,
+    "verify": api.verify,
+    "confirm": api.confirm,
+    "compare": api.compare,
+    "predict": api.predict,
+    "rehearse": api.rehearse,
+    "flags_explain": api.flags_explain,
+}
 _PATH = {"type": "string", "format": "path"}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
-    "StrPath": _PATH, "Callable[..., Any] | StrPath | Sequence[str]": _PATH, "str": {"type": "string"},
-    "float": {"type": "number"}, "int": {"type": "integer"}, "bool": {"type": "boolean"},
+    "StrPath": _PATH,
+    "Callable[..., Any] | StrPath | Sequence[str]": _PATH,
+    "str": {"type": "string"},
+    "float": {"type": "number"},
+    "int": {"type": "integer"},
+    "bool": {"type": "boolean"},
     "Sequence[str]": {"type": "array", "items": {"type": "string"}},
-    **{key: {"type": ["array", "string"], "items": _PATH, "minItems": 1} for key in ("Paths", "Times")},
-}  # fmt: skip
+    **{
+        key: {"type": ["array", "string"], "items": _PATH, "minItems": 1}
+        for key in ("Paths", "Times")
+    },
+}
 """JSON schemas of annotations."""
 
 
 def arguments(tool: str) -> dict[str, Any]:
     """The JSON schema of a tool's arguments: the parameters of its function, in the words of its docstring."""
     function = TOOLS[tool]
-    words = dict(re.findall(r"^\s+(\w+): (.+?)(?=^\s+\w+: |^\s*$|\Z)", getdoc(function) or "", re.M | re.S))
+    words = dict(
+        re.findall(r"^\s+(\w+): (.+?)(?=^\s+\w+: |^\s*$|\Z)", getdoc(function) or "", re.M | re.S)
+    )
     properties, needed = {}, []
     for name, given in signature(function).parameters.items():
         kind = _KINDS.get(str(given.annotation).removeprefix("api.").removesuffix(" | None"))
         if kind is not None and given.kind is not Parameter.VAR_POSITIONAL and name not in LOCAL:
             properties[name] = {**kind, "description": " ".join(words.get(name, "").split())}
             needed += [name] if given.default is Parameter.empty else []
-    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": needed,
+        "additionalProperties": False,
+    }
 
 
 def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,13 +98,17 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if kind.get("format") == "path":
             found[name] = inside(root, value)
         elif kind.get("items", {}).get("format") == "path":
-            found[name] = [inside(root, item) for item in ([value] if isinstance(value, str) else value)]
+            found[name] = [
+                inside(root, item) for item in ([value] if isinstance(value, str) else value)
+            ]
     if "/" in (target := found.get("target", "")) or (root / target).is_file():
         found["target"] = inside(root, target)
     for flag in found.get("flags", ()):
         name, _, value = flag.removeprefix("--").partition("=")
         if "/" in value or WRITES & set(name.split("_")):
-            raise UserError("names a file, which tools do not write", where=flag, remedy="use the command line")
+            raise UserError(
+                "names a file, which tools do not write", where=flag, remedy="use the command line"
+            )
     return found
 
 
@@ -88,7 +118,9 @@ def inside(root: Path, text: str) -> str:
     links = (Path(top, name) for top, *names in os.walk(path) for name in (*names[0], *names[1]))
     out = next((item for item in (path, *links) if not item.resolve().is_relative_to(root)), None)
     if out is not None:
-        raise UserError("lies outside the folder of this server", where=text, remedy="name a path in the folder")
+        raise UserError(
+            "lies outside the folder of this server", where=text, remedy="name a path in the folder"
+        )
     return str(path.relative_to(root))
 
 
@@ -96,12 +128,19 @@ def output_schema(tool: str) -> dict[str, Any] | None:
     """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a checkout."""
     here, name = Path(__file__).parent, f"pgle.{tool.partition('_')[0]}-1.json"
     found = next(
-        (path for path in (here / "schemas" / name, here.parent / "docs/schemas" / name) if path.exists()), None
+        (
+            path
+            for path in (here / "schemas" / name, here.parent / "docs/schemas" / name)
+            if path.exists()
+        ),
+        None,
     )
     return None if found is None else json.loads(found.read_text(encoding="utf-8"))
 
 
-async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]) -> dict[str, Any]:
+async def call(
+    root: Path, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
+) -> dict[str, Any]:
     """The answer of one call, made in a process of its own, which ends where this is cancelled.
 
     `say` is awaited with the seconds since the beginning and what the call is doing.
@@ -117,12 +156,24 @@ async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[f
     except UserError as error:
         return {"error": str(error)}
     with TemporaryDirectory(prefix="pgle-mcp-", ignore_cleanup_errors=True) as scratch:
-        command = [sys.executable, "-P", "-c", "from pgle.mcp import work; work()", tool, json.dumps(found)]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from pgle.mcp import work; work()",
+            tool,
+            json.dumps(found),
+        ]
         environment = {**os.environ, "COLUMNS": "160", "PGLE_ANSWER": str(Path(scratch, "answer"))}
         process = await anyio.open_process(
-            command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=None, stderr=subprocess.PIPE,
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            stderr=subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
+        )
         since, rest = anyio.current_time(), b""
         try:
             assert process.stderr is not None
@@ -130,7 +181,10 @@ async def call(root: Path, tool: str, given: Mapping[str, Any], say: Callable[[f
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     if line.startswith(b"pgle: "):
-                        await say(anyio.current_time() - since, line.decode(errors="replace").removeprefix("pgle: "))
+                        await say(
+                            anyio.current_time() - since,
+                            line.decode(errors="replace").removeprefix("pgle: "),
+                        )
             await process.wait()
         finally:
             with anyio.CancelScope(shield=True):
@@ -175,7 +229,9 @@ def serve(root: Path) -> None:
         from mcp.server import Server
         from mcp.server.stdio import stdio_server
     except ImportError as error:
-        raise UserError(f"the MCP SDK cannot be imported ({error})", remedy="pip install 'pgle[mcp]'") from None
+        raise UserError(
+            f"the MCP SDK cannot be imported ({error})", remedy="pip install 'pgle[mcp]'"
+        ) from None
 
     async def listed(*_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -193,7 +249,9 @@ def serve(root: Path) -> None:
 
     async def called(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in TOOLS:
-            made: dict[str, Any] = {"error": f"no tool called {params.name!r}; there are {', '.join(TOOLS)}"}
+            made: dict[str, Any] = {
+                "error": f"no tool called {params.name!r}; there are {', '.join(TOOLS)}"
+            }
         else:
 
             async def say(seconds: float, what: str) -> None:
@@ -203,15 +261,20 @@ def serve(root: Path) -> None:
         text = made.get("error") or made["text"]
         content: Any = [types.TextContent(type="text", text=text)]
         return types.CallToolResult(
-            content=content, structured_content=made.get("document") or None, is_error="error" in made
+            content=content,
+            structured_content=made.get("document") or None,
+            is_error="error" in made,
         )
 
     async def main() -> None:
-        about = (
-            f"Answers of pgle on the folder {root}: traces, profiles, HLO, logs and step times of JAX programs on GPUs."
+        about = f"Answers of pgle on the folder {root}: traces, profiles, HLO, logs and step times of JAX programs on GPUs."
+        server = Server(
+            "pgle",
+            version=__version__,
+            instructions=f"{about} Begin with the tool folder.",
+            on_list_tools=listed,
+            on_call_tool=called,
         )
-        server = Server("pgle", version=__version__, instructions=f"{about} Begin with the tool folder.",
-                        on_list_tools=listed, on_call_tool=called)  # fmt: skip
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 

@@ -42,20 +42,29 @@ def quoted(word: str) -> str:
     if word.isprintable() and "  " not in word:
         return shlex.quote(word)
     text = "".join(
-        char if char.isprintable() else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        char
+        if char.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
         for char in word.replace("\\", "\\\\").replace("'", "\\'")
     )
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
 
 
 BLANKS = {
-    "COMMAND": "your program", "COMMAND_A": "the commands of both sides",
-    "COMMAND_B": "the commands of both sides", "DUMP": "the HLO dump", "DUMP_DIR": "the HLO dump",
-    "MODULE": "the module as it was before optimizations", "PROFILE": "the profile", "VALUE": "a value",
-    "BASELINE_LOG": "the other run's log", "BASE": "both runs",
-    "NEW": "both runs", "BASE_TRACE": "the trace of each side",
+    "COMMAND": "your program",
+    "COMMAND_A": "the commands of both sides",
+    "COMMAND_B": "the commands of both sides",
+    "DUMP": "the HLO dump",
+    "DUMP_DIR": "the HLO dump",
+    "MODULE": "the module as it was before optimizations",
+    "PROFILE": "the profile",
+    "VALUE": "a value",
+    "BASELINE_LOG": "the other run's log",
+    "BASE": "both runs",
+    "NEW": "both runs",
+    "BASE_TRACE": "the trace of each side",
     "NEW_TRACE": "the trace of each side",
-}  # fmt: skip
+}
 """What only the user knows: words that a command holds in place of it, and what to give."""
 
 _BLANK = re.compile(rf"(?<![^ =])(?:{'|'.join(sorted(BLANKS, key=len, reverse=True))})(?![^ ])")
@@ -66,7 +75,9 @@ def to_type(line: str) -> str:
     if not line.startswith("pgle "):  # words already
         return line
     _, ends, program = line.partition(" -- ")
-    own = ends + program if program.partition(" ")[0] not in BLANKS else ""  # its words are never blanks
+    own = (
+        ends + program if program.partition(" ")[0] not in BLANKS else ""
+    )  # its words are never blanks
     asked = line.removesuffix(own) if own else line
     what = dict.fromkeys(BLANKS[word] for word in _BLANK.findall(asked))
     return f"give {' and '.join(what)}: {_BLANK.sub('…', asked)}{own}" if what else line

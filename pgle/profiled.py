@@ -55,7 +55,9 @@ class ProfiledSteps:
         options: dict[str, Any] = {}
         if make := getattr(jax.profiler, "ProfileOptions", None):  # older releases have none
             options["profiler_options"] = make()
-            options["profiler_options"].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
+            options[
+                "profiler_options"
+            ].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
         try:
             jax.profiler.start_trace(str(self.trace), **options)
             self.is_open = True
@@ -84,7 +86,10 @@ def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
     trace = found.measured.trace
     known = next((item.capability for item in trace.recordings.values() if item.capability), None)
     gpu = "" if known is None else f"sm_{known[0]}.{known[1]}_gpu_"
-    keys = {item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name) for item in found.measured.costs}
+    keys = {
+        item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name)
+        for item in found.measured.costs
+    }
     return {
         f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[key]
         for key, name in keys.items()
@@ -121,7 +126,9 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         found.close()
     try:
         if found.seen <= first:
-            raise UserError(f"the window opens after {first} steps, and pgle.step marked {found.seen}")
+            raise UserError(
+                f"the window opens after {first} steps, and pgle.step marked {found.seen}"
+            )
         if found.trace.is_dir() and sys.modules["jax"].process_count() == 1:
             found.answer = convert(found.trace, found.folder / "profile.pbtxt")
             hlo = _embedded_hlo(found.answer.result)

@@ -38,16 +38,24 @@ class Workload:
 
 
 def main(
-    build: Callable[[argparse.Namespace, Any], Workload], description: str | None, **own: int | str | bool
+    build: Callable[[argparse.Namespace, Any], Workload],
+    description: str | None,
+    **own: int | str | bool,
 ) -> None:
     """The program of a workload: parse, build, run; `own` are its options besides those of every workload."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--devices", type=int, default=4, help="number of devices, GPUs or virtual CPU devices")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument(
+        "--devices", type=int, default=4, help="number of devices, GPUs or virtual CPU devices"
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--platform", choices=["auto", "gpu", "cpu"], default="auto")
     parser.add_argument("--compile-only", action="store_true", help="compile the step, run nothing")
     for name, default in own.items():
-        kind: dict[str, Any] = {"action": "store_true"} if default is False else {"type": type(default)}
+        kind: dict[str, Any] = (
+            {"action": "store_true"} if default is False else {"type": type(default)}
+        )
         words = name.replace("_", " ")
         parser.add_argument(f"--{words.replace(' ', '-')}", default=default, help=words, **kind)
     options = parser.parse_args()
@@ -57,15 +65,21 @@ def main(
 def _devices(options: argparse.Namespace) -> Any:
     """The devices of the chosen platform, `options.devices` of them."""
     wants_cpu = options.platform == "cpu" or os.environ.get("JAX_PLATFORMS") == "cpu"
-    if wants_cpu or (options.platform == "auto" and not Path("/proc/driver/nvidia/version").exists()):
+    if wants_cpu or (
+        options.platform == "auto" and not Path("/proc/driver/nvidia/version").exists()
+    ):
         jax.config.update("jax_platforms", "cpu")
         flags = os.environ.get("XLA_FLAGS", "")
-        if "xla_force_host_platform_device_count" not in flags:  # XLA reads the flags with the first device
+        if (
+            "xla_force_host_platform_device_count" not in flags
+        ):  # XLA reads the flags with the first device
             count = f"--xla_force_host_platform_device_count={options.devices}"
             os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
     devices = jax.devices()
     if len(devices) < options.devices:
-        sys.exit(f"{options.devices} devices wanted, {len(devices)} {devices[0].platform} there; say --devices")
+        sys.exit(
+            f"{options.devices} devices wanted, {len(devices)} {devices[0].platform} there; say --devices"
+        )
     return devices[: options.devices]
 
 
@@ -92,7 +106,10 @@ def _values(shapes: Any) -> Any:
         leaves, tree = jax.tree.flatten(shapes)
         keys = jax.random.split(jax.random.key(0), len(leaves))
         return tree.unflatten(
-            [(jax.random.normal(key, x.shape) * 0.02).astype(x.dtype) for key, x in zip(keys, leaves, strict=True)]
+            [
+                (jax.random.normal(key, x.shape) * 0.02).astype(x.dtype)
+                for key, x in zip(keys, leaves, strict=True)
+            ]
         )
 
     return jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))()
@@ -108,7 +125,9 @@ def mesh(devices: Sequence[Any], **axes: int) -> Mesh:
     return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
 
 
-def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+def shard_map(
+    function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
     """`jax.shard_map` without replication checks, wherever this jax keeps it."""
     if hasattr(jax, "shard_map"):
         from jax import shard_map as transform
@@ -126,16 +145,28 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
     grid = mesh(devices, data=options.devices)
     dtype, d, f = options.dtype, options.model_dim, options.ff_dim
     heads, size = options.heads, options.model_dim // options.heads
-    sizes = {"query": (d, d), "key": (d, d), "value": (d, d), "out": (d, d), "up": (d, f), "down": (f, d)}
+    sizes = {
+        "query": (d, d),
+        "key": (d, d),
+        "value": (d, d),
+        "out": (d, d),
+        "up": (d, f),
+        "down": (f, d),
+    }
 
     def gathered(weight: Any) -> Any:
-        return jax.lax.with_sharding_constraint(weight, NamedSharding(grid, PartitionSpec(None, None)))
+        return jax.lax.with_sharding_constraint(
+            weight, NamedSharding(grid, PartitionSpec(None, None))
+        )
 
     def layer(x: Any, weights: dict[str, Any]) -> Any:
         w = {name: gathered(weight) for name, weight in weights.items()}
         batch, length, _ = x.shape
         normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6).astype(x.dtype)
-        q, k, v = ((normed @ w[name]).reshape(batch, length, heads, size) for name in ("query", "key", "value"))
+        q, k, v = (
+            (normed @ w[name]).reshape(batch, length, heads, size)
+            for name in ("query", "key", "value")
+        )
         scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) * size**-0.5, axis=-1)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(batch, length, d)
         x = x + mixed @ w["out"]
@@ -143,7 +174,9 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
 
     def forward(parameters: Any, x: Any) -> Any:
         if options.scan:
-            return jax.lax.scan(lambda carry, weights: (jax.checkpoint(layer)(carry, weights), None), x, parameters)[0]
+            return jax.lax.scan(
+                lambda carry, weights: (jax.checkpoint(layer)(carry, weights), None), x, parameters
+            )[0]
         for weights in parameters:
             x = layer(x, weights)
         return x
@@ -153,12 +186,17 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
 
     def train_step(state: Any) -> Any:
         gradients = jax.grad(loss)(state["parameters"], state["x"])
-        updated = jax.tree.map(lambda w, g: w - (1e-3 * g).astype(w.dtype), state["parameters"], gradients)
+        updated = jax.tree.map(
+            lambda w, g: w - (1e-3 * g).astype(w.dtype), state["parameters"], gradients
+        )
         return {"parameters": updated, "x": state["x"]}
 
     x = array(grid, (options.batch, options.length, d), dtype, "data", None, None)
     one = {name: array(grid, sizes[name], dtype, "data", None) for name in sizes}
-    stacked = {name: array(grid, (options.layers, *sizes[name]), dtype, None, "data", None) for name in sizes}
+    stacked = {
+        name: array(grid, (options.layers, *sizes[name]), dtype, None, "data", None)
+        for name in sizes
+    }
     parameters = stacked if options.scan else [one] * options.layers
     return Workload(train_step, {"parameters": parameters, "x": x})
 
@@ -177,7 +215,9 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
         rows, few = big.shape[0], small.shape[0]
         return jnp.exp(all_big)[:rows] * 2, jnp.cos(all_small)[:few] * 3, chain
 
-    mapped = shard_map(device_step, grid, (sharded, sharded, replicated), (sharded, sharded, replicated))
+    mapped = shard_map(
+        device_step, grid, (sharded, sharded, replicated), (sharded, sharded, replicated)
+    )
 
     def overlap_step(state: Any) -> Any:
         big, small, weights = mapped(state["big"], state["small"], state["weights"])
@@ -192,12 +232,34 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
     return Workload(overlap_step, state)
 
 
-WORKLOADS: dict[str, tuple[Callable[[argparse.Namespace, Any], Workload], dict[str, int | str | bool]]] = {
-    "fsdp": (fsdp, {"layers": 4, "model_dim": 1024, "ff_dim": 4096, "heads": 16, "batch": 16, "length": 1024,
-                    "dtype": "bfloat16", "scan": False}),
-    "overlap": (overlap, {"big_rows": 8192, "small_rows": 6144, "width": 1024, "dim": 4096, "matmuls": 10,
-                          "dtype": "bfloat16"}),
-}  # fmt: skip
+WORKLOADS: dict[
+    str, tuple[Callable[[argparse.Namespace, Any], Workload], dict[str, int | str | bool]]
+] = {
+    "fsdp": (
+        fsdp,
+        {
+            "layers": 4,
+            "model_dim": 1024,
+            "ff_dim": 4096,
+            "heads": 16,
+            "batch": 16,
+            "length": 1024,
+            "dtype": "bfloat16",
+            "scan": False,
+        },
+    ),
+    "overlap": (
+        overlap,
+        {
+            "big_rows": 8192,
+            "small_rows": 6144,
+            "width": 1024,
+            "dim": 4096,
+            "matmuls": 10,
+            "dtype": "bfloat16",
+        },
+    ),
+}
 """Their functions, and their own options with the defaults."""
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ def main() -> None:
     """Read ``pgle.rehearse/1`` from stdin, write SVG to stdout."""
     found = json.load(sys.stdin)
     sides = [(label, found[name]) for name, label in NAMES.items() if found.get(name)]
-    first, scale = sides[0][1]["step_us"], (WIDTH - LEFT - 160) / max(side["step_us"] for _, side in sides)
+    first, scale = (
+        sides[0][1]["step_us"],
+        (WIDTH - LEFT - 160) / max(side["step_us"] for _, side in sides),
+    )
     rows = []
     for place, (label, side) in enumerate(sides):
         y, step, exposed = TOP + place * ROW, side["step_us"], side["exposed_us"]

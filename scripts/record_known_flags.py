@@ -30,7 +30,10 @@ def names_in(folder: Path) -> set[str]:
     names: set[str] = set()
     for library in (folder / "jaxlib").glob("*.so"):
         if library.stat().st_size >= SMALLEST_LIBRARY:
-            with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            with (
+                library.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            ):
                 names |= {name.decode() for name in re.findall(rb"xla_[a-z0-9_]{3,100}", content)}
     return names
 
@@ -69,7 +72,9 @@ def table(recorded: dict[str, dict[str, str]]) -> str:
                 spans[-1].append(version)
             else:
                 spans.append([version])
-        kind = next(recorded[version][name] for version in reversed(releases) if name in recorded[version])
+        kind = next(
+            recorded[version][name] for version in reversed(releases) if name in recorded[version]
+        )
         text = ",".join(span[0] if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
         lines.append(f"{name}\t{kind}\t{text}")
     return "\n".join(lines) + "\n"
@@ -84,7 +89,9 @@ def main(folders: list[str]) -> int:
     recorded: dict[str, dict[str, str]] = {}
     for folder in folders:
         child = [sys.executable, __file__, "--one", folder]
-        done = subprocess.run(child, env={**os.environ, "PYTHONPATH": folder}, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            child, env={**os.environ, "PYTHONPATH": folder}, stdout=subprocess.PIPE, check=True
+        )
         version, *flags = done.stdout.decode().split()
         recorded[version] = dict(flag.split("=") for flag in flags)
     sys.stdout.write(table(recorded))

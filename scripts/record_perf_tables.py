@@ -52,7 +52,11 @@ def pattern(pairs: list[tuple[int, int]]) -> str:
     """How the pairs of a collective-permute meet: all in a ring, two by two, or in one direction only."""
     if all((target, source) in pairs for source, target in pairs):
         return "permute-swap"
-    return "permute-ring" if {source for source, _ in pairs} == {target for _, target in pairs} else "permute-one-way"
+    return (
+        "permute-ring"
+        if {source for source, _ in pairs} == {target for _, target in pairs}
+        else "permute-one-way"
+    )
 
 
 def collectives(path: str) -> list[str]:
@@ -64,7 +68,10 @@ def collectives(path: str) -> list[str]:
             fields = dict(profile)
             instruction = fields["instruction"]
             kind, shape = dict(instruction)["opcode"], dict(instruction)["shape"]
-            if dict(shape)["element_type"] == "TUPLE" or "network_throughput_bytes_per_sec" not in fields:
+            if (
+                dict(shape)["element_type"] == "TUPLE"
+                or "network_throughput_bytes_per_sec" not in fields
+            ):
                 continue
             size = 4 * int(dict(shape)["dimensions"])
             if kind == "collective-permute":
@@ -72,9 +79,13 @@ def collectives(path: str) -> list[str]:
                 pairs = [(int(pair.get("source", 0)), int(pair.get("target", 0))) for pair in ends]
                 kind, group = pattern(pairs), 2
             else:
-                group = int(dict(dict(instruction)["iota_collective_device_list"])["num_devices_per_group"])
+                group = int(
+                    dict(dict(instruction)["iota_collective_device_list"])["num_devices_per_group"]
+                )
             size *= group if kind == "reduce-scatter" else 1
-            found[str(gpu), kind, group, size].append(size / int(fields["network_throughput_bytes_per_sec"]) * 1e6)
+            found[str(gpu), kind, group, size].append(
+                size / int(fields["network_throughput_bytes_per_sec"]) * 1e6
+            )
     rows = [(*key, f"{median(times):.2f}") for key, times in sorted(found.items())]
     return ["\t".join(map(str, row)) for row in rows]
 

@@ -80,11 +80,16 @@ def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
 def of_objects(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """Properties, or for objects by name the schema of their values."""
     keys = list(dict.fromkeys(key for item in objects for key in item))
-    if name in BY_NAME or not all(key.isidentifier() or key.replace("-", "_").isidentifier() for key in keys):
+    if name in BY_NAME or not all(
+        key.isidentifier() or key.replace("-", "_").isidentifier() for key in keys
+    ):
         values = [value for item in objects for value in item.values()]
         return {"additionalProperties": merged(values) if values else {}}
     properties = {key: merged([item[key] for item in objects if key in item], key) for key in keys}
-    return {"properties": properties, "required": [key for key in keys if all(key in item for item in objects)]}
+    return {
+        "properties": properties,
+        "required": [key for key in keys if all(key in item for item in objects)],
+    }
 
 
 def as_found(schema: Any, name: str = "") -> Any:
@@ -94,12 +99,21 @@ def as_found(schema: Any, name: str = "") -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = {key: as_found(value, key) for key, value in schema.items() if key != "required"}
-    return {"type": "object"} if name == FOUND else kept  # that of an input, as deep as profiles were merged
+    return (
+        {"type": "object"} if name == FOUND else kept
+    )  # that of an input, as deep as profiles were merged
 
 
 def kind(value: Any) -> str:
     """The JSON type of a value."""
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    names = {
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+    }
     return "null" if value is None else names[type(value)]
 
 
@@ -114,7 +128,9 @@ def main() -> None:
                 continue
             shown = commands[:-1] if len(commands) > 1 and title in CHEAP else commands
             samples = [produce(words, folder) for words in shown]
-            samples = [sample for sample in samples if sample["schema"].startswith(f"pgle.{title}/")] or samples
+            samples = [
+                sample for sample in samples if sample["schema"].startswith(f"pgle.{title}/")
+            ] or samples
             if title != "error" and any(sample["schema"] == "pgle.error/1" for sample in samples):
                 raise SystemExit(f"{title}: {samples[0]['error']}")
             schema = merged(samples)

@@ -30,12 +30,17 @@ USERS = {
 """What the user has, and their Python; the last has no plugin: the command that `pgle doctor` names gives it one."""
 
 
-def sh(*words: str | Path, cwd: Path | None = None, good: tuple[int, ...] = (0,)) -> tuple[int, str, float]:
+def sh(
+    *words: str | Path, cwd: Path | None = None, good: tuple[int, ...] = (0,)
+) -> tuple[int, str, float]:
     """Exit code, output and seconds of a command; what it says on stderr where the code is none of the good."""
     begin = time.perf_counter()
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode not in good:
-        print(f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stderr[-2000:]}", file=sys.stderr)
+        print(
+            f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stderr[-2000:]}",
+            file=sys.stderr,
+        )
     return done.returncode, done.stdout, time.perf_counter() - begin
 
 
@@ -47,12 +52,21 @@ def packages(python: Path) -> dict[str, str]:
 
 def size_mib(folder: Path) -> float:
     """Of all files below a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()) / 2**20
+    return (
+        sum(
+            path.lstat().st_size
+            for path in folder.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        )
+        / 2**20
+    )
 
 
 def packages_python(venv: Path) -> str:
     """The version of an environment's Python."""
-    return sh(venv / "bin/python", "-c", "import platform; print(platform.python_version())")[1].strip()
+    return sh(venv / "bin/python", "-c", "import platform; print(platform.python_version())")[
+        1
+    ].strip()
 
 
 def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str], bool]:
@@ -61,7 +75,9 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     sh("uv", "venv", "-q", "--clear", "--seed", "--python", python, venv)
     sh("uv", "pip", "install", "-q", "--python", venv / "bin/python", spec)
     before, size = packages(venv / "bin/python"), size_mib(venv)
-    code, _, install_s = sh("uv", "pip", "install", "-q", "--python", venv / "bin/python", f"{wheel}")
+    code, _, install_s = sh(
+        "uv", "pip", "install", "-q", "--python", venv / "bin/python", f"{wheel}"
+    )
     codes = [code]
     after = packages(venv / "bin/python")
     pgle = venv / "bin/pgle"
@@ -72,7 +88,9 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
         codes.append(sh("sh", "-c", remedy)[0])
         after = packages(venv / "bin/python")
     work = Path(tempfile.mkdtemp(dir=place))
-    diagnosis = json.loads(sh(pgle, "doctor", "--json", cwd=work, good=(0, 1))[1])  # 1: there are no GPUs
+    diagnosis = json.loads(
+        sh(pgle, "doctor", "--json", cwd=work, good=(0, 1))[1]
+    )  # 1: there are no GPUs
     codes.append(0 if diagnosis["rehearses"] else 1)
     program = (venv / "bin/python", "-m", "pgle.workloads", "overlap", "--compile-only")
     code, text, rehearse_s = sh(
@@ -83,7 +101,9 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     code, _, convert_s = sh(pgle, "convert", *traces, "-o", "step.pbtxt", cwd=work)
     codes.append(code)
     moved = sorted(name for name in before if after.get(name) != before[name])
-    plugins = sorted(name for name in after if name.startswith("jax-cuda") and name.endswith("plugin"))
+    plugins = sorted(
+        name for name in after if name.startswith("jax-cuda") and name.endswith("plugin")
+    )
     new = sorted(set(after) - set(before) - {"pgle"})
     good = not moved and len(plugins) == 1 and not any(codes)
     row = [f"`{spec}`", packages_python(venv), ", ".join(moved) or "nothing",
@@ -99,9 +119,13 @@ HEADS = ("the user has", "Python", "moved", "plugin after", "packages added", "s
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keep", type=Path, help="environments are made and kept here")
-    parser.add_argument("users", nargs="*", metavar="JAX=PYTHON", help="such as 'jax[cuda12]==0.8.3=3.11'")
+    parser.add_argument(
+        "users", nargs="*", metavar="JAX=PYTHON", help="such as 'jax[cuda12]==0.8.3=3.11'"
+    )
     options = parser.parse_args()
     users = dict(item.rsplit("=", 1) for item in options.users) or USERS
     place = options.keep or Path(tempfile.mkdtemp(prefix="pgle-install-"))

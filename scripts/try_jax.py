@@ -38,11 +38,17 @@ def environment(version: str, pattern: str) -> Path:
     folder = Path(pattern.format(version))
     if not folder.exists():
         at = tuple(int(part) for part in version.split("."))
-        newer = shutil.which("python3.12") if at >= FIRST_WITHOUT_311 and sys.version_info < (3, 12) else None
+        newer = (
+            shutil.which("python3.12")
+            if at >= FIRST_WITHOUT_311 and sys.version_info < (3, 12)
+            else None
+        )
         subprocess.run([newer or sys.executable, "-m", "venv", folder], check=True)
         plugin = "cuda13-local" if at >= FIRST_CUDA13 else "cuda12-local"
         wanted = ["--editable", str(ROOT), f"jax[{plugin}]=={version}"]
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+        subprocess.run(
+            [folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True
+        )
     return folder.resolve() / "bin"
 
 
@@ -66,7 +72,13 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     values = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     with (folder / "run.log").open("w") as log:
         done = subprocess.run(
-            command, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+            command,
+            cwd=folder,
+            env=values,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
         )
     try:
         found: dict[str, Any] = json.loads(done.stdout)
@@ -75,7 +87,11 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     if "comparison" not in found:
         return f"**exit {done.returncode}**", False
     compared = found["comparison"]
-    step = "no step times" if compared is None else f"{100 * (compared['ratio'] - 1):+.1f} %".replace("-", "−")
+    step = (
+        "no step times"
+        if compared is None
+        else f"{100 * (compared['ratio'] - 1):+.1f} %".replace("-", "−")
+    )
     if done.returncode == 0 and found["used"]:
         return step, True
     return f"**{'used' if found['used'] else 'not used'}, exit {done.returncode}, {step}**", False
@@ -83,16 +99,25 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
 
 def main() -> int:
     """Print the table; 0 if every cell is good."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("versions", nargs="+", metavar="VERSION")
-    parser.add_argument("--environments", default=".venv-jax-{}", help="where they are, with {} for the version")
-    parser.add_argument("--runs", type=Path, default=Path("build/jax-releases"), help="where the runs go")
+    parser.add_argument(
+        "--environments", default=".venv-jax-{}", help="where they are, with {} for the version"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("build/jax-releases"), help="where the runs go"
+    )
     options = parser.parse_args()
     print(f"| jax | {' | '.join(PROGRAMS)} |\n|---|{'---|' * len(PROGRAMS)}")
     all_good = True
     for version in options.versions:
         folder = environment(version, options.environments)
-        cells = [tried(folder, name, options.runs / version / re.sub(r"\W+", "-", name)) for name in PROGRAMS]
+        cells = [
+            tried(folder, name, options.runs / version / re.sub(r"\W+", "-", name))
+            for name in PROGRAMS
+        ]
         all_good &= all(good for _, good in cells)
         print(f"| {version} | {' | '.join(text for text, _ in cells)} |", flush=True)
     return 0 if all_good else 1

@@ -23,8 +23,21 @@ from schemas import violations
 from pgle.report import text as report
 from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 
-for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
-    os.environ.pop(name, None)  # of the make that runs the tests; what they start would take them for its own
+for name in (
+    "PGLE",
+    "RUN",
+    "TARGET",
+    "DEVICES",
+    "CAPTURE",
+    "MODE",
+    "CMD",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+    "MFLAGS",
+):
+    os.environ.pop(
+        name, None
+    )  # of the make that runs the tests; what they start would take them for its own
 
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -37,7 +50,10 @@ Row = tuple[int, int, str, int, int, int]
 
 @cache
 def _has(*names: str) -> bool:
-    return any(importlib.util.find_spec(name.split(".")[0]) and importlib.util.find_spec(name) for name in names)
+    return any(
+        importlib.util.find_spec(name.split(".")[0]) and importlib.util.find_spec(name)
+        for name in names
+    )
 
 
 MISSING = {
@@ -84,7 +100,9 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if _has("jsonschema"):
         monkeypatch.setattr(report, "print_json", checked)
     yield
-    assert not wrong, "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
+    assert not wrong, (
+        "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +164,9 @@ def testdata() -> Path:
 def make_trace() -> Callable[..., Trace]:
     """Make a trace of one module from rows (device, execution, instruction, launch, start µs, duration µs)."""
 
-    def make(rows: Iterable[Row], *, module: str = "jit_step", global_ids: tuple[int, ...] | None = None) -> Trace:
+    def make(
+        rows: Iterable[Row], *, module: str = "jit_step", global_ids: tuple[int, ...] | None = None
+    ) -> Trace:
         rows = sorted(rows, key=lambda row: (row[0], row[4]))
         names = tuple(dict.fromkeys(row[2] for row in rows))
         count = max((row[0] for row in rows), default=0) + 1

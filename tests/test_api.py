@@ -34,7 +34,10 @@ TRACE = "pax_fsdp4/proc0.sqlite"
 
 
 def printed(*words: object) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         run([str(word) for word in words])
     return out.getvalue()
 
@@ -42,18 +45,24 @@ def printed(*words: object) -> str:
 def test_the_exported_names_are_these_and_documented() -> None:
     assert set(pgle.__all__) == EXPORTED
     assert all(getattr(pgle, name) is not None for name in pgle.__all__)
-    assert set(re.findall(r"^\| `pgle\.(\w+)", LIBRARY.read_text(), re.M)) == EXPORTED - {"__version__"}
+    assert set(re.findall(r"^\| `pgle\.(\w+)", LIBRARY.read_text(), re.M)) == EXPORTED - {
+        "__version__"
+    }
 
 
 def test_import_brings_neither_jax_nor_numpy() -> None:
     code = "import sys, pgle; print(*sys.modules)"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"jax", "numpy", "rich", "click", "google.protobuf", "dataclasses"} & set(names)
 
 
 @pytest.mark.parametrize("first", ["pgle.analyze.window", "pgle.tune.search", "pgle.api"])
 def test_a_function_stays_one_when_a_folder_of_its_name_is_imported(first: str) -> None:
-    code = f"import importlib, pgle; importlib.import_module({first!r}); print(callable(pgle.analyze))"
+    code = (
+        f"import importlib, pgle; importlib.import_module({first!r}); print(callable(pgle.analyze))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
@@ -70,19 +79,26 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         (lambda: pgle.confirm(LOG), ["confirm", LOG]),
         (lambda: pgle.verify(PROFILE, DUMP), ["verify", PROFILE, "--hlo", DUMP]),
         (lambda: pgle.analyze(TRACE), ["analyze", TRACE]),
-        (lambda: pgle.compare(TRACE, "pax_fsdp4/proc3.sqlite"), ["compare", TRACE, "pax_fsdp4/proc3.sqlite"]),
+        (
+            lambda: pgle.compare(TRACE, "pax_fsdp4/proc3.sqlite"),
+            ["compare", TRACE, "pax_fsdp4/proc3.sqlite"],
+        ),
         (None, None),
     ],
     ids=["predict", "confirm", "verify", "analyze", "compare", "convert"],
 )
-def test_an_answer_is_that_of_the_command(answer, words, testdata: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_answer_is_that_of_the_command(
+    answer, words, testdata: Path, tmp_path: Path, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(testdata)
     if words is None:  # it writes
         found = pgle.convert(TRACE, tmp_path / "x.pbtxt")
         words = ["convert", TRACE, "-o", tmp_path / "x.pbtxt", "--force"]
     else:
         found = answer()
-    assert list(json.loads(found.to_json()).items()) == list(json.loads(printed(*words, "--json")).items())
+    assert list(json.loads(found.to_json()).items()) == list(
+        json.loads(printed(*words, "--json")).items()
+    )
     assert violations(dict(found.document)) == []
     assert isinstance(found.page, Page)
     assert found.page.verdict in str(found)
@@ -97,7 +113,8 @@ def test_ok_is_the_exit_code(testdata: Path) -> None:
 def test_a_notebook_shows_the_page_in_a_frame_that_loads_nothing(testdata: Path) -> None:
     answer = pgle.predict(testdata / DUMP)
     frame = re.fullmatch(
-        r'<iframe sandbox="allow-scripts" style="[^"]+" srcdoc="([^"]+)"></iframe>', answer._repr_html_()
+        r'<iframe sandbox="allow-scripts" style="[^"]+" srcdoc="([^"]+)"></iframe>',
+        answer._repr_html_(),
     )
     assert frame is not None
     assert html.unescape(frame[1]) == render(answer.page)
@@ -119,7 +136,10 @@ def test_save_writes_by_suffix_and_never_over_a_file(testdata: Path, tmp_path: P
 
 def test_arrays_of_step_times_are_compared_as_files_are(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    sides = {"base": 0.2 + 0.002 * random.standard_normal(60), "new": 0.19 + 0.002 * random.standard_normal(60)}
+    sides = {
+        "base": 0.2 + 0.002 * random.standard_normal(60),
+        "new": 0.19 + 0.002 * random.standard_normal(60),
+    }
     for name, seconds in sides.items():
         lines = [json.dumps({"step": at, "step_time_s": value}) for at, value in enumerate(seconds)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
@@ -132,7 +152,9 @@ def test_arrays_of_step_times_are_compared_as_files_are(tmp_path: Path) -> None:
 
 def test_several_arrays_are_several_runs() -> None:
     random = np.random.default_rng(0)
-    base, new = ([middle + 0.002 * random.standard_normal(60) for _ in range(4)] for middle in (0.2, 0.21))
+    base, new = (
+        [middle + 0.002 * random.standard_normal(60) for _ in range(4)] for middle in (0.2, 0.21)
+    )
     answer = pgle.compare(base, np.array(new), fail_slower=0.01)
     assert len(answer.result.base.runs) == len(answer.result.new.runs) == 4
     assert answer["verdict"] == "slower"
@@ -144,12 +166,18 @@ def test_several_arrays_are_several_runs() -> None:
     [
         (lambda: pgle.predict("nowhere"), "nowhere: no such file"),
         (lambda: pgle.predict(3), "a path is needed, not int"),  # type: ignore[arg-type]
-        (lambda: pgle.predict(f"{ROOT}/testdata/{DUMP}", module="("), "'(' is not a regular expression"),
+        (
+            lambda: pgle.predict(f"{ROOT}/testdata/{DUMP}", module="("),
+            "'(' is not a regular expression",
+        ),
         (lambda: pgle.predict("a" * 300), "File name too long"),
         (lambda: pgle.verify(["a", "b"]), "2 paths are given"),  # type: ignore[arg-type]
         (lambda: pgle.analyze([]), "no input is given"),
         (lambda: pgle.convert("x", "x.pb", stat="middle"), "unknown statistic"),
-        (lambda: pgle.compare([0.1, float("nan")], [0.1]), "base[0]: step 1: nan s is not a positive number"),
+        (
+            lambda: pgle.compare([0.1, float("nan")], [0.1]),
+            "base[0]: step 1: nan s is not a positive number",
+        ),
         (lambda: pgle.compare([], [0.1]), "base: no run given"),
     ],
 )
@@ -161,7 +189,9 @@ def test_what_the_user_can_mend_is_a_user_error(call, message: str) -> None:  # 
 
 
 @pytest.mark.usefixtures("read_once")
-def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_documentation_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiles = MISSING["rehearse"] is None
     (tmp_path / "testdata").symlink_to(ROOT / "testdata")
     monkeypatch.chdir(tmp_path)

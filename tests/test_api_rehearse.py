@@ -35,9 +35,14 @@ def shape(*size: int, spec: PartitionSpec | None = None, mesh: Any = MESH) -> ja
 @pytest.mark.rehearse
 @pytest.mark.parametrize(
     "kind",
-    ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("linen", "nnx", "equinox"))],
+    [
+        "plain",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("linen", "nnx", "equinox")),
+    ],
 )
-def test_a_step_is_rehearsed_as_its_program_is(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_step_is_rehearsed_as_its_program_is(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip({"linen": "flax", "nnx": "flax", "equinox": "equinox"}.get(kind, "jax"))
     jax.jit(lambda x: x + 1)(1.0)
     step, args = framework_steps.KINDS[kind](MESH)
@@ -54,7 +59,10 @@ def test_a_step_is_rehearsed_as_its_program_is(kind: str, tmp_path: Path, capfd:
 
 @pytest.mark.parametrize(
     ("spec", "asked", "said"),
-    [(None, 8, "is for 1 device, and not for 8.*shardings"), (PartitionSpec("data"), 16, "8 devices, and not for 16")],
+    [
+        (None, 8, "is for 1 device, and not for 8.*shardings"),
+        (PartitionSpec("data"), 16, "8 devices, and not for 16"),
+    ],
 )
 def test_a_step_that_is_for_other_devices_than_asked_is_refused(
     spec: PartitionSpec | None, asked: int, said: str
@@ -78,7 +86,11 @@ def test_a_step_is_priced_at_several_sizes(tmp_path: Path) -> None:
     def build(count: int) -> tuple[Any, ...]:
         mesh = abstract(count)
         weights = shape(1024, 4096, spec=PartitionSpec("data"), mesh=mesh)
-        return jax.jit(lambda w, x: x @ w), weights, shape(64 * count, 1024, spec=PartitionSpec("data"), mesh=mesh)
+        return (
+            jax.jit(lambda w, x: x @ w),
+            weights,
+            shape(64 * count, 1024, spec=PartitionSpec("data"), mesh=mesh),
+        )
 
     found = pgle.scale(build, (4, 16, 48), network_gb_s=50, output=tmp_path / "scale")
     first, second, third = found["rows"]
@@ -100,12 +112,17 @@ def test_sizes_without_a_step_are_rows() -> None:
         return jax.jit(jnp.sin), shape(8, spec=PartitionSpec("data"))
 
     found = pgle.scale(build, (16, 4))
-    assert [row["failure"] for row in found["rows"]] == ["the step is for 8 GPUs", "ValueError: no 16 of these"]
+    assert [row["failure"] for row in found["rows"]] == [
+        "the step is for 8 GPUs",
+        "ValueError: no 16 of these",
+    ]
     assert not found.ok
 
 
 def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
-    path = lowered_step(lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path)
+    path = lowered_step(
+        lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path
+    )
     text = path.read_text()
     assert "mhlo.num_partitions = 8" in text
     shardy, before_jax_0_7 = (
@@ -147,5 +164,7 @@ def test_a_path_takes_no_arguments() -> None:
 
 @pytest.mark.parametrize("word", ["python", "nowhere.mlir"])
 def test_a_path_starts_no_program(word: str) -> None:
-    with pytest.raises(pgle.UserError, match=f"{word}: is no module, no folder of dumps and no run directory"):
+    with pytest.raises(
+        pgle.UserError, match=f"{word}: is no module, no folder of dumps and no run directory"
+    ):
         pgle.rehearse(word)

@@ -27,7 +27,9 @@ def test_a_full_disk_leaves_no_folders(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(UserError, match=r"a/x: cannot be written \(No space left on device\); free some space"):
+    with pytest.raises(
+        UserError, match=r"a/x: cannot be written \(No space left on device\); free some space"
+    ):
         write_files({tmp_path / "a/x": "1", tmp_path / "a/b/c/y": "2"})
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +49,11 @@ def test_a_folder_without_permission_is_named(tmp_path):
 
 def test_an_error_while_writing_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
     path = tmp_path / "x"
-    monkeypatch.setattr(Path, "replace", lambda self, target: (_ for _ in ()).throw(OSError(5, "I/O error", str(self))))
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda self, target: (_ for _ in ()).throw(OSError(5, "I/O error", str(self))),
+    )
     with pytest.raises(UserError, match=r"/x: cannot be written \(I/O error\)"):
         write_files({path: "1"}, force=True)
     assert list(tmp_path.iterdir()) == []
@@ -70,7 +76,9 @@ def test_reading_reserves_no_more_memory_than_the_file_needs(tmp_path):
     path.write_bytes(b"abc")
     asked = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
     asked += "from pathlib import Path; from pgle.files import read_bytes; print(read_bytes(Path(sys.argv[1])))"
-    done = subprocess.run([sys.executable, "-c", asked, path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", asked, path], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "b'abc'\n"
 
 
@@ -93,7 +101,11 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeyp
 
 
 def archive(path, content: bytes, repeated: int):
-    with lzma.open(path, "wb", preset=0) if path.suffix == ".xz" else gzip.open(path, "wb", 1) as file:
+    with (
+        lzma.open(path, "wb", preset=0)
+        if path.suffix == ".xz"
+        else gzip.open(path, "wb", 1) as file
+    ):
         for _ in range(repeated):
             file.write(content)
     return path
@@ -102,7 +114,10 @@ def archive(path, content: bytes, repeated: int):
 @pytest.mark.parametrize("name", ["module.hlo.pb.xz", "steps.jsonl.gz"])
 def test_an_archive_made_to_fill_the_memory_is_refused_early(tmp_path, name):
     bomb = archive(tmp_path / name, bytes(1 << 20), 128)
-    with open_bytes(bomb) as file, pytest.raises(UserError, match="times larger; if you trust it, unpack it first"):
+    with (
+        open_bytes(bomb) as file,
+        pytest.raises(UserError, match="times larger; if you trust it, unpack it first"),
+    ):
         for _ in range(128):
             file.read(1 << 20)
     with open_bytes(bomb) as file:
@@ -126,7 +141,11 @@ def test_pipes_devices_and_sockets_are_refused_without_being_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "socket"))
-    for path, kind in ((tmp_path / "pipe", "pipe"), (tmp_path / "socket", "socket"), (Path("/dev/zero"), "device")):
+    for path, kind in (
+        (tmp_path / "pipe", "pipe"),
+        (tmp_path / "socket", "socket"),
+        (Path("/dev/zero"), "device"),
+    ):
         with pytest.raises(UserError, match=f"is a {kind}, a file is needed"):
             read_bytes(path)
     listener.close()
@@ -159,7 +178,9 @@ def test_a_file_that_comes_between_the_look_and_the_writing_stays(tmp_path, monk
 
 def test_without_hard_links_a_file_that_comes_between_stays_too(tmp_path, monkeypatch):
     monkeypatch.setattr("pgle.files.check_absent", lambda *_, **__: None)
-    monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not here")))
+    monkeypatch.setattr(
+        Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not here"))
+    )
     write_files({tmp_path / "a": "1"})
     with pytest.raises(UserError, match="a: already exists"):
         write_files({tmp_path / "a": "2"})
@@ -199,7 +220,9 @@ def test_a_limit_on_the_size_of_files_is_told_from_a_full_disk(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
     try:
-        with pytest.raises(UserError, match=r"cannot be written \(File too large\); raise the limit .* ulimit -f"):
+        with pytest.raises(
+            UserError, match=r"cannot be written \(File too large\); raise the limit .* ulimit -f"
+        ):
             write_files({tmp_path / "a": "123456789"})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -6,13 +6,26 @@ from pathlib import Path
 import pytest
 from secret_forms import BODY, FORMS, HARMLESS, KEYS, TOKENS, secret_of
 
-from pgle.masking import Masker, kept_argv, kept_environment, kept_flags, kept_output, kept_text, mask_json
+from pgle.masking import (
+    Masker,
+    kept_argv,
+    kept_environment,
+    kept_flags,
+    kept_output,
+    kept_text,
+    mask_json,
+)
 
 LOGS = Path(__file__).parent.parent / "testdata/logs"
 
 
 def test_only_allowed_variables_are_kept():
-    environ = {"HOME": "/home/me", "AWS_SECRET_ACCESS_KEY": "x", "XLA_FLAGS": "--a", "JAX_PLATFORMS": "cuda"}
+    environ = {
+        "HOME": "/home/me",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "XLA_FLAGS": "--a",
+        "JAX_PLATFORMS": "cuda",
+    }
     assert kept_environment(environ) == {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--a"}
 
 
@@ -40,8 +53,26 @@ def test_switches_are_not_credentials():
 
 
 def test_credentials_on_the_command_line_are_masked():
-    argv = ["python", "t.py", "--api-key=abc", "--token", "abc", "--token", "--lr=1", "hf_0123456789abcdef"]
-    assert kept_argv(argv) == ("python", "t.py", "--api-key=***", "--token", "***", "--token", "--lr=1", "***")
+    argv = [
+        "python",
+        "t.py",
+        "--api-key=abc",
+        "--token",
+        "abc",
+        "--token",
+        "--lr=1",
+        "hf_0123456789abcdef",
+    ]
+    assert kept_argv(argv) == (
+        "python",
+        "t.py",
+        "--api-key=***",
+        "--token",
+        "***",
+        "--token",
+        "--lr=1",
+        "***",
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,18 +88,38 @@ def test_tokens_are_known_by_how_they_begin(before, word):
 
 
 def test_the_value_of_a_short_option_called_k_is_masked_where_it_may_be_a_key():
-    assert kept_argv(["-k", "hunter2secret00", "--key", "0123456789abcdef"]) == ("-k", "***", "--key", "***")
-    for words in (("-k", "40"), ("--key", "loss"), ("-k", "test_a_long_name"), ("--key", "eval/loss")):
+    assert kept_argv(["-k", "hunter2secret00", "--key", "0123456789abcdef"]) == (
+        "-k",
+        "***",
+        "--key",
+        "***",
+    )
+    for words in (
+        ("-k", "40"),
+        ("--key", "loss"),
+        ("-k", "test_a_long_name"),
+        ("--key", "eval/loss"),
+    ):
         assert kept_argv(words) == words
 
 
-@pytest.mark.parametrize("name", ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"])
+@pytest.mark.parametrize(
+    "name", ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"]
+)
 def test_what_follows_the_name_of_a_credential_is_masked(name):
     assert kept_argv([name, "abcdef", f"{name}=abcdef"]) == (name, "***", f"{name}=***")
 
 
 def test_tokens_of_a_model_are_not_credentials():
-    argv = ("--max_tokens=4096", "--tokens", "x", "--tokenizer=/data/t.model", "--token=12", "--keys", "q")
+    argv = (
+        "--max_tokens=4096",
+        "--tokens",
+        "x",
+        "--tokenizer=/data/t.model",
+        "--token=12",
+        "--keys",
+        "q",
+    )
     assert kept_argv(argv) == argv
 
 
@@ -86,7 +137,9 @@ def test_credentials_inside_a_word_are_masked(word):
 
 
 def test_flags_stay_but_for_credentials():
-    assert kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host") == "--xla_a=1 --xla_dump_to=***"
+    assert (
+        kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host") == "--xla_a=1 --xla_dump_to=***"
+    )
     assert kept_flags("--xla_gpu_x=a,b  --xla_tokens=5") == "--xla_gpu_x=a,b --xla_tokens=5"
 
 
@@ -116,7 +169,9 @@ def test_a_private_key_is_masked_in_whatever_pieces_it_comes(key, before):
     lines = [f"{before}{line}\n".encode() for line in key.split("\n")]
     masker = Masker()
     by_line = b"".join(map(masker.kept, lines))
-    assert BODY[0].encode() not in by_line + kept_output(b"".join(lines)) + kept_output(b" ".join(lines))
+    assert BODY[0].encode() not in by_line + kept_output(b"".join(lines)) + kept_output(
+        b" ".join(lines)
+    )
     assert BODY[-1].encode() not in by_line + kept_output(b"".join(lines))
     assert BODY[0] not in kept_text(repr(key))
 
@@ -129,8 +184,12 @@ def test_lines_between_those_of_a_private_key_stay():
     assert kept == b"***\n***\n" + log + b"***\n" + log
 
 
-@pytest.mark.parametrize("banner", ["-----BEGIN TRAINING CONFIG-----", "-----BEGIN RSA PRIVATE KEY-----"])
-@pytest.mark.parametrize("log", sorted(LOGS.rglob("*.log")), ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "banner", ["-----BEGIN TRAINING CONFIG-----", "-----BEGIN RSA PRIVATE KEY-----"]
+)
+@pytest.mark.parametrize(
+    "log", sorted(LOGS.rglob("*.log")), ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_a_banner_without_an_end_erases_no_line_of_xla(banner, log):
     lines = log.read_bytes()
     masker = Masker()

@@ -75,7 +75,9 @@ def test_an_agent_finds_the_slow_collective_by_tools_alone(folder: Path) -> None
     async def talk(client: Client) -> None:
         here = await client.call_tool("folder", {})
         assert "Next: pgle analyze job/proc" in text(here)
-        found = await client.call_tool("analyze", {"inputs": ["job/proc0.sqlite"], "hlo": ["job/proc0/dump"]})
+        found = await client.call_tool(
+            "analyze", {"inputs": ["job/proc0.sqlite"], "hlo": ["job/proc0/dump"]}
+        )
         assert not found.is_error
         assert violations(found.structured_content) == []
         slowest = max(found.structured_content["collectives"], key=lambda item: item["exposed_us"])
@@ -105,7 +107,9 @@ def test_tools_say_what_they_take_and_return(folder: Path) -> None:
         assert set(tools["verify"].input_schema["properties"]) == {
             "profile", "hlo", "module", "min_time_coverage", "min_collectives",
         }  # fmt: skip
-        schema = json.loads((Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text())
+        schema = json.loads(
+            (Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text()
+        )
         assert tools["verify"].output_schema == schema
         assert not any("output" in tool.input_schema["properties"] for tool in tools.values())
 
@@ -124,7 +128,9 @@ def test_what_cannot_be_answered_is_an_error_with_its_remedy(folder: Path) -> No
             found = await client.call_tool(name, given)
             assert found.is_error
             assert message in text(found)
-        assert "cannot tell whether the profile was used" in text(await client.call_tool("confirm", {"log": "run.log"}))
+        assert "cannot tell whether the profile was used" in text(
+            await client.call_tool("confirm", {"log": "run.log"})
+        )
 
     asked(folder, talk)
 
@@ -190,7 +196,9 @@ def test_no_path_leads_out(path: str, folder: Path) -> None:
         inside(folder, path)
 
 
-@pytest.mark.parametrize("path", ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"])
+@pytest.mark.parametrize(
+    "path", ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"]
+)
 def test_paths_within_are_relative(path: str, folder: Path) -> None:
     found = inside(folder, path)
     assert not found.startswith("/")

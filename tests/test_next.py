@@ -45,7 +45,9 @@ UNSAFE = "it's `a` b;"
 def test_a_shell_gets_the_words_that_are_meant(tmp_path: Path) -> None:
     line = one_line(typed("printf", "%s\\0", *NAMES, PurePath("-x.pb")))
     assert line.isprintable()
-    done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True)
+    done = subprocess.run(
+        ["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True
+    )
     assert [os.fsdecode(word) for word in done.stdout.split(b"\0")] == [*NAMES, "./-x.pb", ""]
 
 
@@ -110,7 +112,11 @@ def test_words_are_quoted_in_one_place() -> None:
 
 @pytest.mark.parametrize("blank", BLANKS)
 def test_a_next_command_holds_no_placeholder(blank: str) -> None:
-    commands = (f"pgle perf -- {blank}", f"pgle verify p --hlo {blank}", f"pgle rehearse --flag=--x={blank} m")
+    commands = (
+        f"pgle perf -- {blank}",
+        f"pgle verify p --hlo {blank}",
+        f"pgle rehearse --flag=--x={blank} m",
+    )
     actions = (Advice("title", command=command).command for command in commands)
     for command in (*Page("title", (), "verdict", next=commands).next, *actions):
         assert command.startswith(f"give {BLANKS[blank]}: pgle ")

@@ -22,7 +22,9 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is compiled yet
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # else jax prints a warning on a machine with a driver and no cuDNN
+    monkeypatch.setenv(
+        "JAX_PLATFORMS", "cpu"
+    )  # else jax prints a warning on a machine with a driver and no cuDNN
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     for was, smaller in SMALLER.items():
         assert sum(cell.source.count(was) for cell in notebook.cells) == 1
@@ -41,8 +43,13 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
         (page,) = re.findall(r'srcdoc="([^"]+)"', shown.data["text/html"])
         pages.append(html.unescape(page))
     assert ["timeline-data" in page for page in pages] == [True, True, False]
-    assert not any(re.search(r"<link|@import|src=[\"']?http|url\([\"']?http", page) for page in pages)
-    assert all(f"<td>{count}</td>" in re.sub(r'<td class="[^"]*">', "<td>", pages[-1]) for count in (8, 64, 512))
+    assert not any(
+        re.search(r"<link|@import|src=[\"']?http|url\([\"']?http", page) for page in pages
+    )
+    assert all(
+        f"<td>{count}</td>" in re.sub(r'<td class="[^"]*">', "<td>", pages[-1])
+        for count in (8, 64, 512)
+    )
     (printed,) = last.outputs
     assert printed.name == "stdout"
     assert re.search(r"512 GPUs: [\d.]+ ms, \d+% of it waiting", printed.text)
@@ -52,8 +59,13 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
 
 def test_the_stored_text_is_that_of_its_cells() -> None:
     """GitHub shows the notebook as it lies here: with texts, and without the pages, of 300 kB each."""
-    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    cells = [
+        cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"
+    ]
     assert len(cells) == 5
     assert all(set(output.data) == {"text/plain"} for cell in cells[1:4] for output in cell.outputs)
     begins = ("The profile", "These flags", "Does not scale")
-    assert all(begin in cell.outputs[0].data["text/plain"] for begin, cell in zip(begins, cells[1:4], strict=True))
+    assert all(
+        begin in cell.outputs[0].data["text/plain"]
+        for begin, cell in zip(begins, cells[1:4], strict=True)
+    )

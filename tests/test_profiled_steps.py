@@ -26,7 +26,9 @@ def loop(steps: int, fails_at: int | None = None) -> None:
                 raise ZeroDivisionError
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="traces of CPUs by jax 0.6.2 hold no kernels")
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 7), reason="traces of CPUs by jax 0.6.2 hold no kernels"
+)
 @pytest.mark.filterwarnings("error")
 def test_trace_costs_and_hlo_lie_together(tmp_path: Path) -> None:
     with pgle.profiled_steps(tmp_path / "run", first=2, count=5) as found:
@@ -39,7 +41,10 @@ def test_trace_costs_and_hlo_lie_together(tmp_path: Path) -> None:
     checked = pgle.verify(tmp_path / "run" / "profile.pbtxt", tmp_path / "run" / "hlo")
     assert checked.ok
     assert checked["modules"][0]["coverage"]["count"] == 1.0
-    assert pgle.analyze(tmp_path / "run" / "trace")["steps"] == found.answer["modules"][0]["executions_used"]
+    assert (
+        pgle.analyze(tmp_path / "run" / "trace")["steps"]
+        == found.answer["modules"][0]["executions_used"]
+    )
 
 
 def test_too_few_steps_are_a_warning(tmp_path: Path) -> None:
@@ -70,7 +75,9 @@ def test_a_session_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
 
 def test_under_a_command_it_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    hook = SimpleNamespace(begin_step=lambda number, source: seen.append(number), leave_step=lambda: None)
+    hook = SimpleNamespace(
+        begin_step=lambda number, source: seen.append(number), leave_step=lambda: None
+    )
     monkeypatch.setitem(sys.modules, "pgle_hook", SimpleNamespace(active=lambda: hook))  # type: ignore[arg-type]
     with warnings.catch_warnings(), pgle.profiled_steps(tmp_path / "run") as found:
         warnings.simplefilter("error")
@@ -89,5 +96,8 @@ def test_a_window_has_steps(first: int, count: int, tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    with pytest.raises(pgle.UserError, match="is not an empty folder"), pgle.profiled_steps(tmp_path):
+    with (
+        pytest.raises(pgle.UserError, match="is not an empty folder"),
+        pgle.profiled_steps(tmp_path),
+    ):
         pass

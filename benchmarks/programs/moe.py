@@ -28,12 +28,18 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         """Tokens ``[n, d]`` of this device through the experts of all devices."""
         gates = jax.nn.softmax((x @ router).astype(jnp.float32))
         chosen = jax.nn.one_hot(jnp.argmax(gates, axis=-1), count)
-        place = (jnp.cumsum(chosen, axis=0) - 1) * chosen  # of each token in the queue of its expert
-        queue = jax.nn.one_hot(jnp.sum(place, axis=-1).astype(jnp.int32), capacity)  # nothing beyond the capacity
+        place = (
+            jnp.cumsum(chosen, axis=0) - 1
+        ) * chosen  # of each token in the queue of its expert
+        queue = jax.nn.one_hot(
+            jnp.sum(place, axis=-1).astype(jnp.int32), capacity
+        )  # nothing beyond the capacity
         dispatch = (chosen[:, :, None] * queue[:, None, :]).astype(x.dtype)
         sent = jnp.einsum("nec,nd->ecd", dispatch, x)
         received = lax.all_to_all(sent, "expert", split_axis=0, concat_axis=1, tiled=True)
-        done = jnp.einsum("ecf,efd->ecd", jax.nn.gelu(jnp.einsum("ecd,edf->ecf", received, up)), down)
+        done = jnp.einsum(
+            "ecf,efd->ecd", jax.nn.gelu(jnp.einsum("ecd,edf->ecf", received, up)), down
+        )
         back = lax.all_to_all(done, "expert", split_axis=1, concat_axis=0, tiled=True)
         weight = jnp.max(gates, axis=-1, keepdims=True).astype(x.dtype)
         return x + weight * jnp.einsum("nec,ecd->nd", dispatch, back)
@@ -47,7 +53,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
 
     def moe_step(state: Any) -> Any:
         gradients = jax.grad(loss)(state["parameters"], state["x"])
-        updated = jax.tree.map(lambda w, g: w - (1e-3 * g).astype(w.dtype), state["parameters"], gradients)
+        updated = jax.tree.map(
+            lambda w, g: w - (1e-3 * g).astype(w.dtype), state["parameters"], gradients
+        )
         return {**state, "parameters": updated}
 
     d, f, dtype = options.model_dim, options.ff_dim, options.dtype
@@ -59,8 +67,20 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         }
         for _ in range(options.layers)
     ]
-    return Workload(moe_step, {"parameters": parameters, "x": array(grid, (options.tokens, d), dtype, "expert", None)})
+    return Workload(
+        moe_step,
+        {"parameters": parameters, "x": array(grid, (options.tokens, d), dtype, "expert", None)},
+    )
 
 
 if __name__ == "__main__":
-    main(build, __doc__, layers=4, model_dim=1024, ff_dim=4096, experts_per_device=2, tokens=32768, dtype="bfloat16")
+    main(
+        build,
+        __doc__,
+        layers=4,
+        model_dim=1024,
+        ff_dim=4096,
+        experts_per_device=2,
+        tokens=32768,
+        dtype="bfloat16",
+    )

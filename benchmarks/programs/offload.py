@@ -40,7 +40,10 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
 
     def offload_step(state: Any) -> Any:
         gradients = jax.grad(loss)(state["weights"], state["x"])
-        return {**state, "weights": state["weights"] - (1e-3 * gradients).astype(state["weights"].dtype)}
+        return {
+            **state,
+            "weights": state["weights"] - (1e-3 * gradients).astype(state["weights"].dtype),
+        }
 
     d = options.model_dim
     return Workload(

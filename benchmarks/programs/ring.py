@@ -44,7 +44,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
             # Of use in the next iteration only: a whole stage can hide this transfer.
             waiting = lax.dynamic_index_in_dim(outputs, (number + 1) % microbatches, keepdims=False)
             from_last = lax.ppermute(waiting, "stage", backward)
-            outputs = lax.dynamic_update_index_in_dim(outputs, result, (number + 2) % microbatches, 0)
+            outputs = lax.dynamic_update_index_in_dim(
+                outputs, result, (number + 2) % microbatches, 0
+            )
             return (outputs, result, from_last), None
 
         start = (jnp.zeros_like(inputs), jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[0]))
@@ -61,10 +63,21 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         pipeline_step,
         {
             "weights": array(ring, (count, d, d), options.dtype, "stage", None, None),
-            "inputs": array(ring, (count, microbatches, d, n), options.dtype, "stage", None, None, None),
+            "inputs": array(
+                ring, (count, microbatches, d, n), options.dtype, "stage", None, None, None
+            ),
         },
     )
 
 
 if __name__ == "__main__":
-    main(build, __doc__, microbatches=5, repeats=2, contracting=4096, width=8192, matmuls=32, dtype="float32")
+    main(
+        build,
+        __doc__,
+        microbatches=5,
+        repeats=2,
+        contracting=4096,
+        width=8192,
+        matmuls=32,
+        dtype="float32",
+    )

@@ -29,12 +29,27 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     return Workload(
         tensor_step,
         {
-            "x": array(grid, (options.batch, options.length, d), options.dtype, None, "model", None),
-            "up": [array(grid, (d, f), options.dtype, None, "model") for _ in range(options.layers)],
-            "down": [array(grid, (f, d), options.dtype, "model", None) for _ in range(options.layers)],
+            "x": array(
+                grid, (options.batch, options.length, d), options.dtype, None, "model", None
+            ),
+            "up": [
+                array(grid, (d, f), options.dtype, None, "model") for _ in range(options.layers)
+            ],
+            "down": [
+                array(grid, (f, d), options.dtype, "model", None) for _ in range(options.layers)
+            ],
         },
     )
 
 
 if __name__ == "__main__":
-    main(build, __doc__, layers=4, model_dim=4096, ff_dim=16384, batch=2, length=2048, dtype="bfloat16")
+    main(
+        build,
+        __doc__,
+        layers=4,
+        model_dim=4096,
+        ff_dim=16384,
+        batch=2,
+        length=2048,
+        dtype="bfloat16",
+    )

@@ -18,7 +18,15 @@ from pgle.analyze.collectives import (
     measured_collectives,
     transfer_exposed_us,
 )
-from pgle.analyze.layers import Layers, MeasuredInstruction, Products, find_layers, find_products, slowest, work_of
+from pgle.analyze.layers import (
+    Layers,
+    MeasuredInstruction,
+    Products,
+    find_layers,
+    find_products,
+    slowest,
+    work_of,
+)
 from pgle.analyze.window import (
     DeviceWindow,
     StepParts,
@@ -109,7 +117,9 @@ class MeasuredStep:
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
     parts: StepParts  # every step, by rows that add up to it
     late: LateRanks  # the ranks that the others wait for
-    async_exposed_us: float  # of asynchronous collectives together, after the last rank arrived, in a step
+    async_exposed_us: (
+        float  # of asynchronous collectives together, after the last rank arrived, in a step
+    )
     layers: Layers | None = None  # by part of the program; None without HLO
     products: tuple[Products, ...] = ()  # matrix products by the type that they were computed in
     memory: Memory | None = None  # of the main module; None without scheduled HLO
@@ -123,7 +133,10 @@ class MeasuredStep:
     def exposed_collectives(self) -> list[MeasuredCollective]:
         """The exposed collectives of which is known what a schedule could hide, the one with most of it first."""
         known = [item for item in self.collectives if item.hideable_us is not None]
-        return sorted(known, key=lambda item: (-(item.hideable_us or 0.0), -item.transfer_exposed_us, item.name))
+        return sorted(
+            known,
+            key=lambda item: (-(item.hideable_us or 0.0), -item.transfer_exposed_us, item.name),
+        )
 
     @property
     def step_us(self) -> float:
@@ -144,9 +157,12 @@ class MeasuredStep:
     def idle_us(self) -> dict[str, float]:
         """Idle time of a step by cause; all but the last add up to the breakdown's idle time."""
         names = {
-            "launch gaps": "launch_gaps", "waits for the host": "waits", "long waits": "long_waits",
-            "between steps": "between_steps", "while compiling": "compile",
-        }  # fmt: skip
+            "launch gaps": "launch_gaps",
+            "waits for the host": "waits",
+            "long waits": "long_waits",
+            "between steps": "between_steps",
+            "while compiling": "compile",
+        }
         return {name: mean_us(self.windows, part) for name, part in names.items()}
 
     def percent(self, us: float) -> str:
@@ -206,11 +222,22 @@ def measure_step(
     collectives = measured_collectives(windows, naming, by_name, module, hardware, arrivals)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(costs, naming, by_name, trace.kernels)
-    layers = None if module is None else find_layers(module, compute, collectives, breakdown.step_us, hardware)
+    layers = (
+        None
+        if module is None
+        else find_layers(module, compute, collectives, breakdown.step_us, hardware)
+    )
     overlap = None
-    if module is not None and module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
+    if (
+        module is not None
+        and module.is_scheduled
+        and hardware is not None
+        and mode != MEASURES_ALONE
+    ):
         flags = trace.xla_flags.split()
-        overlap, collectives = find_overlap(module, costs.costs, collectives, hardware, used=used, flags=flags)
+        overlap, collectives = find_overlap(
+            module, costs.costs, collectives, hardware, used=used, flags=flags
+        )
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -233,11 +260,15 @@ def measure_step(
 
 def _row_names(trace: Trace, naming: Naming) -> list[str]:
     """Of each traced instruction, the traced name of what its time is filed under; else its own."""
-    named = [naming.filed[target].traced if target >= 0 else "" for target in naming.target.tolist()]
+    named = [
+        naming.filed[target].traced if target >= 0 else "" for target in naming.target.tolist()
+    ]
     return [name or own for name, own in zip(named, trace.instructions, strict=True)]
 
 
-def _streams(trace: Trace, naming: Naming, main: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+def _streams(
+    trace: Trace, naming: Naming, main: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """What runs: by the HLO of the main module, in other modules by name; transfers of anything else are copies.
 
     Returns:
@@ -245,7 +276,10 @@ def _streams(trace: Trace, naming: Naming, main: int) -> tuple[npt.NDArray[np.ui
     """
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
     guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds], np.uint8)
-    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE], np.uint8)
+    known = np.array(
+        [_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE],
+        np.uint8,
+    )
     of_main = np.where(naming.target >= 0, known[naming.target], guessed)
     stream = np.where(trace.module == main, of_main[trace.instruction], guessed[trace.instruction])
     stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
@@ -267,5 +301,9 @@ def _compute(
         work = None if module is None or instruction is None else work_of(module, instruction)
         names = kernels.get((costs.program.key.name, item.traced), ())
         count = cost.samples / max(costs.window.used, 1)
-        found.append(MeasuredInstruction(cost, instruction, cost.cost_us * count, count, work, slowest(names)))
+        found.append(
+            MeasuredInstruction(
+                cost, instruction, cost.cost_us * count, count, work, slowest(names)
+            )
+        )
     return tuple(sorted(found, key=lambda item: (-item.us, item.name)))

@@ -15,7 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import (
+    bus_bandwidth_gb_s,
+    collective_us,
+    group_of,
+    payload_bytes,
+)
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.schedule.placements import placements
@@ -62,7 +67,9 @@ class Overlap:
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
-    profile: ProfileErrors | None = None  # of the profile that the scheduler had; None where none is given
+    profile: ProfileErrors | None = (
+        None  # of the profile that the scheduler had; None where none is given
+    )
 
 
 def find_overlap(
@@ -81,9 +88,15 @@ def find_overlap(
     for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:MOST_EXPLAINED]:
         if item.instruction is not None and item.transfer_exposed_us > 0:
             place = placed.get(names.get(item.instruction.name, item.instruction.name))
-            free_us = 0.0 if place is None else max(place.independent_us - place.cover_us, 0.0) * place.count
+            free_us = (
+                0.0
+                if place is None
+                else max(place.independent_us - place.cover_us, 0.0) * place.count
+            )
             why = "" if place is None else place.reason or "the compute next to it is too short"
-            judged[item.name] = replace(item, hideable_us=min(item.transfer_exposed_us, free_us), why=why)
+            judged[item.name] = replace(
+                item, hideable_us=min(item.transfer_exposed_us, free_us), why=why
+            )
     hideable_us = sum(item.hideable_us or 0.0 for item in judged.values())
     overlap = Overlap(
         hideable_us=hideable_us,
@@ -102,7 +115,9 @@ def _profile_errors(module: Module, costs: Sequence[Cost], used: Profile) -> Pro
     for name, row in table.rows.items():
         cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
         if cost is not None:
-            rows.append(CostError(name, believed and believed.cost_us, cost.cost_us, float(row.executions)))
+            rows.append(
+                CostError(name, believed and believed.cost_us, cost.cost_us, float(row.executions))
+            )
     total = sum(row.measured_us * row.count for row in rows)
     known = [row for row in rows if row.profile_us is not None]
     covered = sum(row.measured_us * row.count for row in known)
@@ -138,7 +153,9 @@ class MeasuredCollective:
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
     trace_name: str = ""  # as traced
-    hideable_us: float | None = None  # of its exposed transfer, what independent compute can hide; None: not judged
+    hideable_us: float | None = (
+        None  # of its exposed transfer, what independent compute can hide; None: not judged
+    )
     why: str = ""  # it is exposed, in words; empty where it is not judged
 
     @property
@@ -154,7 +171,11 @@ class MeasuredCollective:
     @property
     def bus_gb_s(self) -> float | None:
         """Bus bandwidth as nccl-tests define it; None where the bytes are unknown."""
-        return None if self.link is None or self.time_us <= 0 else self.link.moved_bytes / self.time_us / 1e3
+        return (
+            None
+            if self.link is None or self.time_us <= 0
+            else self.link.moved_bytes / self.time_us / 1e3
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +201,9 @@ class Arrivals:
     computes at its beginning hides the transfer.
     """
 
-    done: tuple[npt.NDArray[np.float64], ...]  # by window, float64[rows]: when a row would have ended without a wait
+    done: tuple[
+        npt.NDArray[np.float64], ...
+    ]  # by window, float64[rows]: when a row would have ended without a wait
     ranks: LateRanks
 
 
@@ -197,12 +220,24 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
         order = np.lexsort((rows, name, execution))
         first = heads(execution[order], name[order])
         occurrence = np.empty(len(rows), np.int64)
-        occurrence[order] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        occurrence[order] = np.arange(len(rows)) - np.repeat(
+            first, np.diff(np.append(first, len(rows)))
+        )
         length = window.end[rows] - window.start[rows]
-        columns.append((
-            np.full(len(rows), number), rows, execution, name, groups[name, window.device], occurrence, length
-        ))  # fmt: skip
-    place, row, execution, name, group, occurrence, length = map(np.concatenate, zip(*columns, strict=True))
+        columns.append(
+            (
+                np.full(len(rows), number),
+                rows,
+                execution,
+                name,
+                groups[name, window.device],
+                occurrence,
+                length,
+            )
+        )
+    place, row, execution, name, group, occurrence, length = map(
+        np.concatenate, zip(*columns, strict=True)
+    )
     order = np.lexsort((length, occurrence, group, name, execution))
     if len(order) == 0:
         return Arrivals(tuple(done), LateRanks())
@@ -221,7 +256,11 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
     low = np.where(sizes == 2, 1, (sizes - 1) // 2)  # of two ranks, what the other one waits
     middle = (exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]) / 2
     waited = np.zeros((len(numbers), len(windows)))
-    np.add.at(waited, (np.searchsorted(numbers, execution[last]), place[last]), np.where(sizes > 1, middle, 0.0))
+    np.add.at(
+        waited,
+        (np.searchsorted(numbers, execution[last]), place[last]),
+        np.where(sizes > 1, middle, 0.0),
+    )
     return Arrivals(tuple(done), late_ranks(waited, [window.device for window in windows]))
 
 
@@ -235,7 +274,10 @@ def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateR
     usual = waited[usual_values(waited.sum(axis=1))]
     if not len(usual) or len(devices) < 2:
         return LateRanks()
-    mean_us, most = usual.mean(axis=0) / 1e3, np.bincount(usual.argmax(axis=1), minlength=len(devices))
+    mean_us, most = (
+        usual.mean(axis=0) / 1e3,
+        np.bincount(usual.argmax(axis=1), minlength=len(devices)),
+    )
     order = np.argsort(-mean_us, kind="stable").tolist()
     rows = tuple((devices[at], float(mean_us[at]), int(most[at])) for at in order)
     return LateRanks(float(mean_us.sum()), rows, len(usual))
@@ -258,12 +300,22 @@ def measured_collectives(
     columns = np.zeros((5, size))
     for window, arrived in zip(windows, arrivals.done, strict=True):
         rows, name = _own_rows(window, naming)
-        start, end, compute, done = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE), arrived[rows]
-        columns += [np.bincount(name, weights=values, minlength=size) for values in (
-            np.ones(len(rows)), end - start, end - start - covered(compute, start, end),
-            done - start - covered(compute, start, done),
-            window.trace.stream[window.rows[rows]] == _compute_stream(window),
-        )]  # fmt: skip
+        start, end, compute, done = (
+            window.start[rows],
+            window.end[rows],
+            window.busy(Stream.COMPUTE),
+            arrived[rows],
+        )
+        columns += [
+            np.bincount(name, weights=values, minlength=size)
+            for values in (
+                np.ones(len(rows)),
+                end - start,
+                end - start - covered(compute, start, end),
+                done - start - covered(compute, start, done),
+                window.trace.stream[window.rows[rows]] == _compute_stream(window),
+            )
+        ]
     launches, total, exposed, transfer, in_turn = columns
     steps = sum(window.steps for window in windows)
     found = []
@@ -302,14 +354,20 @@ def transfer_exposed_us(
         rows, name = _own_rows(window, naming)
         rows = rows[wanted[name]]
         busy = union(window.start[rows], done[rows])
-        total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
+        total += busy.length - float(
+            covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum()
+        )
     return total / sum(window.steps for window in windows) / 1e3
 
 
-def _own_rows(window: DeviceWindow, naming: Naming) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _own_rows(
+    window: DeviceWindow, naming: Naming
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """The window's rows that are collectives of the main module, and their names."""
     name = naming.target[window.trace.instruction[window.rows]]
-    rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name])
+    rows = np.flatnonzero(
+        (window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name]
+    )
     return rows, name[rows]
 
 
@@ -321,7 +379,9 @@ def _compute_stream(window: DeviceWindow) -> int:
     return int(streams[busy.argmax()]) if len(streams) else -1
 
 
-def _link(module: Module | None, instruction: Instruction | None, hardware: Hardware | None) -> LinkUse | None:
+def _link(
+    module: Module | None, instruction: Instruction | None, hardware: Hardware | None
+) -> LinkUse | None:
     if module is None or instruction is None or hardware is None:
         return None
     kind, inner = collective_kind(module, instruction), module.wrapped(instruction) or instruction
@@ -331,4 +391,6 @@ def _link(module: Module | None, instruction: Instruction | None, hardware: Hard
     ring = KINDS[kind].ends_together and kind != "collective-broadcast"
     factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
     peak = bus_bandwidth_gb_s(group, hardware)
-    return LinkUse(group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware))
+    return LinkUse(
+        group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware)
+    )

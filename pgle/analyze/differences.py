@@ -110,7 +110,9 @@ class Differences:
     other_us: float  # changes below `NOISE` together
     verdict: StepVerdict  # of the typical step, without slow ones
     typical_us: float  # by how much that got longer
-    noise_us: float | None  # by how much it must differ to be seen; None if a side has too few steps
+    noise_us: (
+        float | None
+    )  # by how much it must differ to be seen; None if a side has too few steps
     why: str  # why no difference can be seen; else empty
     # what the other ranks wait for the last one in a step, before and after, and which rank that is after, if it is one
     late_us: tuple[float, float]
@@ -149,7 +151,9 @@ class _Item:
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     """Match the rows of two steps and say what each adds."""
-    by_name = before.module is None or after.module is None  # what HLO alone tells cannot be compared
+    by_name = (
+        before.module is None or after.module is None
+    )  # what HLO alone tells cannot be compared
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)
     changes = [change for pair in pairs if (change := _change(*pair, step_us)) is not None]
@@ -162,8 +166,12 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         before=before.breakdown,
         after=after.breakdown,
         waiting_us=after.waiting_us - before.waiting_us,
-        changes=tuple(sorted((change for change in changes if abs(change.share) >= NOISE),
-                             key=lambda change: (-abs(change.delta_us), change.name))),
+        changes=tuple(
+            sorted(
+                (change for change in changes if abs(change.share) >= NOISE),
+                key=lambda change: (-abs(change.delta_us), change.name),
+            )
+        ),
         matched=len(both),
         renamed=sum(one.part.name != two.part.name for one, two in both),
         other_us=sum(change.delta_us for change in changes if abs(change.share) < NOISE),
@@ -173,10 +181,12 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         why=why,
         late_us=(before.late.us, after.late.us),
         late_rank=after.late_rank,
-    )  # fmt: skip
+    )
 
 
-def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[StepVerdict, float, float | None, str]:
+def _verdict(
+    before: MeasuredStep, after: MeasuredStep
+) -> tuple[StepVerdict, float, float | None, str]:
     """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and launches do.
 
     Returns:
@@ -190,11 +200,21 @@ def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[StepVerdict, fl
     elif _is_one_run(before, after):
         return StepVerdict.CANNOT_TELL, delta_us, None, "both sides are ranks of one run"
     elif (fewest := min(map(len, sides))) < LEAST_STEPS:
-        return StepVerdict.CANNOT_TELL, delta_us, None, f"a side has {fewest} steady steps; {LEAST_STEPS} are needed"
+        return (
+            StepVerdict.CANNOT_TELL,
+            delta_us,
+            None,
+            f"a side has {fewest} steady steps; {LEAST_STEPS} are needed",
+        )
     else:
         noise_us = max(noise_us, _welch_us(*sides))
     if abs(delta_us) <= noise_us:
-        return StepVerdict.CANNOT_TELL, delta_us, noise_us, "steps and launches of one program differ as much"
+        return (
+            StepVerdict.CANNOT_TELL,
+            delta_us,
+            noise_us,
+            "steps and launches of one program differ as much",
+        )
     return StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER, delta_us, noise_us, ""
 
 
@@ -203,25 +223,33 @@ def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
     typical = [step for step in steps if not step.is_slow]
     pauses = [step.pause_us for step in typical if step.pause_us is not None]
     pause_us = sum(pauses) / max(len(pauses), 1)
-    return [step.span_us + (pause_us if step.pause_us is None else step.pause_us) for step in typical]
+    return [
+        step.span_us + (pause_us if step.pause_us is None else step.pause_us) for step in typical
+    ]
 
 
 def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
     """The half width of Welch's 95 % confidence interval of the difference of two means."""
     from scipy.special import stdtrit  # only here: it takes longer to import than all else
 
-    errors = [np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf for side in (before, after)]
+    errors = [
+        np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf for side in (before, after)
+    ]
     total = float(sum(errors))
     if not 0 < total < np.inf:
         return total
-    freedom = total**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, (before, after), strict=True))
+    freedom = total**2 / sum(
+        error**2 / (len(side) - 1) for error, side in zip(errors, (before, after), strict=True)
+    )
     return float(stdtrit(freedom, 0.975) * np.sqrt(total))
 
 
 def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     """Whether other processes of the same run are on the two sides: their collectives end alike."""
-    processes = [{side.trace.devices[window.device].process.rpartition(":")[2] for window in side.windows}
-                 for side in (before, after)]  # fmt: skip
+    processes = [
+        {side.trace.devices[window.device].process.rpartition(":")[2] for window in side.windows}
+        for side in (before, after)
+    ]
     pairs = list(product(before.costs.ends, after.costs.ends))
     if processes[0] & processes[1] or not pairs:
         return False
@@ -237,9 +265,13 @@ def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> It
         yield _row(str(group), _where(group, before, after), one, two, step_us)
     sides = [step.parts.of(RowGroup.MODULE) for step in (before, after)]
     for name in dict.fromkeys(name for side in sides for name in side):
-        yield _row(str(RowGroup.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name)
+        yield _row(
+            str(RowGroup.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name
+        )
     slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
-    yield _row("slow steps", ", ".join(slow[:5]), before.parts.slow_us, after.parts.slow_us, step_us)
+    yield _row(
+        "slow steps", ", ".join(slow[:5]), before.parts.slow_us, after.parts.slow_us, step_us
+    )
 
 
 def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
@@ -247,23 +279,34 @@ def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
     if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
     one, two = (side.parts.of(group) if group == RowGroup.HOST else {} for side in (before, after))
-    most = max({**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default="")
+    most = max(
+        {**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default=""
+    )
     return f"most before {most}" if most else ""
 
 
-def _row(group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = "") -> StepChange:
+def _row(
+    group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = ""
+) -> StepChange:
     delta, name = (two or 0.0) - (one or 0.0), name or group
     kind = ChangeKind.LONGER if delta > 0 else ChangeKind.SHORTER
     kind = ChangeKind.APPEARED if not one and two else ChangeKind.GONE if one and not two else kind
-    before, after = (None if us is None else InstructionTime(name, us, us, 1.0) for us in (one, two))
+    before, after = (
+        None if us is None else InstructionTime(name, us, us, 1.0) for us in (one, two)
+    )
     return StepChange(kind, before, after, delta, delta / step_us, "", "", "", group, note)
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
     module = None if by_name else step.module
-    order = {} if module is None else {name: number for number, name in enumerate(module.instructions)}
-    own = {group: step.parts.of(group) for group in (RowGroup.COMPUTE, RowGroup.TRANSFER, RowGroup.COPY)}
+    order = (
+        {} if module is None else {name: number for number, name in enumerate(module.instructions)}
+    )
+    own = {
+        group: step.parts.of(group)
+        for group in (RowGroup.COMPUTE, RowGroup.TRANSFER, RowGroup.COPY)
+    }
     found: list[_Item] = []
     for item in step.compute:
         cost = item.cost
@@ -276,8 +319,14 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
             found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, multiplied))
     for ran in step.collectives:
         us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
-        part = InstructionTime(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync)
-        hlo = ("", "", None) if by_name else (ran.kind, _result(module, ran.instruction), ran.instruction)
+        part = InstructionTime(
+            ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync
+        )
+        hlo = (
+            ("", "", None)
+            if by_name
+            else (ran.kind, _result(module, ran.instruction), ran.instruction)
+        )
         found.append(_Item(part, RowGroup.TRANSFER, *hlo))
     for group, rest in own.items():
         for name, us in rest.items():
@@ -298,19 +347,25 @@ def _result(module: Module | None, made: Instruction | None) -> str:
         return ""
     inner = made if module is None else module.wrapped(made) or made
     shape = inner.shape
-    return str(shape.elements[1] if inner.opcode.endswith("-start") and len(shape.elements) > 1 else shape)
+    return str(
+        shape.elements[1] if inner.opcode.endswith("-start") and len(shape.elements) > 1 else shape
+    )
 
 
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
     lambda item: (item.part.name, item.kind, item.op_name, item.shape),
     lambda item: (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None,
     lambda item: (item.group == RowGroup.TRANSFER, item.op_name) if item.op_name else None,
-    lambda item: None if item.op_name else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape),
+    lambda item: (
+        None if item.op_name else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape)
+    ),
 )
 """From the surest match to the weakest; None: an instruction cannot be matched by it."""
 
 
-def _match(before: Sequence[_Item], after: Sequence[_Item]) -> list[tuple[_Item | None, _Item | None]]:
+def _match(
+    before: Sequence[_Item], after: Sequence[_Item]
+) -> list[tuple[_Item | None, _Item | None]]:
     """Pairs, each item once; None on the side that lacks it."""
     pairs: list[tuple[_Item | None, _Item | None]] = []
     left, right = list(before), list(after)
@@ -349,12 +404,18 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> StepCh
     )
 
 
-def _kind(item: _Item, one: InstructionTime | None, two: InstructionTime | None, delta: float) -> ChangeKind:
+def _kind(
+    item: _Item, one: InstructionTime | None, two: InstructionTime | None, delta: float
+) -> ChangeKind:
     if one is None or two is None:
         return ChangeKind.APPEARED if one is None else ChangeKind.GONE
     if item.group == RowGroup.TRANSFER:
         own = two.each_us * two.count - one.each_us * one.count
-        if own * delta <= 0 or abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count or abs(own) < abs(delta) / 2:
+        if (
+            own * delta <= 0
+            or abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count
+            or abs(own) < abs(delta) / 2
+        ):
             return ChangeKind.HIDDEN_LESS if delta > 0 else ChangeKind.HIDDEN_MORE
     return ChangeKind.SLOWER if delta > 0 else ChangeKind.FASTER
 
@@ -369,7 +430,11 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.shape} → {after.shape}"
     if abs(one.count - two.count) > 1e-6 * max(one.count, two.count):
         yield f"{one.count:.3g} × → {two.count:.3g} × a step"
-    if before.kernels and after.kernels and abs(before.kernels - after.kernels) > 0.01 * before.kernels:
+    if (
+        before.kernels
+        and after.kernels
+        and abs(before.kernels - after.kernels) > 0.01 * before.kernels
+    ):
         yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"

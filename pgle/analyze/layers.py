@@ -14,12 +14,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.costs.estimate.estimate import attention_operations, bytes_accessed, matmuls, pointwise_operations
+from pgle.costs.estimate.estimate import (
+    attention_operations,
+    bytes_accessed,
+    matmuls,
+    pointwise_operations,
+)
 from pgle.costs.profile.value import Cost, has_remat
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 from pgle.xla.targets import Hardware, dtype_family
 
-_EXACT = frozenset(("HIGHEST", "HIGH"))  # precisions at which XLA computes f32 products without TF32
+_EXACT = frozenset(
+    ("HIGHEST", "HIGH")
+)  # precisions at which XLA computes f32 products without TF32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,9 @@ class Work:
     other_operations: float  # elements computed one by one
     bytes: int  # moved between the kernel and device memory, each operand once
     dtype: str = ""  # of the matrix products; empty where there are none
-    tensor_cores: bool | None = None  # whether its type and precision let the products run there; None without products
+    tensor_cores: bool | None = (
+        None  # whether its type and precision let the products run there; None without products
+    )
 
     def peak_tflops(self, hardware: Hardware) -> float:
         """What the GPU does at best of these products."""
@@ -52,7 +61,13 @@ def work_of(module: Module, instruction: Instruction) -> Work:
     products = list(matmuls(module, instruction))
     flops = sum(item.operations for item in products)
     attention = attention_operations(module, instruction)
-    dtype = max(products, key=lambda item: item.operations).dtype if products else "bf16" if attention else ""
+    dtype = (
+        max(products, key=lambda item: item.operations).dtype
+        if products
+        else "bf16"
+        if attention
+        else ""
+    )
     return Work(
         flops=flops + attention,
         other_operations=pointwise_operations(module, instruction),
@@ -70,8 +85,12 @@ def _fits_tensor_cores(module: Module, instruction: Instruction, dtype: str) -> 
     gemm = config.get("gemm_backend_config", config)
     precision = gemm.get("precision_config", {}) if isinstance(gemm, dict) else {}
     asked = precision.get("operand_precision", []) if isinstance(precision, dict) else []
-    inner = (item for name in instruction.called if name in module.computations
-             for item in module.computations[name].instructions)  # fmt: skip
+    inner = (
+        item
+        for name in instruction.called
+        if name in module.computations
+        for item in module.computations[name].instructions
+    )
     is_exact = any("precision=Precision.HIGH" in item.op_name for item in (instruction, *inner))
     return not is_exact and not _EXACT.intersection(asked)
 
@@ -88,10 +107,14 @@ class Multiplied:
 _SIMT = re.compile(r"ffma|_simt_|(?:^|_)(?:[sdhc]|fp16_s)gemm|convolve_[sdh]gemm")
 """CUDA cores: cuBLAS' and cuDNN's old names, CUTLASS' ``simt``, and ``ffma`` in newer names."""
 
-_XMMA = re.compile(r"xmma_\w*?_(?P<in>[a-z]+\d+(?:m\d)?)[a-z]+\d+(?:m\d)?_(?P<by>[a-z]+\d+(?:m\d)?)[a-z]+\d+_")
+_XMMA = re.compile(
+    r"xmma_\w*?_(?P<in>[a-z]+\d+(?:m\d)?)[a-z]+\d+(?:m\d)?_(?P<by>[a-z]+\d+(?:m\d)?)[a-z]+\d+_"
+)
 """``…_f32f32_tf32f32_f32_…``: types of both factors, then what they are multiplied in and added up in."""
 
-_SHAPED = re.compile(r"(?:^|_)(?P<add>[a-z])(?:\d{3,6}|\d+x\d+x\d+)(?:\w{2,4})?(?:gemm|fprop|dgrad|wgrad|cudnn)")
+_SHAPED = re.compile(
+    r"(?:^|_)(?P<add>[a-z])(?:\d{3,6}|\d+x\d+x\d+)(?:\w{2,4})?(?:gemm|fprop|dgrad|wgrad|cudnn)"
+)
 """``s16816gemm``: type of the sum and shape of the Tensor Core's instruction."""
 
 _NVJET = re.compile(r"nvjet_(?:sm\d+_)?(?P<of>[a-z])[a-z]{2,4}_(?P<tf32>tf32_)?")
@@ -99,17 +122,31 @@ _NVJET_TYPES = {"t": "bf16", "h": "f16", "q": "f8", "s": "f32", "d": "f64"}
 """First letter of what follows ``nvjet``: type of the first factor."""
 
 _WARP = re.compile(r"w?gmma|hmma|flash_(?:fwd|bwd)|fmha|tensorop")
-_TYPES = {"bf16": "bf16", "fp16": "f16", "f16": "f16", "e4m3": "f8", "e5m2": "f8", "tf32": "tf32", "i8": "s8"}
+_TYPES = {
+    "bf16": "bf16",
+    "fp16": "f16",
+    "f16": "f16",
+    "e4m3": "f8",
+    "e5m2": "f8",
+    "tf32": "tf32",
+    "i8": "s8",
+}
 
 
 def multiplied(kernel: str) -> Multiplied | None:
     """What a kernel's name says; None if it says nothing, as names of XLA's own kernels."""
     if _SIMT.search(kernel):
         is_double = re.search(r"(?:^|_)dgemm|_f64", kernel) is not None
-        return Multiplied(kernel, "f64" if is_double else "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32", False)
+        return Multiplied(
+            kernel,
+            "f64" if is_double else "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32",
+            False,
+        )
     if match := _XMMA.search(kernel):
         by = match["by"]
-        return Multiplied(kernel, "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by, by != "f32")
+        return Multiplied(
+            kernel, "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by, by != "f32"
+        )
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
         return Multiplied(kernel, dtype, dtype != "f32")
@@ -153,7 +190,9 @@ class MeasuredInstruction:
     us: float  # time of all its executions in a step
     count: float  # executions in a step
     work: Work | None  # of one execution, by its HLO; None without HLO
-    ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
+    ran: Multiplied | None = (
+        None  # what its kernels multiplied in; None where their names do not say
+    )
 
     @property
     def name(self) -> str:
@@ -179,7 +218,9 @@ class MeasuredInstruction:
         return (self.ran.dtype if self.ran is not None else "") or asked or "an unknown type"
 
 
-def find_products(compute: Iterable[MeasuredInstruction], hardware: Hardware | None) -> tuple[Products, ...]:
+def find_products(
+    compute: Iterable[MeasuredInstruction], hardware: Hardware | None
+) -> tuple[Products, ...]:
     """What ran by type and unit, the one that takes longest first; instructions that multiply nothing are left out."""
     groups: dict[tuple[str, bool], list[MeasuredInstruction]] = defaultdict(list)
     for item in compute:
@@ -267,13 +308,19 @@ def find_layers(
         for row in rows:
             groups[key(row)].append(row)
         found = [_layer(*names, items, hardware) for names, items in groups.items()]
-        return sorted(found, key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase))
+        return sorted(
+            found, key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase)
+        )
 
     def utilisation(counted: Iterable[_Row]) -> float | None:
         if hardware is None or step_us <= 0:
             return None
         done = ((row.count, row.work) for row in counted if row.work is not None)
-        return sum(count * work.flops / work.peak_tflops(hardware) for count, work in done) / 1e6 / step_us
+        return (
+            sum(count * work.flops / work.peak_tflops(hardware) for count, work in done)
+            / 1e6
+            / step_us
+        )
 
     return Layers(
         scopes=tuple(group(lambda row: (scope_of(row.named.op_name), row.phase))),
@@ -305,7 +352,9 @@ def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | Non
         instructions=len(rows),
         flops=sum(count * work.flops for count, work in done),
         bytes=sum(count * work.bytes for count, work in done),
-        roofline_us=None if hardware is None else sum(count * work.roofline_us(hardware) for count, work in done),
+        roofline_us=None
+        if hardware is None
+        else sum(count * work.roofline_us(hardware) for count, work in done),
         source=max(rows, key=lambda row: row.us + row.exposed_us).named.source,
     )
 
@@ -314,8 +363,12 @@ def described(module: Module, instruction: Instruction) -> Instruction:
     """What says where an instruction comes from: itself, or of one without ``op_name`` what it wraps or fuses."""
     if instruction.op_name:
         return instruction
-    inner = (item for name in instruction.called if name in module.computations and instruction.opcode != "while"
-             for item in reversed(module.computations[name].instructions))  # fmt: skip
+    inner = (
+        item
+        for name in instruction.called
+        if name in module.computations and instruction.opcode != "while"
+        for item in reversed(module.computations[name].instructions)
+    )
     return next((item for item in inner if "/" in item.op_name), instruction)
 
 
@@ -326,10 +379,16 @@ def phases_of(module: Module) -> dict[str, TrainingPhase]:
     is outside of differentiation and needs gradients is the optimizer's. Without gradients all is forward.
     """
     found: dict[str, TrainingPhase] = {}
-    for name in reversed(module.scheduled):  # callers after callees: a body's own names come from op_name alone
+    for name in reversed(
+        module.scheduled
+    ):  # callers after callees: a body's own names come from op_name alone
         for item in module.computations[name].instructions:
             found[item.name] = _phase(described(module, item).op_name, item, found)
-    return found if TrainingPhase.BACKWARD in found.values() else dict.fromkeys(found, TrainingPhase.FORWARD)
+    return (
+        found
+        if TrainingPhase.BACKWARD in found.values()
+        else dict.fromkeys(found, TrainingPhase.FORWARD)
+    )
 
 
 def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) -> TrainingPhase:
@@ -341,16 +400,38 @@ def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) 
         return TrainingPhase.FORWARD
     before = [found[name] for name in item.operands if name in found]
     if "/" not in op_name:
-        return next((phase for phase in before if phase != TrainingPhase.OTHER), TrainingPhase.OTHER)
+        return next(
+            (phase for phase in before if phase != TrainingPhase.OTHER), TrainingPhase.OTHER
+        )
     after = (TrainingPhase.BACKWARD, TrainingPhase.REMATERIALISED, TrainingPhase.OPTIMIZER)
-    return TrainingPhase.OPTIMIZER if any(phase in after for phase in before) else TrainingPhase.OTHER
+    return (
+        TrainingPhase.OPTIMIZER if any(phase in after for phase in before) else TrainingPhase.OTHER
+    )
 
 
 _STRUCTURE = frozenset(
-    ("while", "body", "cond", "closed_call", "core_call", "eval_jaxpr", "checkpoint", "rematted_computation", "remat",
-     "remat2", "shard_map", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "scan", "branch_0_fun",
-     "branch_1_fun", "main", "pjit")
-)  # fmt: skip
+    (
+        "while",
+        "body",
+        "cond",
+        "closed_call",
+        "core_call",
+        "eval_jaxpr",
+        "checkpoint",
+        "rematted_computation",
+        "remat",
+        "remat2",
+        "shard_map",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "scan",
+        "branch_0_fun",
+        "branch_1_fun",
+        "main",
+        "pjit",
+    )
+)
 """Parts of ``op_name`` that JAX adds and a program does not name."""
 
 _WRAPPED = re.compile(r"(\w+)\((.*)\)$")
@@ -360,7 +441,9 @@ def scope_of(op_name: str) -> str:
     """``decoder/mlp/wo`` of ``jit(step)/jit(main)/transpose(jvp(decoder))/while/body/mlp/wo/dot_general[…]``."""
     parts = op_name.partition("[")[0].split("/")
     parts = parts[1:] if parts[0].startswith(("jit(", "pjit(")) else parts
-    return "/".join(scope for part in parts[:-1] if (scope := _scope(part)) and scope not in _STRUCTURE)
+    return "/".join(
+        scope for part in parts[:-1] if (scope := _scope(part)) and scope not in _STRUCTURE
+    )
 
 
 def _scope(part: str) -> str:
@@ -368,7 +451,11 @@ def _scope(part: str) -> str:
     if wrapped is None:
         return part
     name, inner = wrapped.groups()
-    return "" if name in ("jit", "pjit") and (inner.startswith("_") or inner == "main") else _scope(inner)
+    return (
+        ""
+        if name in ("jit", "pjit") and (inner.startswith("_") or inner == "main")
+        else _scope(inner)
+    )
 
 
 def folded(layers: Sequence[Layer], most: int) -> tuple[tuple[str, tuple[Layer, ...]], ...]:
@@ -395,7 +482,9 @@ def _split(path: tuple[str, ...], layers: Sequence[Layer]) -> dict[tuple[str, ..
     found: dict[tuple[str, ...], list[Layer]] = defaultdict(list)
     for layer in layers:
         parts = re.sub(r"\d+", "*", layer.name).split("/")
-        found[path if path[-1:] == ("",) else (*path, *(parts[len(path) : len(path) + 1] or ("",)))].append(layer)
+        found[
+            path if path[-1:] == ("",) else (*path, *(parts[len(path) : len(path) + 1] or ("",)))
+        ].append(layer)
     return dict(found)
 
 

@@ -53,8 +53,12 @@ class StepFinding:
     number: str  # what was found, in words
     evidence: tuple[EvidenceRow, ...]  # rows, the most important first
     remedy: str  # what to do next
-    reached: float | None = None  # what the limit is held against; None: the share of the step that is lost
-    unclaimed: str = ""  # why no saving is claimed, where the recording itself makes what was found; else empty
+    reached: float | None = (
+        None  # what the limit is held against; None: the share of the step that is lost
+    )
+    unclaimed: str = (
+        ""  # why no saving is claimed, where the recording itself makes what was found; else empty
+    )
     # of its rule, and the share of the step that it could save at most
     id: str = ""
     title: str = ""
@@ -80,16 +84,26 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
         return ()
     findings = []
     for name, rule in RULES.items():
-        if (found := rule.find(step) if rule.simulated or not step.trace.simulated else None) is not None:
+        if (
+            found := rule.find(step) if rule.simulated or not step.trace.simulated else None
+        ) is not None:
             share = found.lost_us / step.step_us
             if (share if found.reached is None else found.reached) >= rule.limit:
-                findings.append(replace(found, id=name, title=rule.title, share=0.0 if found.unclaimed else share))
+                findings.append(
+                    replace(
+                        found, id=name, title=rule.title, share=0.0 if found.unclaimed else share
+                    )
+                )
     return tuple(sorted(findings, key=lambda finding: -finding.share))
 
 
-def evidence_of(rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]]) -> tuple[EvidenceRow, ...]:
+def evidence_of(
+    rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]],
+) -> tuple[EvidenceRow, ...]:
     """The first of some instructions as evidence, each with its microseconds in a step and a note."""
-    return tuple(EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS))
+    return tuple(
+        EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS)
+    )
 
 
 def in_words(us: float) -> str:
@@ -137,7 +151,9 @@ def _most_exposed(step: MeasuredStep) -> list[MeasuredCollective]:
 
 def _exposed_rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[EvidenceRow, ...]:
     """The first of some exposed collectives, each with a note."""
-    return evidence_of((item, item.transfer_exposed_us, note) for item, note in of if item.transfer_exposed_us > 0)
+    return evidence_of(
+        (item, item.transfer_exposed_us, note) for item, note in of if item.transfer_exposed_us > 0
+    )
 
 
 def exposed(step: MeasuredStep) -> StepFinding:
@@ -155,11 +171,21 @@ def _hide(step: MeasuredStep, ours: Iterable[MeasuredCollective]) -> str:
     """A profile where a schedule could hide it, other flags where none can."""
     overlap = step.overlap
     if overlap is None:
-        return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
-    judged = [(item.transfer_exposed_us, item.hideable_us) for item in ours if item.hideable_us is not None]
+        return (
+            f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
+        )
+    judged = [
+        (item.transfer_exposed_us, item.hideable_us)
+        for item in ours
+        if item.hideable_us is not None
+    ]
     hideable = sum(hideable_us for _, hideable_us in judged) / step.step_us
     stuck = sum(exposed_us for exposed_us, _ in judged) / step.step_us - hideable
-    profile = f"a profile of this program ('{RUN}')" if overlap.profile is None else f"a fresh profile ('{PROFILE}')"
+    profile = (
+        f"a profile of this program ('{RUN}')"
+        if overlap.profile is None
+        else f"a fresh profile ('{PROFILE}')"
+    )
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"
     return (
@@ -179,15 +205,27 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
     of_one, enough_us = late.devices[0][1], LEAST_LATE * late.us
     waited_us = of_one if of_one >= (1 - LEAST_LATE) * late.us else late.us
     ranks = [
-        EvidenceRow(step.rank_name(device), us, f"the others wait for it; last in {count} of {late.steps} steps")
+        EvidenceRow(
+            step.rank_name(device),
+            us,
+            f"the others wait for it; last in {count} of {late.steps} steps",
+        )
         for device, us, count in late.devices
         if us >= enough_us
     ]
-    skew = sorted(((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute), key=lambda row: -row[1])
-    longer = evidence_of((item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us)
+    skew = sorted(
+        ((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute),
+        key=lambda row: -row[1],
+    )
+    longer = evidence_of(
+        (item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us
+    )
     idlest, more_us = _idlest(step)
     if more_us >= enough_us:
-        longer = (EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"), *longer)
+        longer = (
+            EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"),
+            *longer,
+        )
     who = f"for {step.late_rank}" if step.late_rank else "for the last one, which differs"
     waits = sorted(step.collectives, key=lambda item: -item.wait_us)[:1]
     most = evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits)
@@ -204,14 +242,15 @@ def _idlest(step: MeasuredStep) -> tuple[str, float]:
     """The device with most gaps over 20 µs inside steps, and how much more that is than on the typical other one."""
     if len(step.windows) < 2:
         return "", 0.0
-    us = [float(item.waits.times.lengths[item.waits.inside].sum()) / item.steps / 1e3 for item in step.windows]
+    us = [
+        float(item.waits.times.lengths[item.waits.inside].sum()) / item.steps / 1e3
+        for item in step.windows
+    ]
     most = max(range(len(us)), key=us.__getitem__)
     return step.rank_name(step.windows[most].device), us[most] - median(us[:most] + us[most + 1 :])
 
 
-_CHECK_LINKS = (
-    "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels that overlap them, which take bandwidth and SMs"
-)
+_CHECK_LINKS = "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels that overlap them, which take bandwidth and SMs"
 _ALONE = "a profile run exposes every collective to measure it alone; the trace of a plain run shows what stays exposed"
 
 
@@ -220,11 +259,14 @@ def slow_collectives(step: MeasuredStep) -> StepFinding | None:
     if step.hardware is None:
         return None
     slow = [
-        (item, min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us),
-         f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}")
+        (
+            item,
+            min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us),
+            f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}",
+        )
         for item in step.collectives
         if item.link is not None and item.link.estimate_us < SLOW_TRANSFER * item.time_us
-    ]  # fmt: skip
+    ]
     slow.sort(key=lambda row: -row[1])
     partly, remedy = "", _CHECK_LINKS
     if len(step.windows) < max(step.costs.ranks, 2):
@@ -247,14 +289,20 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
     if not slow:
         return None
     usual = median([item.step_us for item in steps if not item.is_slow])
-    listed = ", ".join(f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS])
+    listed = ", ".join(
+        f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS]
+    )
     groups: dict[RowGroup, list[tuple[str, float]]] = defaultdict(list)
     for group, name, more_us in step.parts.excess():
         groups[group].append((name, more_us))
     rows = []
     for group, found in groups.items():
         name, most_us = found[0]
-        most = f"most: {name}" if group in (RowGroup.LAUNCH, RowGroup.BETWEEN) else f"most: {in_words(most_us)}, {name}"
+        most = (
+            f"most: {name}"
+            if group in (RowGroup.LAUNCH, RowGroup.BETWEEN)
+            else f"most: {in_words(most_us)}, {name}"
+        )
         most = f"most before {name}" if group == RowGroup.HOST else most
         more = sum(row[1] for row in found)
         note = f"{in_words(more)} more in each slow step; {most}"
@@ -277,7 +325,10 @@ def other_modules(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         us,
         f"other modules run for {step.percent(us)} of the step ({in_words(us)})",
-        tuple(EvidenceRow(name, each_us, f"{runs[name] / step.steps:.3g} × a step") for name, each_us in most),
+        tuple(
+            EvidenceRow(name, each_us, f"{runs[name] / step.steps:.3g} × a step")
+            for name, each_us in most
+        ),
         "put this work into the step, or run it less often: each jit-compiled function and each operation outside of "
         "jit is a module of its own",
     )
@@ -299,9 +350,13 @@ def _is_scatter(module: Module | None, item: MeasuredInstruction) -> bool:
     if module is None or (made := item.instruction) is None:
         return "scatter" in item.cost.name
     fused = (
-        module.computations[name] for name in made.called if made.opcode == "fusion" and name in module.computations
+        module.computations[name]
+        for name in made.called
+        if made.opcode == "fusion" and name in module.computations
     )
-    return made.opcode == "scatter" or any(inner.opcode == "scatter" for of in fused for inner in of.instructions)
+    return made.opcode == "scatter" or any(
+        inner.opcode == "scatter" for of in fused for inner in of.instructions
+    )
 
 
 def slow_matmuls(step: MeasuredStep) -> StepFinding | None:
@@ -315,7 +370,11 @@ def slow_matmuls(step: MeasuredStep) -> StepFinding | None:
         if item.instruction is not None and item.work is not None and item.work.tensor_cores
     )
     slow = [
-        (item, (item.cost.cost_us - best) * item.count, f"{in_words(item.cost.cost_us)}, expected {in_words(best)}")
+        (
+            item,
+            (item.cost.cost_us - best) * item.count,
+            f"{in_words(item.cost.cost_us)}, expected {in_words(best)}",
+        )
         for item, best in products
         if best < SLOW_PRODUCT * item.cost.cost_us
     ]
@@ -330,9 +389,7 @@ def slow_matmuls(step: MeasuredStep) -> StepFinding | None:
 
 
 _LOWER = "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it"
-_UNASKED = (
-    "the HLO allows them there: let XLA choose other kernels (--xla_gpu_autotune_level=4), and pad odd sides to 8"
-)
+_UNASKED = "the HLO allows them there: let XLA choose other kernels (--xla_gpu_autotune_level=4), and pad odd sides to 8"
 
 
 def off_tensor_cores(step: MeasuredStep) -> StepFinding:
@@ -344,7 +401,9 @@ def off_tensor_cores(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         us * (1 - (peaks["f32"] / peaks["tf32"] if peaks else 0.0)),
         f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {step.percent(us)} of the step",
-        evidence_of((item, item.us, _precision(item)) for item in sorted(off, key=lambda item: -item.us)),
+        evidence_of(
+            (item, item.us, _precision(item)) for item in sorted(off, key=lambda item: -item.us)
+        ),
         _UNASKED if total_us(unasked) > 0.5 * us else _LOWER,
         reached=us / step.step_us,
     )
@@ -355,15 +414,27 @@ def _precision(item: MeasuredInstruction) -> str:
     if item.ran is None:
         return f"{item.dtype} in full precision"
     kernel = f"{item.dtype} by {item.ran.kernel}" * (item.ran.kernel != item.cost.name)
-    asked = f"the HLO asks for {item.work.dtype}" if item.work is not None and item.work.tensor_cores else ""
+    asked = (
+        f"the HLO asks for {item.work.dtype}"
+        if item.work is not None and item.work.tensor_cores
+        else ""
+    )
     return "; ".join(filter(None, (asked, kernel))) or f"{item.dtype}"
 
 
 def input_bound(step: MeasuredStep) -> StepFinding:
     """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
     us, in_all_us = sum(step.parts.of(RowGroup.BETWEEN).values()), step.idle_us["between steps"]
-    usual = f", {step.percent(us)} without the slow steps" if step.percent(us) != step.percent(in_all_us) else ""
-    gaps = [length for window in step.windows for length in window.waits.times.lengths[~window.waits.inside].tolist()]
+    usual = (
+        f", {step.percent(us)} without the slow steps"
+        if step.percent(us) != step.percent(in_all_us)
+        else ""
+    )
+    gaps = [
+        length
+        for window in step.windows
+        for length in window.waits.times.lengths[~window.waits.inside].tolist()
+    ]
     longest = in_words(max(gaps, default=0.0) / 1e3)
     return StepFinding(
         us,
@@ -381,7 +452,9 @@ def host_gaps(step: MeasuredStep) -> StepFinding:
     counts: Counter[str] = Counter()  # gaps that end in an instruction, over all steps and devices
     for window in step.windows:
         rows = window.waits.after[window.waits.inside]
-        counts.update(step.trace.instructions[code] for code in step.trace.instruction[rows].tolist())
+        counts.update(
+            step.trace.instructions[code] for code in step.trace.instruction[rows].tolist()
+        )
     evidence = []
     for name, each_us in islice(found.items(), ROWS):
         count = max(counts[name], 1) / step.steps
@@ -422,7 +495,10 @@ def copies(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         us,
         f"copies that no compute overlaps: {step.percent(us)} of the step",
-        tuple(EvidenceRow(trace.instructions[at], ns[at] / 1e3 / step.steps, "copied") for at in longest),
+        tuple(
+            EvidenceRow(trace.instructions[at], ns[at] / 1e3 / step.steps, "copied")
+            for at in longest
+        ),
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
         f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
     )
@@ -431,18 +507,28 @@ def copies(step: MeasuredStep) -> StepFinding:
 def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     """What the program computes again though there is memory to keep it."""
     layers, memory = step.layers, step.memory
-    if layers is None or memory is None or memory.used_share is None or memory.used_share > SPARE_MEMORY:
+    if (
+        layers is None
+        or memory is None
+        or memory.used_share is None
+        or memory.used_share > SPARE_MEMORY
+    ):
         return None
     again = (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED)
     ours = sorted(again, key=lambda item: -item.us)
-    by_xla = (item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name))
+    by_xla = (
+        item
+        for item in step.compute
+        if item.instruction is not None and has_remat(item.instruction.name)
+    )
     us = layers.phase_us(TrainingPhase.REMATERIALISED) - total_us(by_xla)
     return StepFinding(
         us,
         f"{step.percent(us)} of the step computes values again, and the program needs "
         f"{memory.used_share * 100:.0f} % of the {(memory.limit_bytes or 0) / 2**30:.3g} GiB that it can have",
         tuple(
-            EvidenceRow(item.name or "(no scope)", item.us, many(item.instructions, "kernel")) for item in ours[:ROWS]
+            EvidenceRow(item.name or "(no scope)", item.us, many(item.instructions, "kernel"))
+            for item in ours[:ROWS]
         ),
         "keep more: another jax.checkpoint policy, or none",
     )
@@ -458,14 +544,17 @@ def stale_profile(step: MeasuredStep) -> StepFinding | None:
         min(step.overlap.hideable_us, us),
         f"the profile's costs are off by {in_percent(use.off)}: {step.percent(us)} of the step",
         tuple(
-            EvidenceRow(row.name, abs(row.error_us),
-                        f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
+            EvidenceRow(
+                row.name,
+                abs(row.error_us),
+                f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured",
+            )
             for row in wrong[:ROWS]
         ),
         f"profile this program on this hardware again ('{PROFILE}'): its shapes, flags or clocks differ from "
         "the profile run",
         reached=us / step.step_us,
-    )  # fmt: skip
+    )
 
 
 def recompilation(step: MeasuredStep) -> StepFinding | None:
@@ -473,7 +562,9 @@ def recompilation(step: MeasuredStep) -> StepFinding | None:
     if not any(len(window.compiling) for window in step.windows):
         return None  # versions that were compiled before take turns, as eager operations of several shapes do
     main, modules = step.costs.program.key.name, step.trace.modules
-    runs = Counter({at: count for at, count in step.runs_of_others().items() if modules[at].name == main})
+    runs = Counter(
+        {at: count for at, count in step.runs_of_others().items() if modules[at].name == main}
+    )
     return StepFinding(
         step.idle_us["while compiling"],
         f"{many(len(runs), 'other version')} of {main} ran between its steps: it is compiled again and again",
@@ -490,23 +581,42 @@ def recompilation(step: MeasuredStep) -> StepFinding | None:
 def window(step: MeasuredStep) -> StepFinding:
     """The recording shows another step than a plain run."""
     dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
-    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == LeftOutReason.AUTOTUNER.word)
+    tuned = sum(
+        item.duration_ns
+        for item in step.trace.unresolved
+        if item.reason == LeftOutReason.AUTOTUNER.word
+    )
     share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
-    rows = [EvidenceRow(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
+    rows = [
+        EvidenceRow(f"execution {number}", 0.0, why)
+        for number, why in step.costs.window.dropped.items()
+    ]
     found: dict[str, str] = {}  # what it is, and what to do
     if dropped:
         found[f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"] = (
-            "start the trace some steps later" if share < TUNED_SHARE else ""  # what autotuning needs is late enough
+            "start the trace some steps later"
+            if share < TUNED_SHARE
+            else ""  # what autotuning needs is late enough
         )
     if share >= TUNED_SHARE:
         of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
         rows.append(EvidenceRow("autotuning", 0.0, of))
-        found["kernels that XLA tries while it compiles"] = "start the trace some steps after compilation"
+        found["kernels that XLA tries while it compiles"] = (
+            "start the trace some steps after compilation"
+        )
     if hidden := step.costs.left_out.get("command buffer", ()):
-        rows.append(EvidenceRow("command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"))
-        found["CUDA graphs, whose kernels have no names"] = "trace without graphs (--xla_gpu_enable_command_buffer=)"
+        rows.append(
+            EvidenceRow(
+                "command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"
+            )
+        )
+        found["CUDA graphs, whose kernels have no names"] = (
+            "trace without graphs (--xla_gpu_enable_command_buffer=)"
+        )
     if (versions := len(step.costs.program.fingerprints)) > 1:
-        rows.append(EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs"))
+        rows.append(
+            EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs")
+        )
         one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
         found["ranks that ran different programs"] = one
     remedy = "; ".join(filter(None, found.values()))
@@ -517,44 +627,148 @@ def window(step: MeasuredStep) -> StepFinding:
 _OWN = "pgle's proposal"
 _TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
 RULES: Mapping[str, Rule] = {
-    "synchronous-collective": Rule(synchronous, "synchronous collectives", "Make collectives asynchronous", 0.01,
-        "exposed time of synchronous collectives above 1 % of the step", "marin-community/marin#8054"),
-    "exposed-communication": Rule(exposed, "exposed communication", "Hide exposed collectives", 0.03,
-        "exposed asynchronous communication of at least 3 % of the step", f"{_OWN}: what PGLE can give"),
-    "rank-skew": Rule(rank_skew, "waits for the slowest rank", "Even out the ranks", 0.02,
-        "ranks wait for the last one for at least 2 % of the step, compared within each step", _OWN, simulated=False),
-    "slow-steps": Rule(slow_steps, "slow steps", "Find what slows single steps", 0.01,
-        "steps that take 5 % longer than the median step, and lengthen the mean step by at least 1 %", _OWN,
-        simulated=False),
-    "other-modules": Rule(other_modules, "other modules", "Merge other modules into the step", 0.01,
-        "modules but the main one run alone for at least 1 % of the step", _OWN, simulated=False),
-    "scatter-add": Rule(scatters, "scatters", "Replace scatters", 0.05,
-        "scatters of at least 5 % of the step", "openxla/xla#46225, #26371"),
-    "slow-matmul": Rule(slow_matmuls, "slow matrix products", "Speed up slow matrix products", LEAST_SAVED,
-        "matrix products below 50 % of the speed that XLA's table and a roofline give", f"{_OWN}; XLA's table"),
+    "synchronous-collective": Rule(
+        synchronous,
+        "synchronous collectives",
+        "Make collectives asynchronous",
+        0.01,
+        "exposed time of synchronous collectives above 1 % of the step",
+        "marin-community/marin#8054",
+    ),
+    "exposed-communication": Rule(
+        exposed,
+        "exposed communication",
+        "Hide exposed collectives",
+        0.03,
+        "exposed asynchronous communication of at least 3 % of the step",
+        f"{_OWN}: what PGLE can give",
+    ),
+    "rank-skew": Rule(
+        rank_skew,
+        "waits for the slowest rank",
+        "Even out the ranks",
+        0.02,
+        "ranks wait for the last one for at least 2 % of the step, compared within each step",
+        _OWN,
+        simulated=False,
+    ),
+    "slow-steps": Rule(
+        slow_steps,
+        "slow steps",
+        "Find what slows single steps",
+        0.01,
+        "steps that take 5 % longer than the median step, and lengthen the mean step by at least 1 %",
+        _OWN,
+        simulated=False,
+    ),
+    "other-modules": Rule(
+        other_modules,
+        "other modules",
+        "Merge other modules into the step",
+        0.01,
+        "modules but the main one run alone for at least 1 % of the step",
+        _OWN,
+        simulated=False,
+    ),
+    "scatter-add": Rule(
+        scatters,
+        "scatters",
+        "Replace scatters",
+        0.05,
+        "scatters of at least 5 % of the step",
+        "openxla/xla#46225, #26371",
+    ),
+    "slow-matmul": Rule(
+        slow_matmuls,
+        "slow matrix products",
+        "Speed up slow matrix products",
+        LEAST_SAVED,
+        "matrix products below 50 % of the speed that XLA's table and a roofline give",
+        f"{_OWN}; XLA's table",
+    ),
     "off-tensor-cores": Rule(
-        off_tensor_cores, "matrix products off the Tensor Cores", "Use the Tensor Cores", 0.01,
+        off_tensor_cores,
+        "matrix products off the Tensor Cores",
+        "Use the Tensor Cores",
+        0.01,
         "matrix products of at least 1 % of the step off the Tensor Cores, by kernel name, else by type and precision",
-        _TENSORFLOW),
-    "input-bound": Rule(input_bound, "idle between steps", "Keep the GPU busy between steps", 0.05,
-        "idle between steps for at least 5 % of the time", f"{_OWN}; {_TENSORFLOW}", simulated=False),
-    "idle": Rule(host_gaps, "host gaps inside steps", "Keep the host out of the step", 0.01,
-        "gaps over 20 µs inside steps, for at least 1 % of the step", _OWN),
-    "launch-gaps": Rule(launch_gaps, "launch gaps", "Shorten launch gaps with CUDA graphs", 0.05,
-        "gaps of up to 20 µs inside steps, for at least 5 % of the step", _OWN),
-    "slow-collective": Rule(slow_collectives, "slow collectives", "Check slow transfers", LEAST_SAVED,
-        "collectives below 70 % of the speed that XLA's table gives for size and group", f"{_OWN}; XLA's table"),
-    "exposed-copies": Rule(copies, "exposed copies", "Hide or avoid exposed copies", 0.01,
-        "exposed copies of at least 1 % of the step", "openxla/xla#45983"),
-    "needless-rematerialisation": Rule(rematerialised_for_nothing, "needless rematerialisation", "Recompute less", 0.03,
-        "rematerialisation of at least 3 % of the step while half of the memory is free", _OWN),
-    "stale-profile": Rule(stale_profile, "stale profile", "Record the profile again", 0.1,
-        "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN, simulated=False),
-    "recompilation": Rule(recompilation, "repeated compilation", "Compile the step once", 1,
-        "another version of the main program between its steps, while XLA compiles", "Mocz, GPU/JAX Profiling",
-        simulated=False),
-    "window": Rule(window, "more than steady steps in the trace", "", 1,
-        "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace", _OWN,
-        simulated=False),
-}  # fmt: skip
+        _TENSORFLOW,
+    ),
+    "input-bound": Rule(
+        input_bound,
+        "idle between steps",
+        "Keep the GPU busy between steps",
+        0.05,
+        "idle between steps for at least 5 % of the time",
+        f"{_OWN}; {_TENSORFLOW}",
+        simulated=False,
+    ),
+    "idle": Rule(
+        host_gaps,
+        "host gaps inside steps",
+        "Keep the host out of the step",
+        0.01,
+        "gaps over 20 µs inside steps, for at least 1 % of the step",
+        _OWN,
+    ),
+    "launch-gaps": Rule(
+        launch_gaps,
+        "launch gaps",
+        "Shorten launch gaps with CUDA graphs",
+        0.05,
+        "gaps of up to 20 µs inside steps, for at least 5 % of the step",
+        _OWN,
+    ),
+    "slow-collective": Rule(
+        slow_collectives,
+        "slow collectives",
+        "Check slow transfers",
+        LEAST_SAVED,
+        "collectives below 70 % of the speed that XLA's table gives for size and group",
+        f"{_OWN}; XLA's table",
+    ),
+    "exposed-copies": Rule(
+        copies,
+        "exposed copies",
+        "Hide or avoid exposed copies",
+        0.01,
+        "exposed copies of at least 1 % of the step",
+        "openxla/xla#45983",
+    ),
+    "needless-rematerialisation": Rule(
+        rematerialised_for_nothing,
+        "needless rematerialisation",
+        "Recompute less",
+        0.03,
+        "rematerialisation of at least 3 % of the step while half of the memory is free",
+        _OWN,
+    ),
+    "stale-profile": Rule(
+        stale_profile,
+        "stale profile",
+        "Record the profile again",
+        0.1,
+        "costs of the scheduler's profile that are off by at least 10 % of the step",
+        _OWN,
+        simulated=False,
+    ),
+    "recompilation": Rule(
+        recompilation,
+        "repeated compilation",
+        "Compile the step once",
+        1,
+        "another version of the main program between its steps, while XLA compiles",
+        "Mocz, GPU/JAX Profiling",
+        simulated=False,
+    ),
+    "window": Rule(
+        window,
+        "more than steady steps in the trace",
+        "",
+        1,
+        "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace",
+        _OWN,
+        simulated=False,
+    ),
+}
 """Every rule, by the id of its finding."""

@@ -71,7 +71,9 @@ class StepParts:
     inside_us: Floats  # float64[k, n], during the step
     pause_us: Floats  # float64[k, n], between it and the next
     steps: tuple[StepTime, ...]  # n, by execution
-    kernels: Mapping[str, float]  # GPU activities of the main module in a step, by the name of their row
+    kernels: Mapping[
+        str, float
+    ]  # GPU activities of the main module in a step, by the name of their row
 
     def mean_us(self, *, slow: bool | None = None) -> Floats:
         """float64[k]: a row in a mean step.
@@ -108,7 +110,11 @@ class StepParts:
 
 
 def step_parts(
-    trace: Trace, windows: Sequence[DeviceWindow], main: int, done: Sequence[Floats], names: Sequence[str]
+    trace: Trace,
+    windows: Sequence[DeviceWindow],
+    main: int,
+    done: Sequence[Floats],
+    names: Sequence[str],
 ) -> StepParts:
     """Take every step apart.
 
@@ -149,7 +155,9 @@ def step_parts(
     )
 
 
-def _kernels(trace: Trace, windows: Sequence[DeviceWindow], main: int, names: Sequence[str]) -> dict[str, float]:
+def _kernels(
+    trace: Trace, windows: Sequence[DeviceWindow], main: int, names: Sequence[str]
+) -> dict[str, float]:
     counts, steps = np.zeros(len(names)), sum(window.steps for window in windows)
     for window in windows:
         rows = window.rows[trace.module[window.rows] == main]
@@ -165,7 +173,9 @@ def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist() if len(first) else []
+    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist() if len(
+        first
+    ) else []
 
 
 def _pieces(
@@ -174,7 +184,9 @@ def _pieces(
     """Group, name, begin and ns of every row's own time on one device, and of its gaps."""
     start, end = window.start, window.end
     of_main = trace.module[window.rows] == main
-    name = np.where(of_main, trace.instruction[window.rows], names + trace.module[window.rows]).astype(np.int64)
+    name = np.where(
+        of_main, trace.instruction[window.rows], names + trace.module[window.rows]
+    ).astype(np.int64)
     compute, communication = window.busy(Stream.COMPUTE), window.busy(Stream.COMMUNICATION)
     pieces = []
     for stream, group, cover in (
@@ -190,14 +202,20 @@ def _pieces(
         pieces.append((RowGroup.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
         pieces.append((group, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
         if group == RowGroup.TRANSFER:
-            pieces.append((RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours]))
+            pieces.append(
+                (RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours])
+            )
     gaps = window.gaps
     short = gaps.inside & (gaps.times.lengths <= LAUNCH_GAP_NS)
     for group, which in (
-        (RowGroup.LAUNCH, short), (RowGroup.HOST, gaps.inside & ~short), (RowGroup.BETWEEN, ~gaps.inside)
-    ):  # fmt: skip
+        (RowGroup.LAUNCH, short),
+        (RowGroup.HOST, gaps.inside & ~short),
+        (RowGroup.BETWEEN, ~gaps.inside),
+    ):
         row = gaps.after[which]
-        after = np.where(trace.module[row] == main, trace.instruction[row], names + trace.module[row])
+        after = np.where(
+            trace.module[row] == main, trace.instruction[row], names + trace.module[row]
+        )
         code = after.astype(np.int64) if group == RowGroup.HOST else np.zeros(len(row), np.int64)
         pieces.append((group, code, gaps.times.start[which], gaps.times.lengths[which]))
     return pieces
@@ -230,7 +248,10 @@ def _step_times(
     if len(time) > 2:
         above = time - median(time)
         slow = above > max(SLOW * median(time), noise_of(np.abs(above)))
-    pauses = [us if is_known else None for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)]
+    pauses = [
+        us if is_known else None
+        for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)
+    ]
     return tuple(map(StepTime, executions.tolist(), span.tolist(), pauses, slow.tolist()))
 
 
@@ -245,7 +266,9 @@ class Gaps:
     """Times in which a device runs nothing, k rows ordered by start."""
 
     times: Intervals  # k, ns
-    inside: npt.NDArray[np.bool_]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
+    inside: npt.NDArray[
+        np.bool_
+    ]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
     after: npt.NDArray[np.int32]  # int32[k], the row of the trace that ends the gap
 
 
@@ -301,12 +324,18 @@ class DeviceWindow:
         """The gaps that are not those between two launches: the longer ones, and those outside of steps."""
         gaps = self.gaps
         here = ~gaps.inside | (gaps.times.lengths > LAUNCH_GAP_NS)
-        return Gaps(Intervals(gaps.times.start[here], gaps.times.end[here]), gaps.inside[here], gaps.after[here])
+        return Gaps(
+            Intervals(gaps.times.start[here], gaps.times.end[here]),
+            gaps.inside[here],
+            gaps.after[here],
+        )
 
     @cached_property
     def _lengths_ns(self) -> dict[str, tuple[float, float]]:
         """Of each part: of the whole window, and of the time between its spans."""
-        compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
+        compute, communication, copies = map(
+            self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY)
+        )
         gaps = self.gaps
         idle, inside = gaps.times.lengths, gaps.inside
         launch, long = inside & (idle <= LAUNCH_GAP_NS), inside & (idle > LONG_GAP_NS)
@@ -323,10 +352,15 @@ class DeviceWindow:
             "waits": idle * (inside & ~launch & ~long),  # inside steps, of up to `LONG_GAP_NS`
             "long_waits": idle * long,  # inside steps, longer
             "between_steps": idle * ~inside,
-            "compile": covered(self.compiling, gaps.times.start, gaps.times.end),  # XLA compiles; part of the others
+            "compile": covered(
+                self.compiling, gaps.times.start, gaps.times.end
+            ),  # XLA compiles; part of the others
         }
         return {
-            **{name: (times.length, without(times, self.spans).length) for name, times in runs.items()},
+            **{
+                name: (times.length, without(times, self.spans).length)
+                for name, times in runs.items()
+            },
             **{name: (float(ns.sum()), float(ns[~inside].sum())) for name, ns in waits.items()},
             "window": (self.length, self.length - self.spans.length),
         }
@@ -398,5 +432,8 @@ def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
     """The parts of one step, mean over steps and devices."""
-    parts = {field.name: "window" if field.name == "step_us" else field.name[:-3] for field in fields(Breakdown)}
+    parts = {
+        field.name: "window" if field.name == "step_us" else field.name[:-3]
+        for field in fields(Breakdown)
+    }
     return Breakdown(**{name: mean_us(windows, part) for name, part in parts.items()})

@@ -29,9 +29,15 @@ def flags_command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
 
-@flags_command.command("list", short_help="List settings, or only the ones that match a word.", params=[
-    click.Argument(["pattern"], default=""), opt.JAXLIB, *opt.PAGE,
-])  # fmt: skip
+@flags_command.command(
+    "list",
+    short_help="List settings, or only the ones that match a word.",
+    params=[
+        click.Argument(["pattern"], default=""),
+        opt.JAXLIB,
+        *opt.PAGE,
+    ],
+)
 def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
     """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle describes.
 
@@ -40,14 +46,23 @@ def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
     """
     release = jaxlib or installed().jaxlib or known_flags().releases[-1]
     wanted = pattern.lower()
-    found = [item for item in catalogue().values() if wanted in item.name.lower() or wanted in item.meaning.lower()]
+    found = [
+        item
+        for item in catalogue().values()
+        if wanted in item.name.lower() or wanted in item.meaning.lower()
+    ]
     document = {"jaxlib": release, "settings": [report.setting_json(item) for item in found]}
     return api.answer("flags", found, report.list_page(found, release, pattern), document)
 
 
-@flags_command.command(context_settings=_AS_TYPED, short_help="Explain one setting.", params=[
-    click.Argument(["name"], type=click.UNPROCESSED), *opt.PAGE,
-])  # fmt: skip
+@flags_command.command(
+    context_settings=_AS_TYPED,
+    short_help="Explain one setting.",
+    params=[
+        click.Argument(["name"], type=click.UNPROCESSED),
+        *opt.PAGE,
+    ],
+)
 @click.pass_context
 def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source.
@@ -61,12 +76,20 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     return found
 
 
-@flags_command.command(context_settings=_AS_TYPED, short_help="Check XLA flags against a jaxlib.", params=[
-    click.Argument(["flags"], nargs=-1, type=click.UNPROCESSED),
-    opt.option("--file", "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.", "PATH"),
-    opt.JAXLIB, opt.PYTHON, *opt.PAGE,
-])  # fmt: skip
-def lint(flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None) -> Answer[Any]:
+@flags_command.command(
+    context_settings=_AS_TYPED,
+    short_help="Check XLA flags against a jaxlib.",
+    params=[
+        click.Argument(["flags"], nargs=-1, type=click.UNPROCESSED),
+        opt.option("--file", "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.", "PATH"),
+        opt.JAXLIB,
+        opt.PYTHON,
+        *opt.PAGE,
+    ],
+)
+def lint(
+    flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None
+) -> Answer[Any]:
     """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
 
     Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
@@ -86,15 +109,27 @@ def lint(flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: s
     return api.answer("flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok)
 
 
-@flags_command.command("preset", short_help="Print a named set of settings.", params=[
-    click.Argument(["name"], default=""), opt.JAXLIB, opt.PYTHON,
-    opt.option("--profile", "The cost profile, for pgle-perf.", "FILE", default=""),
-    opt.flag("--shell", "Print only the export lines, for eval."),
-    *opt.PAGE,
-])  # fmt: skip
+@flags_command.command(
+    "preset",
+    short_help="Print a named set of settings.",
+    params=[
+        click.Argument(["name"], default=""),
+        opt.JAXLIB,
+        opt.PYTHON,
+        opt.option("--profile", "The cost profile, for pgle-perf.", "FILE", default=""),
+        opt.flag("--shell", "Print only the export lines, for eval."),
+        *opt.PAGE,
+    ],
+)
 @click.pass_context
 def preset_(
-    ctx: click.Context, /, name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool
+    ctx: click.Context,
+    /,
+    name: str,
+    jaxlib: str | None,
+    python: str | None,
+    profile: str,
+    shell: bool,
 ) -> Answer[Any] | None:
     """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
 
@@ -110,6 +145,9 @@ def preset_(
         text.print_json("pgle.flags/1", {"preset": text.whole(found, "xla_flags environment")})
         return None
     text.warn(finding.line() for finding in found.findings)
-    lines = [*report.preset_lines(found), *(() if shell else (f"# {line}" for line in report.preset_reasons(found)))]
+    lines = [
+        *report.preset_lines(found),
+        *(() if shell else (f"# {line}" for line in report.preset_reasons(found))),
+    ]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return None

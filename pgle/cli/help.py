@@ -58,8 +58,14 @@ def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
         ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
 
 
-_QUIET = click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_silence, is_eager=True,
-                      help="Print the verdict line only.")  # fmt: skip
+_QUIET = click.Option(
+    ["-q", "--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_silence,
+    is_eager=True,
+    help="Print the verdict line only.",
+)
 
 
 def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -72,8 +78,14 @@ def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-_BRIEF = click.Option(["-h"], is_flag=True, expose_value=False, callback=_brief, is_eager=True,
-                      help="Show the options that matter, and exit.")  # fmt: skip
+_BRIEF = click.Option(
+    ["-h"],
+    is_flag=True,
+    expose_value=False,
+    callback=_brief,
+    is_eager=True,
+    help="Show the options that matter, and exit.",
+)
 
 
 class Command(click.Command):
@@ -83,7 +95,10 @@ class Command(click.Command):
     """
 
     def __init__(self, *words: Any, **options: Any) -> None:
-        options["context_settings"] = {**(options.get("context_settings") or {}), "help_option_names": ["--help"]}
+        options["context_settings"] = {
+            **(options.get("context_settings") or {}),
+            "help_option_names": ["--help"],
+        }
         super().__init__(*words, **options)
         self.params += (_QUIET, _BRIEF)
         lines = cleandoc(self.help or "").split("\n")
@@ -93,19 +108,38 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; an option that only the user's program can know gets the hint to put -- before the program."""
         words = list(args)
-        options = (param for param in self.params if isinstance(param, click.Option) and not param.is_flag)
+        options = (
+            param for param in self.params if isinstance(param, click.Option) and not param.is_flag
+        )
         valued = {name for option in options for name in option.opts}
         before = words[: words.index("--")] if "--" in words else []
-        if before and before[-1] in valued and not ctx.resilient_parsing:  # click takes -- for the value
-            raise click.UsageError(f"Option '{before[-1]}' requires an argument, and -- begins the program", ctx)
+        if (
+            before and before[-1] in valued and not ctx.resilient_parsing
+        ):  # click takes -- for the value
+            raise click.UsageError(
+                f"Option '{before[-1]}' requires an argument, and -- begins the program", ctx
+            )
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            begin = next((at for at, word in enumerate(words) if which(word) or word.endswith((".py", ".sh"))), None)
-            if begin is None or "--" in words or not any(param.name == "words" for param in self.params):
+            begin = next(
+                (
+                    at
+                    for at, word in enumerate(words)
+                    if which(word) or word.endswith((".py", ".sh"))
+                ),
+                None,
+            )
+            if (
+                begin is None
+                or "--" in words
+                or not any(param.name == "words" for param in self.params)
+            ):
                 raise
             line = join([*ctx.command_path.split(), *words[:begin], "--", *words[begin:]])
-            raise click.UsageError(f"No such option: {error.option_name}; put -- before your program: {line}") from None
+            raise click.UsageError(
+                f"No such option: {error.option_name}; put -- before your program: {line}"
+            ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
@@ -122,16 +156,24 @@ class Command(click.Command):
             text.print_json(answer.document["schema"], answer.document)
             text.warn(answer.document.get("warnings", ()))
         else:
-            sections = ("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
+            sections = (
+                ("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
+            )
             plain.show(answer.page, sections=sections)
         ctx.exit(not answer.ok)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then the options by group."""
         write_examples(self.examples, formatter)
-        groups: dict[str, list[tuple[str, str]]] = {"Options": [], **{section: [] for section in SECTIONS}}
+        groups: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{section: [] for section in SECTIONS},
+        }
         for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+            if (
+                isinstance(param, click.Option)
+                and (record := param.get_help_record(ctx)) is not None
+            ):
                 name = max(param.opts, key=len).removeprefix("--")
                 groups[_SECTION_OF.get(name, "Options")].append(record)
         for section, records in groups.items():
@@ -153,20 +195,31 @@ def write_brief(command: click.Command, ctx: click.Context, formatter: click.Hel
     examples = getattr(command, "examples", [])
     write_examples([example for example in examples if "|" not in example][:EXAMPLES], formatter)
     found = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
-    shown = [found[name].get_help_record(ctx) for name in [name for name in MATTERS.split() if name in found][:SHORT]]
-    records = [(record[0].replace("INTEGER RANGE", "N"), record[1]) for record in shown if record is not None]
+    shown = [
+        found[name].get_help_record(ctx)
+        for name in [name for name in MATTERS.split() if name in found][:SHORT]
+    ]
+    records = [
+        (record[0].replace("INTEGER RANGE", "N"), record[1])
+        for record in shown
+        if record is not None
+    ]
     if records:
         with formatter.section("Options"):
             names = max(len(name) for name, _ in records) + 4
             width = max(formatter.width - names, 20)
-            formatter.write_dl([(name, cut(_first_clause(text), width)) for name, text in records], col_max=names)
+            formatter.write_dl(
+                [(name, cut(_first_clause(text), width)) for name, text in records], col_max=names
+            )
     formatter.write_paragraph()
     formatter.write_text(f"All options: {ctx.command_path} --help")
 
 
 def _first_clause(text: str) -> str:
     """The first clause of an option's help, without its default."""
-    return re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text))[0].rstrip(".")
+    return re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text))[
+        0
+    ].rstrip(".")
 
 
 class Commands(click.Group):
@@ -184,6 +237,11 @@ def write_examples(examples: list[str], formatter: click.HelpFormatter) -> None:
             line, _, remark = example.partition("  # ")
             if remark:
                 formatter.write_text(f"# {remark.strip()}")
-            parts = wrap(line.rstrip(), max(formatter.width - 8, 20), break_long_words=False, break_on_hyphens=False)
+            parts = wrap(
+                line.rstrip(),
+                max(formatter.width - 8, 20),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
             indent = " " * formatter.current_indent
             formatter.write(indent + f" \\\n{indent}    ".join(parts) + "\n")

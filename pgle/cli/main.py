@@ -26,15 +26,24 @@ if TYPE_CHECKING:
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
-        "run": ("stages", "All stages on your program: profile, convert, baseline, verify, perf, compare."),
+        "run": (
+            "stages",
+            "All stages on your program: profile, convert, baseline, verify, perf, compare.",
+        ),
         "profile": ("stages", "Run a program with the flags of a profile run and capture a trace."),
         "convert": ("profiles", "Turn traces (nsys, JAX profiler) into a cost profile."),
         "perf": ("stages", "Run a program with a profile, and prove that XLA used it."),
-        "init": ("start", "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker."),
+        "init": (
+            "start",
+            "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker.",
+        ),
         "auto": ("stages", "Run a program with JAX's AutoPGLE, and say what came of it."),
     },
     "Check": {
-        "doctor": ("stages", "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches."),
+        "doctor": (
+            "stages",
+            "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches.",
+        ),
         "verify": ("profiles", "Before a run: does a profile fit a module, what will XLA find?"),
         "confirm": ("show", "After a run: was the profile used, by its log?"),
         "compare": ("steps", "Is it faster? Step times of two runs; a gate for CI."),
@@ -42,7 +51,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Predict": {
         "rehearse": ("predictions", "Compile for GPUs without one: what would a profile change?"),
         "predict": ("predictions", "What a step of a compiled module takes, without a compiler."),
-        "scale": ("predictions", "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs."),
+        "scale": (
+            "predictions",
+            "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
+        ),
         "tune": ("predictions", "Which flags, with the profile, make a step fastest; no GPU."),
         "perf-table": ("profiles", "Measured tables for XLA's own cost model, from traces."),
     },
@@ -113,7 +125,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion where no command has that name."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail("; ".join(filter(None, (f"no command called '{args[0]}'", suggestion(args[0], COMMANDS)))))
+            ctx.fail(
+                "; ".join(
+                    filter(None, (f"no command called '{args[0]}'", suggestion(args[0], COMMANDS)))
+                )
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -136,7 +152,9 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        return [CompletionItem(name, help=COMMANDS[name]) for name in names] or super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=COMMANDS[name]) for name in names
+        ] or super().shell_complete(ctx, incomplete)
 
 
 def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -145,7 +163,11 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         from platform import python_version
 
         found = {item.name.lower(): item.version for item in metadata.distributions() if item.name}
-        names = [name for name in sorted(found) if name in ("jax", "jaxlib") or name.startswith("jax-cuda")]
+        names = [
+            name
+            for name in sorted(found)
+            if name in ("jax", "jaxlib") or name.startswith("jax-cuda")
+        ]
         others = "".join(f", {name} {found[name]}" for name in names) or ", no jax"
         click.echo(f"pgle {__version__}{others}, Python {python_version()}")
         ctx.exit()
@@ -156,8 +178,14 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="'pgle COMMAND -h' is one screen, --help is all. 'pgle' alone names the next command for the files here.",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_versions,
-              help="Versions of pgle, jax, its CUDA plugin and Python.")  # fmt: skip
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_versions,
+    help="Versions of pgle, jax, its CUDA plugin and Python.",
+)
 def group() -> None:
     """Measured costs for XLA's latency-hiding scheduler: each step one command, and each step proven."""
 
@@ -174,11 +202,15 @@ def main() -> NoReturn:
             signal.signal(number, _exit_by_signal)
     if (program := _program()) != "pgle":
         call_it(program, COMMANDS)
-    gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
+    gc.set_threshold(
+        100_000, 50, 100
+    )  # our values have no cycles; the default walks a million of them again and again
     code = run(sys.argv[1:])
     for number in (signal.SIGINT, *ENDS.values()):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
+            signal.signal(
+                number, signal.SIG_DFL
+            )  # a traceback of the interpreter's end helps nobody
     gc.freeze()  # all ends now: the interpreter would look through every module for cycles first
     sys.exit(code)
 
@@ -225,7 +257,11 @@ def _program() -> str:
         words = sys.orig_argv
         return typed(*(words[: words.index("-m") + 2] if "-m" in words else [words[0], started]))
     found = shutil.which("pgle")
-    return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else quoted(started)
+    return (
+        "pgle"
+        if found and os.path.realpath(found) == os.path.realpath(started)
+        else quoted(started)
+    )
 
 
 def error_line(error: BaseException) -> tuple[str | None, int]:
@@ -262,7 +298,10 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             _discard_output()
             return f"the output cannot be written: {error.strerror}; free some space", 2
         case Exception() if not os.environ.get("PGLE_DEBUG"):
-            return f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2
+            return (
+                f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where",
+                2,
+            )
     raise error
 
 

@@ -40,11 +40,17 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click
 
     name = "share"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """The share, 0 to 1."""
         from pgle.steps.compare import parse_share
 
-        return value if isinstance(value, float) else parse_share(value, param.opts[0] if param else "")
+        return (
+            value
+            if isinstance(value, float)
+            else parse_share(value, param.opts[0] if param else "")
+        )
 
 
 class Place(click.Path):
@@ -60,18 +66,26 @@ class Place(click.Path):
         super().__init__()
         self.ends, self.needed, self.remedy = ends, needed, remedy
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> AnyPath:
         """The path."""
         if value == "-":
             raise UserError(NO_PIPE.replace("a file", self.needed), where=value, remedy="name one")
         if self.remedy and "://" in os.fspath(value):
-            raise UserError(f"is no path of this machine, and {self.needed} is needed", where=value, remedy=self.remedy)
+            raise UserError(
+                f"is no path of this machine, and {self.needed} is needed",
+                where=value,
+                remedy=self.remedy,
+            )
         path = as_path(value)
         if self.ends and not path.name.endswith(self.ends):
             remedy = f"choose a name that ends in {', '.join(self.ends)}"
             raise UserError("is of no known form", where=path, remedy=remedy)
         if self.needed == "a folder" and path.exists() and not path.is_dir():
-            raise UserError("is a file, and a folder is needed", where=path, remedy="choose another")
+            raise UserError(
+                "is a file, and a folder is needed", where=path, remedy="choose another"
+            )
         return path
 
 
@@ -84,7 +98,9 @@ def check_places(ctx: click.Context) -> None:
     """Refuse what cannot be read or written before the work begins."""
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
-        is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")  # else words are a command
+        is_place = "|" in str(param.metavar) and not ctx.params.get(
+            "rounds"
+        )  # else words are a command
         if param.name == "words" and is_place and (path or ())[:1] == ("-",):
             raise UserError(NO_PIPE, where="-", remedy="name one")
         if isinstance(param.type, Place) and param.type.ends and path is not None:
@@ -96,7 +112,9 @@ def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Arg
     return click.Argument([name], metavar=metavar, type=type, **how)
 
 
-def option(names: str, help: str, metavar: str | None = None, type: Any = None, **how: Any) -> click.Option:
+def option(
+    names: str, help: str, metavar: str | None = None, type: Any = None, **how: Any
+) -> click.Option:
     """An option by its names, with blanks between them; `--help` shows a default that is not empty."""
     how.setdefault("show_default", bool(how.get("default")))
     return click.Option(names.split(), help=help, metavar=metavar, type=type, **how)
@@ -127,10 +145,18 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 _PRINTED: dict[str, Any] = {"expose_value": False, "callback": _keep}
-JSON = flag("--json as_json", "Print one JSON object instead of a table.", is_eager=True, **_PRINTED)
+JSON = flag(
+    "--json as_json", "Print one JSON object instead of a table.", is_eager=True, **_PRINTED
+)
 PAGE = (
     flag("--all everything", "Print every section and every row.", is_eager=True, **_PRINTED),
-    option("--section sections", "Print this section too; repeatable.", "NAME", multiple=True, **_PRINTED),
+    option(
+        "--section sections",
+        "Print this section too; repeatable.",
+        "NAME",
+        multiple=True,
+        **_PRINTED,
+    ),
     JSON,
 )
 """What every command has whose answer is a page."""
@@ -156,7 +182,9 @@ def target(help: str, **how: Any) -> click.Option:
 _GPU = "GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt."
 TARGET = target(_GPU, default="h100")
 TOPOLOGY = option(
-    "--topology", "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.", metavar="SxHxD"
+    "--topology",
+    "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.",
+    metavar="SxHxD",
 )
 NETWORK = option(
     "--network network_gb_s",
@@ -176,12 +204,18 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
     if path is not None:
         found: list[str] = []
         first = None  # of the ones that a search found
-        for number, line in enumerate(read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1):
+        for number, line in enumerate(
+            read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1
+        ):
             first = len(found) if line == FOUND_BY_SEARCH else first
             words = [] if line.lstrip().startswith("#") else line.split()
             if wrong := next((word for word in words if not word.startswith("--")), None):
                 what = f"'{wrong}' does not begin with --"
-                raise UserError(what, where=f"{path}, line {number}", remedy="write --name=value; # begins a remark")
+                raise UserError(
+                    what,
+                    where=f"{path}, line {number}",
+                    remedy="write --name=value; # begins a remark",
+                )
             found += words
         ctx.meta["pgle.flags"] = tuple(found)
         ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])
@@ -192,22 +226,50 @@ def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -
 
 
 FLAGS = (
-    option("--flag flags", "One more XLA flag, after XLA_FLAGS; repeatable.", "--xla_…", multiple=True,
-           callback=_all_flags),
-    option("--flags-file", "XLA flags from a file, as 'pgle tune' writes it.", "FILE", PATH, callback=_read_flags,
-           expose_value=False, is_eager=True),
-)  # fmt: skip
+    option(
+        "--flag flags",
+        "One more XLA flag, after XLA_FLAGS; repeatable.",
+        "--xla_…",
+        multiple=True,
+        callback=_all_flags,
+    ),
+    option(
+        "--flags-file",
+        "XLA flags from a file, as 'pgle tune' writes it.",
+        "FILE",
+        PATH,
+        callback=_read_flags,
+        expose_value=False,
+        is_eager=True,
+    ),
+)
 
 
-CACHE = option("--cache/--no-cache cached", "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
-               default=True)  # fmt: skip
+CACHE = option(
+    "--cache/--no-cache cached",
+    "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
+    default=True,
+)
 WINDOW = option("--window", "The part to trace.", "auto|steps:A-B|seconds:N|all", default="auto")
-MODE = choice("--mode", "How collectives run while they are measured; 'pgle profile --help' says more.", "sync",
-              "async", default="sync")  # fmt: skip
-CHOOSE = option("--choose", "Without a GPU: which of several modules, by name; else the program's step.", "NAME|REGEX",
-                REGEX)  # fmt: skip
-QUIET = option("--quiet-for quiet_s", "Without a GPU: stop the program when it has compiled nothing new for so long.",
-               "SECONDS", default=20.0)  # fmt: skip
+MODE = choice(
+    "--mode",
+    "How collectives run while they are measured; 'pgle profile --help' says more.",
+    "sync",
+    "async",
+    default="sync",
+)
+CHOOSE = option(
+    "--choose",
+    "Without a GPU: which of several modules, by name; else the program's step.",
+    "NAME|REGEX",
+    REGEX,
+)
+QUIET = option(
+    "--quiet-for quiet_s",
+    "Without a GPU: stop the program when it has compiled nothing new for so long.",
+    "SECONDS",
+    default=20.0,
+)
 COMPILED = (
     option("--profile", "Measured costs; without, estimates stand in for them.", "PROFILE", LOCAL),
     target(f"{_GPU}  [default: h100]"),  # of a run directory its own
@@ -218,20 +280,34 @@ COMPILED = (
 )
 """What every command has that compiles a module for GPUs that are not there: rehearse, tune."""
 BOUNDS = (
-    option("--min-time-coverage", "Exit with 1 if the profile covers less of the main module's time.", default=0.95,
-           type=Between(0, 1)),
-    option("--min-collectives", "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
-           default=0.99, type=Between(0, 1)),
-)  # fmt: skip
+    option(
+        "--min-time-coverage",
+        "Exit with 1 if the profile covers less of the main module's time.",
+        default=0.95,
+        type=Between(0, 1),
+    ),
+    option(
+        "--min-collectives",
+        "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
+        default=0.99,
+        type=Between(0, 1),
+    ),
+)
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.verdict.Bounds`."""
 JAXLIB = option("--jaxlib", "Speak of this release rather than the installed one.", "VERSION")
-PATTERN = option("--pattern", "Own console lines: groups s, ms or us; and step, loss if there.", "REGEX", REGEX)
-PYTHON = option("--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH")
+PATTERN = option(
+    "--pattern", "Own console lines: groups s, ms or us; and step, loss if there.", "REGEX", REGEX
+)
+PYTHON = option(
+    "--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH"
+)
 
 
 def hlo(of: str = "", **how: Any) -> click.Option:
     """``--hlo``, several times; `of` says of which run."""
-    return option("--hlo", f"HLO dump file or directory{of}; repeatable.", "PATH", PATH, multiple=True, **how)
+    return option(
+        "--hlo", f"HLO dump file or directory{of}; repeatable.", "PATH", PATH, multiple=True, **how
+    )
 
 
 def module(help: str, default: str | None = "", metavar: str = "REGEX") -> click.Option:
@@ -239,13 +315,22 @@ def module(help: str, default: str | None = "", metavar: str = "REGEX") -> click
     return option("--module", help, metavar, REGEX, default=default)
 
 
-def run_dir(default: str | None = "runs/default", help: str = "Where the experiment lives.") -> click.Option:
+def run_dir(
+    default: str | None = "runs/default", help: str = "Where the experiment lives."
+) -> click.Option:
     """``--run-dir``."""
     return option("--run-dir", help, "DIR", FOLDER, default=default)
 
 
-CAPTURE = choice("--capture", "Profiler; simulated needs no GPU. auto: jax if there is a GPU.", "auto", "jax", "nsys",
-                 "simulated", default="auto")  # fmt: skip
+CAPTURE = choice(
+    "--capture",
+    "Profiler; simulated needs no GPU. auto: jax if there is a GPU.",
+    "auto",
+    "jax",
+    "nsys",
+    "simulated",
+    default="auto",
+)
 STAGE = (
     argument("words", "-- COMMAND...", None, nargs=-1),
     run_dir(),

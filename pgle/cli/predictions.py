@@ -41,7 +41,12 @@ def predict_command(**options: Any) -> Answer[Any]:
 @command(
     opt.argument("words", "MODULE | FOLDER | RUN | -- COMMAND...", None, nargs=-1, required=True),
     *opt.COMPILED,
-    opt.option("-o --output", "New folder for dumps, logs and the page. [default: temporary]", "DIR", FOLDER),
+    opt.option(
+        "-o --output",
+        "New folder for dumps, logs and the page. [default: temporary]",
+        "DIR",
+        FOLDER,
+    ),
     opt.CHOOSE,
     opt.QUIET,
     opt.CACHE,
@@ -71,9 +76,11 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     opt.QUIET,
     opt.option("--budget", "Trials at most.", default=20, type=click.IntRange(1)),
     opt.CACHE,
-    opt.option("-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True),
+    opt.option(
+        "-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True
+    ),
     *opt.PAGE,
-)  # fmt: skip
+)
 def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no GPU.
 
@@ -106,7 +113,11 @@ def _varied(text: str) -> tuple[str, list[str]]:
     """``NAME=A,B``."""
     name, equals, values = text.partition("=")
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
-        raise UserError("is no name with values", where=f"--vary {text}", remedy="say --vary mesh=fsdp8,fsdp4tp2")
+        raise UserError(
+            "is no name with values",
+            where=f"--vary {text}",
+            remedy="say --vary mesh=fsdp8,fsdp4tp2",
+        )
     return name, values.split(",")
 
 
@@ -115,21 +126,42 @@ def _measured(text: str) -> dict[int, float]:
     found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
     us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
     if found is None or not 0 < us < 1e12:
-        raise UserError("is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms")
+        raise UserError(
+            "is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms"
+        )
     return {int(found[1]): us}
 
 
 @command(
     opt.argument("words", "-- COMMAND... | HLO...", None, nargs=-1, required=True),
-    opt.option("--devices", "Numbers of GPUs; the smallest is compared with.", "N,N,…", _sizes, default=""),
-    opt.option("--vary", "Values for {NAME} in the command; all combinations; repeatable.", "NAME=A,B,…", _varied,
-               multiple=True),
-    opt.option("--fit", "Of this varied name, whose values need more and more memory, take the last that fits.",
-               "NAME", default=""),
-    opt.option("--measured measured_us", "A measured step, 8=1.56s: all predictions are moved by it.", "N=TIME",
-               _measured),
-    opt.option("--profile", "Measured costs, carried to every size; without, estimates stand in for them.", "PROFILE",
-               LOCAL),
+    opt.option(
+        "--devices", "Numbers of GPUs; the smallest is compared with.", "N,N,…", _sizes, default=""
+    ),
+    opt.option(
+        "--vary",
+        "Values for {NAME} in the command; all combinations; repeatable.",
+        "NAME=A,B,…",
+        _varied,
+        multiple=True,
+    ),
+    opt.option(
+        "--fit",
+        "Of this varied name, whose values need more and more memory, take the last that fits.",
+        "NAME",
+        default="",
+    ),
+    opt.option(
+        "--measured measured_us",
+        "A measured step, 8=1.56s: all predictions are moved by it.",
+        "N=TIME",
+        _measured,
+    ),
+    opt.option(
+        "--profile",
+        "Measured costs, carried to every size; without, estimates stand in for them.",
+        "PROFILE",
+        LOCAL,
+    ),
     opt.option("--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL),
     opt.TARGET,
     opt.devices_per_host("GPUs that share NVLink.  [default: the target's, 8 or 72]"),
@@ -138,10 +170,17 @@ def _measured(text: str) -> dict[int, float]:
     opt.CHOOSE,
     opt.QUIET,
     opt.CACHE,
-    opt.option("-o --output", "Folder for rows and page; repeat to resume.  [default: temporary]", "DIR", FOLDER),
+    opt.option(
+        "-o --output",
+        "Folder for rows and page; repeat to resume.  [default: temporary]",
+        "DIR",
+        FOLDER,
+    ),
     *opt.PAGE,
-)  # fmt: skip
-def scale_command(words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any) -> Answer[Any]:
+)
+def scale_command(
+    words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any
+) -> Answer[Any]:
     """Predict a program's step at sizes that you do not have: does it fit, how well does it scale, where does it break?
 
     COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is

@@ -18,17 +18,24 @@ from pgle.report import text
 
 @command(
     opt.INPUTS,
-    opt.option("-o --output", "Profile (.pbtxt, .pb), or a directory: one per module.  "
-           "[default: RUN/profile.pbtxt]", "OUT", PATH),
+    opt.option(
+        "-o --output",
+        "Profile (.pbtxt, .pb), or a directory: one per module.  [default: RUN/profile.pbtxt]",
+        "OUT",
+        PATH,
+    ),
     opt.hlo(" of the profiled run"),
     opt.module("Which modules to convert.", "auto", "auto|all|REGEX"),
     opt.STAT,
     opt.option("--collective-stat", "Collectives: the same.", "NAME", default="median"),
-    opt.flag("--fingerprint-names", "Write fingerprint::name, so that other modules ignore the costs."),
+    opt.flag(
+        "--fingerprint-names", "Write fingerprint::name, so that other modules ignore the costs."
+    ),
     opt.flag("--all-executions", "Keep warm-up and truncated executions."),
     opt.option("--complete", "Fill gaps, with estimates for this GPU (h100, a100, …).", "TARGET"),
-    opt.FORCE, *opt.PAGE,
-)  # fmt: skip
+    opt.FORCE,
+    *opt.PAGE,
+)
 def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
 
@@ -46,14 +53,18 @@ def convert_command(**options: Any) -> Answer[Any]:
 
 @command(
     opt.INPUTS,
-    opt.option("-o --output out", "The table (.pbtxt).", "FILE",
-           Place(".pbtxt", ".txtpb"), required=True),
+    opt.option(
+        "-o --output out", "The table (.pbtxt).", "FILE", Place(".pbtxt", ".txtpb"), required=True
+    ),
     opt.hlo(" of the traced run"),
     opt.module("Which modules: auto, all or a regular expression.", "auto"),
     opt.TARGET,
-    opt.FORCE, *opt.PAGE,
-)  # fmt: skip
-def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any) -> Answer[Any]:
+    opt.FORCE,
+    *opt.PAGE,
+)
+def perf_table_command(
+    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any
+) -> Answer[Any]:
     """From traces the measured table that XLA's own cost model reads: one per cluster, for every program.
 
     INPUT: traces as for 'pgle convert'. The table holds what collectives took, by size and group, and needs no names or
@@ -72,14 +83,18 @@ def perf_table_command(inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: st
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
     with text.progress("reading traces") as advance:
         found = perf_table(request, load_target(target), progress=advance)
-    return api.answer("perf-table", found, report.perf_table_page(found), report.perf_table_document(found))
+    return api.answer(
+        "perf-table", found, report.perf_table_page(found), report.perf_table_document(found)
+    )
 
 
 @command(
-    opt.PROFILE, opt.hlo(),
+    opt.PROFILE,
+    opt.hlo(),
     opt.module("Only modules whose name matches."),
-    *opt.BOUNDS, *opt.PAGE,
-)  # fmt: skip
+    *opt.BOUNDS,
+    *opt.PAGE,
+)
 def verify_command(**options: Any) -> Answer[Any]:
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
 
@@ -99,10 +114,15 @@ _PER_HOST = opt.devices_per_host("GPUs that share NVLink.", default=8)
 
 
 @command(
-    opt.PROFILE, opt.hlo(required=True), opt.OUT, opt.TARGET,
+    opt.PROFILE,
+    opt.hlo(required=True),
+    opt.OUT,
+    opt.TARGET,
     opt.module("Modules to complete for.  [default: best match]"),
-    _PER_HOST, opt.FORCE, *opt.PAGE,
-)  # fmt: skip
+    _PER_HOST,
+    opt.FORCE,
+    *opt.PAGE,
+)
 def complete_command(**options: Any) -> Answer[Any]:
     """Fill the gaps of a cost profile.
 
@@ -118,20 +138,25 @@ def complete_command(**options: Any) -> Answer[Any]:
     from pgle.run.coverage import complete_file
 
     completions, written = complete_file(**options)
-    page = report.complete_page(completions, written, after_conversion(written.path, options["hlo"]))
+    page = report.complete_page(
+        completions, written, after_conversion(written.path, options["hlo"])
+    )
     return api.answer("complete", completions, page, report.complete_document(completions, written))
 
 
 @command(
     opt.PROFILE,
-    opt.option("--from old", "Dump that the profile was measured on.", "OLD_HLO", PATH, required=True),
+    opt.option(
+        "--from old", "Dump that the profile was measured on.", "OLD_HLO", PATH, required=True
+    ),
     opt.option("--to new", "Dump that the profile is wanted for.", "NEW_HLO", PATH, required=True),
     opt.OUT,
     opt.target("GPU whose links scale collectives.  [default: the dump's]", default=""),
     _PER_HOST,
     opt.module("Module to carry.  [default: best match]"),
-    opt.FORCE, *opt.PAGE,
-)  # fmt: skip
+    opt.FORCE,
+    *opt.PAGE,
+)
 def carry_command(**options: Any) -> Answer[Any]:
     """Carry a profile over to another compilation of the program.
 
@@ -156,11 +181,19 @@ def carry_command(**options: Any) -> Answer[Any]:
     opt.OUT,
     opt.choice("--of", "Ranks of one run, or independent runs.", "ranks", "runs", default="ranks"),
     opt.STAT,
-    opt.option("--collective-stat", "Collectives.  [default: min of ranks, --stat of runs]", "NAME"),
-    opt.FORCE, *opt.PAGE,
-)  # fmt: skip
+    opt.option(
+        "--collective-stat", "Collectives.  [default: min of ranks, --stat of runs]", "NAME"
+    ),
+    opt.FORCE,
+    *opt.PAGE,
+)
 def merge_command(
-    profiles: tuple[AnyPath, ...], output: AnyPath, of: str, stat: str, collective_stat: str | None, force: bool
+    profiles: tuple[AnyPath, ...],
+    output: AnyPath,
+    of: str,
+    stat: str,
+    collective_stat: str | None,
+    force: bool,
 ) -> Answer[Any]:
     """Merge cost profiles of ranks or runs into one.
 

@@ -40,7 +40,9 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     listed = 0 if ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"] else report.ROWS
     found = summarise(read_profile(path), top=listed)
     known = module_records(found.provenance)
-    modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
+    modules = {
+        str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known
+    }
     page = report.profile_page(str(path), found, next_steps.after_summary(path, modules))
     return api.answer("show", found, page, report.profile_document(str(path), found))
 
@@ -72,12 +74,21 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
 @command(
     opt.argument("log", "LOG", None),
     opt.module("The main module; default: the one that weighs most in the log.", None),
-    opt.option("--schedule", "Schedule dump of the same run (file or directory): what the scheduler believed.", "PATH",
-               PATH),
-    opt.option("--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH),
-    opt.option("--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"),
-    *opt.BOUNDS, *opt.PAGE,
-)  # fmt: skip
+    opt.option(
+        "--schedule",
+        "Schedule dump of the same run (file or directory): what the scheduler believed.",
+        "PATH",
+        PATH,
+    ),
+    opt.option(
+        "--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH
+    ),
+    opt.option(
+        "--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"
+    ),
+    *opt.BOUNDS,
+    *opt.PAGE,
+)
 def confirm_command(log: str, **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pgle.run.stages.stage import StageRequest
 
 
-def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any) -> StageRequest:
+def _asked(
+    ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any
+) -> StageRequest:
     """A stage as `opt.STAGE` asks for it; what is of no back end goes out of `options`.
 
     With ``--json`` stdout is for results, and the program's own goes to stderr.
@@ -35,7 +37,11 @@ def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, *
     from pgle.run.stages.stage import StageRequest
     from pgle.xla.log.verdict import Bounds
 
-    words, run, flags = options.pop("words"), RunDirectory(options.pop("run_dir")), options.pop("flags")
+    words, run, flags = (
+        options.pop("words"),
+        RunDirectory(options.pop("run_dir")),
+        options.pop("flags"),
+    )
     if "min_collectives" in options:
         fields["bounds"] = Bounds(options.pop("min_time_coverage"), options.pop("min_collectives"))
     stdout: Literal[1, 2] = 2 if ctx.meta["pgle.as_json"] else 1
@@ -43,10 +49,13 @@ def _asked(ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, *
 
 
 @command(
-    *opt.STAGE, opt.MODE, opt.WINDOW, *opt.BOUNDS,
+    *opt.STAGE,
+    opt.MODE,
+    opt.WINDOW,
+    *opt.BOUNDS,
     opt.option("--fail-slower", "Bound on a slowdown.", "SHARE", SHARE, default="1%"),
     *opt.PAGE,
-)  # fmt: skip
+)
 @click.pass_context
 def run_command(
     ctx: click.Context, /, mode: Any, force: bool, fail_slower: float, **options: Any
@@ -69,7 +78,10 @@ def run_command(
 
     stage = _asked(ctx, "profile", options, mode, stdout=2)
     judged = ctx.meta.get("pgle.judged", ())
-    back_end, how = choose_back_end(**options), {"fail_slower": fail_slower, "force": force, "judged": judged}
+    back_end, how = (
+        choose_back_end(**options),
+        {"fail_slower": fail_slower, "force": force, "judged": judged},
+    )
     if ctx.meta["pgle.as_json"]:
         result = Experiment(stage, back_end, text.say, **how).run()
         warnings: tuple[str, ...] = ()
@@ -78,12 +90,16 @@ def run_command(
             result = Experiment(stage, back_end, shown.announce, shown.show, **how).run()
         shown.show(result)
         warnings = tuple(shown.warnings)
-    return api.answer("run", result, stages.run_page(result, warnings), stages.run_document(result), result.good)
+    return api.answer(
+        "run", result, stages.run_page(result, warnings), stages.run_document(result), result.good
+    )
 
 
 @command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)
 @click.pass_context
-def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: Any) -> Answer[Any] | None:
+def profile_command(
+    ctx: click.Context, /, mode: Any, force: bool, **options: Any
+) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
 
     --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured without overlap, and
@@ -110,7 +126,9 @@ def profile_command(ctx: click.Context, /, mode: Any, force: bool, **options: An
     return _run(ctx, _asked(ctx, "profile", options, mode), options, force=force)
 
 
-def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool) -> Answer[Any] | None:
+def _run(
+    ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool
+) -> Answer[Any] | None:
     """Run a stage and answer with its page."""
     from pgle.report import stages
     from pgle.run.stages.pipeline import choose_back_end, run_stage
@@ -120,7 +138,9 @@ def _run(ctx: click.Context, request: StageRequest, options: dict[str, Any], *, 
         text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
     elif result.rank or not result.simulated:
         _leave_stdout(ctx, result.rank, stages.troubles(result), good=result.good)
-    return api.answer(request.stage, result, stages.stage_page(result), stages.stage_document(result), result.good)
+    return api.answer(
+        request.stage, result, stages.stage_page(result), stages.stage_document(result), result.good
+    )
 
 
 def _leave_stdout(ctx: click.Context, rank: int, warnings: Iterable[str], *, good: bool) -> None:
@@ -136,8 +156,9 @@ def _leave_stdout(ctx: click.Context, rank: int, warnings: Iterable[str], *, goo
     *opt.STAGE,
     opt.option("--profile", "[default: from the run directory]", "PROFILE", PATH),
     opt.flag("--baseline", "Run without the profile, scheduler on: what to compare with."),
-    *opt.BOUNDS, *opt.PAGE,
-)  # fmt: skip
+    *opt.BOUNDS,
+    *opt.PAGE,
+)
 @click.pass_context
 def perf_command(
     ctx: click.Context, /, profile: Any, baseline: bool, force: bool, **options: Any
@@ -154,21 +175,31 @@ def perf_command(
     """
     name = "baseline" if baseline else "perf"
     request = _asked(ctx, name, options, name)
-    request = request if baseline else replace(request, profile=profile or request.run.profile_to_use())
+    request = (
+        request if baseline else replace(request, profile=profile or request.run.profile_to_use())
+    )
     return _run(ctx, request, options, force=force)
 
 
 @command(
     opt.argument("words", "-- COMMAND...", None, nargs=-1),
     opt.run_dir(),
-    opt.option("--runs", "Executions of each function to trace.", default=3, type=click.IntRange(1)),
+    opt.option(
+        "--runs", "Executions of each function to trace.", default=3, type=click.IntRange(1)
+    ),
     opt.option("--percentile", "Of the costs over them.", default=90, type=click.IntRange(0, 100)),
     opt.flag("--then-nsys", "Run again under nsys, with the compiled program from the cache."),
-    opt.option("--cache", "JAX's compilation cache.  [default: a new one in the run directory]", "DIR", FOLDER),
-    opt.WINDOW, *opt.FLAGS,
+    opt.option(
+        "--cache",
+        "JAX's compilation cache.  [default: a new one in the run directory]",
+        "DIR",
+        FOLDER,
+    ),
+    opt.WINDOW,
+    *opt.FLAGS,
     opt.flag("--force", "Run again; old folders are kept under other names."),
     *opt.PAGE,
-)  # fmt: skip
+)
 @click.pass_context
 def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
@@ -191,7 +222,9 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     result = run_auto(request, **options)
     if not ctx.meta["pgle.as_json"]:
         _leave_stdout(ctx, result.stage.rank, result.warnings, good=result.good)
-    return api.answer("auto", result, stages.auto_page(result), stages.auto_document(result), result.good)
+    return api.answer(
+        "auto", result, stages.auto_page(result), stages.auto_document(result), result.good
+    )
 
 
 _MEASURED = (
@@ -199,17 +232,26 @@ _MEASURED = (
     opt.target("GPU for expected times: h100, a100, …  [default: as the HLO says]"),
 )
 _AGAINST = (
-    opt.option("--against", "Another run of the program: show what changed since. A directory means all ranks in it.",
-               "OTHER", PATH, multiple=True),
+    opt.option(
+        "--against",
+        "Another run of the program: show what changed since. A directory means all ranks in it.",
+        "OTHER",
+        PATH,
+        multiple=True,
+    ),
     opt.option("--against-hlo", "HLO dump of that run.", "PATH", PATH, multiple=True),
-)  # fmt: skip
+)
 
 
 @command(
-    opt.INPUTS, *_MEASURED,
-    opt.option("--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH),
-    *_AGAINST, *opt.PAGE,
-)  # fmt: skip
+    opt.INPUTS,
+    *_MEASURED,
+    opt.option(
+        "--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH
+    ),
+    *_AGAINST,
+    *opt.PAGE,
+)
 def analyze_command(**options: Any) -> Answer[Any]:
     """Where the time of a step goes, and what could be saved.
 
@@ -231,14 +273,26 @@ def analyze_command(**options: Any) -> Answer[Any]:
 
 @command(
     opt.argument("inputs", "RUN...", nargs=-1, required=True),
-    opt.option("-o --output outputs", "FILE.html, .md or .json; repeatable.", "FILE", PATH, multiple=True),
-    *_MEASURED, *_AGAINST, opt.FORCE, opt.JSON,
-)  # fmt: skip
+    opt.option(
+        "-o --output outputs", "FILE.html, .md or .json; repeatable.", "FILE", PATH, multiple=True
+    ),
+    *_MEASURED,
+    *_AGAINST,
+    opt.FORCE,
+    opt.JSON,
+)
 @click.pass_context
 def report_command(
-    ctx: click.Context, /, inputs: tuple[AnyPath, ...], outputs: tuple[AnyPath, ...], hlo: tuple[AnyPath, ...],
-    target: str | None, against: tuple[AnyPath, ...], against_hlo: tuple[AnyPath, ...], force: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    inputs: tuple[AnyPath, ...],
+    outputs: tuple[AnyPath, ...],
+    hlo: tuple[AnyPath, ...],
+    target: str | None,
+    against: tuple[AnyPath, ...],
+    against_hlo: tuple[AnyPath, ...],
+    force: bool,
+) -> None:
     """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
 
     RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
@@ -268,10 +322,18 @@ def report_command(
 
 @command(
     opt.flag("--prove", "Run the whole chain on a small program, and say what each link proves."),
-    opt.run_dir(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]"),
-    opt.CAPTURE, opt.TARGET, opt.PYTHON, *opt.PAGE,
-)  # fmt: skip
-def doctor_command(prove: bool, run_dir: Path | None, capture: Any, target: str, python: str | None) -> Answer[Any]:
+    opt.run_dir(
+        None,
+        "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]",
+    ),
+    opt.CAPTURE,
+    opt.TARGET,
+    opt.PYTHON,
+    *opt.PAGE,
+)
+def doctor_command(
+    prove: bool, run_dir: Path | None, capture: Any, target: str, python: str | None
+) -> Answer[Any]:
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
 
     Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do not count, but what
@@ -289,7 +351,9 @@ def doctor_command(prove: bool, run_dir: Path | None, capture: Any, target: str,
 
     if prove:
         proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
-        return api.answer("proof", proof, start.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok)
+        return api.answer(
+            "proof", proof, start.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok
+        )
     diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."))
     page = start.doctor_page(diagnosis)
     return api.answer("doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok)

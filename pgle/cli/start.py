@@ -19,10 +19,17 @@ from pgle.run.init import STARTERS, init
 
 @command(
     opt.argument("name", "slurm|k8s|github|gitlab|make|docker", None, default=""),
-    opt.option("-o --output folder", "Folder to write into.  [default: this one]", "DIR", FOLDER, default=".",
-               show_default=False),
-    opt.FORCE, opt.JSON,
-)  # fmt: skip
+    opt.option(
+        "-o --output folder",
+        "Folder to write into.  [default: this one]",
+        "DIR",
+        FOLDER,
+        default=".",
+        show_default=False,
+    ),
+    opt.FORCE,
+    opt.JSON,
+)
 def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list them.
 
@@ -38,10 +45,15 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
         return api.answer("init", STARTERS, start.starters_page(STARTERS), {"starters": purposes})
     written = init(name, folder, force=force)
     document = {"written": written, "folder": folder, "next": STARTERS[name].following}
-    return api.answer("init", written, start.written_page(written, STARTERS[name], folder), document)
+    return api.answer(
+        "init", written, start.written_page(written, STARTERS[name], folder), document
+    )
 
 
-@command(opt.argument("words", "[COMMAND]", None, nargs=-1), context_settings={"ignore_unknown_options": True})
+@command(
+    opt.argument("words", "[COMMAND]", None, nargs=-1),
+    context_settings={"ignore_unknown_options": True},
+)
 @click.pass_context
 def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
     """Explain a command with all its options.

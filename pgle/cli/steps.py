@@ -38,28 +38,48 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.option("--base", "A further run of BASE; repeatable, globs too.", "PATH", multiple=True),
     opt.option("--new", "A further run of NEW; repeatable, globs too.", "PATH", multiple=True),
     opt.flag("--paired", "Run i of BASE belongs to run i of NEW."),
-    opt.option("--label labels", "Names of the sides in the output.", "BASE NEW", nargs=2, default=("", ""),
-               show_default=False),
-    opt.option("--fail-slower", "Fail if NEW is shown to be slower by more than this: 2%.", "SHARE", SHARE),
+    opt.option(
+        "--label labels",
+        "Names of the sides in the output.",
+        "BASE NEW",
+        nargs=2,
+        default=("", ""),
+        show_default=False,
+    ),
+    opt.option(
+        "--fail-slower", "Fail if NEW is shown to be slower by more than this: 2%.", "SHARE", SHARE
+    ),
     opt.flag("--fail-undecided", "Fail also if the runs cannot tell."),
     opt.flag("--require-faster", "Fail unless NEW is faster."),
     opt.option("--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE),
     opt.option("--confidence", "Of the intervals.", default=0.95, type=Between(0.5, 0.9999)),
     opt.option("--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"),
-    opt.option("--launch-spread --run-noise", "How much launches differ (standard deviation); used if each side has "
-               "one run.", "SHARE", SHARE),
+    opt.option(
+        "--launch-spread --run-noise",
+        "How much launches differ (standard deviation); used if each side has one run.",
+        "SHARE",
+        SHARE,
+    ),
     opt.option("--history", "Measure that spread in a pgle history.", "FILE", LOCAL),
-    opt.option("--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)),
+    opt.option(
+        "--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)
+    ),
     opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
     opt.PATTERN,
     opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
-    opt.option("--run-dir", "With --abba: where the runs are kept; the same command resumes.", "DIR", FOLDER,
-               default="runs/abba"),
+    opt.option(
+        "--run-dir",
+        "With --abba: where the runs are kept; the same command resumes.",
+        "DIR",
+        FOLDER,
+        default="runs/abba",
+    ),
     opt.option("--html", "Write a report of one file.", "FILE", Place(".html", ".htm")),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
-    opt.FORCE, *opt.PAGE,
-)  # fmt: skip
+    opt.FORCE,
+    *opt.PAGE,
+)
 @click.pass_context
 def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Compare the step times of two sides; exit code 1 if a limit is not kept.
@@ -90,7 +110,11 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
         record_comparison(run, result)
     broken = any(check.failed for check in checks)
     rounds = options["rounds"]
-    more = abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
+    more = (
+        abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"])
+        if rounds
+        else ()
+    )
     following = after_comparison(result, checks, more=more)
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
@@ -118,14 +142,22 @@ def _request(options: dict[str, Any]) -> CompareRequest:
     if options["fail_undecided"] and options["fail_slower"] is None:
         raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
     return CompareRequest(
-        **given("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history"),
+        **given(
+            "words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history"
+        ),
         rules=Rules(options["warmup"], first, last),
         assumptions=Assumptions(
-            options["confidence"], options["same_within"], paired=options["paired"],
-            launch_spread=None if spread is None else LaunchSpread(spread, math.inf, "--launch-spread"),
+            options["confidence"],
+            options["same_within"],
+            paired=options["paired"],
+            launch_spread=None
+            if spread is None
+            else LaunchSpread(spread, math.inf, "--launch-spread"),
         ),
-        limits=Limits(**given("fail_slower", "fail_undecided", "require_faster", "max_loss_change")),
-    )  # fmt: skip
+        limits=Limits(
+            **given("fail_slower", "fail_undecided", "require_faster", "max_loss_change")
+        ),
+    )
 
 
 _FILE = opt.option("--file path", "JSON lines.", "FILE", LOCAL, default="perf/history.jsonl")
@@ -142,21 +174,36 @@ def history_command() -> None:
     """
 
 
-@history_command.command(params=[
-    opt.argument("runs", "RUN...", None, nargs=-1, required=True),
-    opt.option("--name", "The workload; trends are kept by name and hardware.", "NAME", required=True),
-    opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
-    opt.option("--commit", "Commit of the program.  [default: as recorded with the run, else that of the working "
-               "directory]", "ID"),
-    opt.option("--time when", "ISO 8601.  [default: now]", "TIME"),
-    opt.option("--note", "A comment on the entry.", "TEXT", default=""),
-    opt.PATTERN,
-    _FILE, *opt.PAGE,
-])  # fmt: skip
+@history_command.command(
+    params=[
+        opt.argument("runs", "RUN...", None, nargs=-1, required=True),
+        opt.option(
+            "--name", "The workload; trends are kept by name and hardware.", "NAME", required=True
+        ),
+        opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
+        opt.option(
+            "--commit",
+            "Commit of the program.  [default: as recorded with the run, else that of the working "
+            "directory]",
+            "ID",
+        ),
+        opt.option("--time when", "ISO 8601.  [default: now]", "TIME"),
+        opt.option("--note", "A comment on the entry.", "TEXT", default=""),
+        opt.PATTERN,
+        _FILE,
+        *opt.PAGE,
+    ]
+)
 def add(
-    runs: tuple[str, ...], name: str, hardware: str | None, commit: str | None, when: str | None, note: str,
-    pattern: str | None, path: Path,
-) -> Answer[Any]:  # fmt: skip
+    runs: tuple[str, ...],
+    name: str,
+    hardware: str | None,
+    commit: str | None,
+    when: str | None,
+    note: str,
+    pattern: str | None,
+    path: Path,
+) -> Answer[Any]:
     """Add the runs of one state: run directories, logs, CSV or JSON lines, as of pgle compare.
 
     \b
@@ -173,7 +220,9 @@ def add(
     try:
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)
     except ValueError:
-        raise UserError(f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00") from None
+        raise UserError(
+            f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00"
+        ) from None
     side = read_side(name, runs, rules=Rules(), pattern=pattern)
     check_runs(side.runs)
     entry = Entry(
@@ -193,10 +242,14 @@ def add(
     return api.answer("history", entry, page, {"file": path, "added": entry})
 
 
-@history_command.command(params=[
-    opt.option("--name", "Only this workload.", "NAME"), opt.option("--hardware", "Only this hardware.", "NAME"), _FILE,
-    *opt.PAGE,
-])  # fmt: skip
+@history_command.command(
+    params=[
+        opt.option("--name", "Only this workload.", "NAME"),
+        opt.option("--hardware", "Only this hardware.", "NAME"),
+        _FILE,
+        *opt.PAGE,
+    ]
+)
 def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
     """Show the entries of each workload and hardware, and how much launches differ.
 

@@ -15,7 +15,18 @@ from pgle.analyze.window import RowGroup, mean_breakdown
 from pgle.errors import cut, many, printable
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Advice, Cell, Page, Part, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Page,
+    Part,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.report.text import bar
 from pgle.report.timeline import PARTS, most_exposed, parts_of, rank_label, times_of
 from pgle.run.analyze import Analysis, on_host
@@ -57,11 +68,14 @@ def first_changes(found: Differences) -> Table:
     """The largest changes, the sum of the others, and the step: the rows add up to it."""
     whole, first = found.before.step_us, found.changes[:FIRST]
     other_us = found.delta_us - sum(change.delta_us for change in first)
-    return table(f"change | what | {TIMES}", (
-        *(_row(change, short=True) for change in first),
-        ("", "all other changes", None, None, other_us, other_us / whole),
-        (Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share),
-    ))  # fmt: skip
+    return table(
+        f"change | what | {TIMES}",
+        (
+            *(_row(change, short=True) for change in first),
+            ("", "all other changes", None, None, other_us, other_us / whole),
+            (Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share),
+        ),
+    )
 
 
 def _row(change: StepChange, *, short: bool = False) -> tuple[Value, ...]:
@@ -79,9 +93,13 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
     """Every change, and the parts of both steps."""
     whole_us = found.before.step_us
     rows = [_row(change) for change in found.changes]
-    rows.append(("", "smaller changes together", None, None, found.other_us, found.other_us / whole_us))
+    rows.append(
+        ("", "smaller changes together", None, None, found.other_us, found.other_us / whole_us)
+    )
     names = [*(change.name for change in found.changes), ""]
-    same = f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
+    same = (
+        f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
+    )
     changes = table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
 
     def times(one: float, two: float) -> tuple[Value, ...]:
@@ -149,11 +167,27 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
 def identity(step: MeasuredStep) -> tuple[str, ...]:
     """Program, GPU, how many of the ranks, steps and their time, date, and whether it was measured."""
     simulated, host, given = step.trace.simulated, on_host(step.trace), len(step.windows)
-    gpu = "CPU devices" if host else "GPU unknown" if step.hardware is None else step.hardware.name.upper()
+    gpu = (
+        "CPU devices"
+        if host
+        else "GPU unknown"
+        if step.hardware is None
+        else step.hardware.name.upper()
+    )
     devices = max(step.costs.ranks, given, 1 if step.module is None else step.module.num_devices)
-    ranks = f"{given} of {devices} ranks" if devices > given and not simulated else many(devices, "rank")
+    ranks = (
+        f"{given} of {devices} ranks"
+        if devices > given and not simulated
+        else many(devices, "rank")
+    )
     each = step.steps / max(given, 1)
-    kind = " (profile run)" if step.mode else f" ({each:g} steps)" if each > 1 and not simulated else ""
+    kind = (
+        " (profile run)"
+        if step.mode
+        else f" ({each:g} steps)"
+        if each > 1 and not simulated
+        else ""
+    )
     begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
     return (
         printable(step.costs.program.key.name),
@@ -172,7 +206,10 @@ def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
     best = max((action.saves or 0.0 for action in todo), default=0.0)
     if best >= LEAST_SAVED:
         what = f"{todo[0].title[:1].lower()}{todo[0].title[1:]}"
-        return f"You could save up to {figures.share(best)}: {what}", "warn" if best >= LARGE_SAVING else ""
+        return (
+            f"You could save up to {figures.share(best)}: {what}",
+            "warn" if best >= LARGE_SAVING else "",
+        )
     share = figures.share(step.breakdown.compute_us / step.step_us if step.step_us > 0 else None)
     return f"Nothing large to save: the GPU computes {share} of the time", "good"
 
@@ -185,7 +222,9 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
         if not us and name != "exposed communication":
             continue
         tone: Tone = "exposed" if name.startswith("exposed") and us else ""
-        rows.append((Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else ""))
+        rows.append(
+            (Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else "")
+        )
         groups = exposed_groups(step) if name == "exposed communication" else []
         for group in most_exposed(groups, LEAST * step.step_us):
             label, share = f"  {printable(group_label(group))}", group.after_us / step.step_us
@@ -201,25 +240,46 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
         waits = f"; {figures.time(step.waiting_us)} of it for other ranks" if is_late else ""
         found.append(f"Exposed: the GPU waits and computes nothing{waits}.")
     causes = list(step.idle_us.items())[:-1]  # the last one, compiling, is a part of others
-    named = sorted((row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1])
-    found += [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."] if named else []
+    named = sorted(
+        (row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1]
+    )
+    found += (
+        [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."] if named else []
+    )
     if step.layers is not None and step.step_us > 0:
-        shares = ((name, sum(layer.us for layer in group) / step.step_us)
-                  for name, group in folded(step.layers.scopes, FOLDED))  # fmt: skip
-        heavy = [(name.rpartition("/")[2], share) for name, share in shares if name and share >= LEAST_HEAVY][:3]
-        heaviest = " · ".join(f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}" for name, share in heavy)
+        shares = (
+            (name, sum(layer.us for layer in group) / step.step_us)
+            for name, group in folded(step.layers.scopes, FOLDED)
+        )
+        heavy = [
+            (name.rpartition("/")[2], share)
+            for name, share in shares
+            if name and share >= LEAST_HEAVY
+        ][:3]
+        heaviest = " · ".join(
+            f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}" for name, share in heavy
+        )
         lines = [item for item in step.layers.lines if item.name][:1]
-        line = [f"line {short_source(item.name)} {figures.share(item.us / step.step_us, 0)}" for item in lines]
+        line = [
+            f"line {short_source(item.name)} {figures.share(item.us / step.step_us, 0)}"
+            for item in lines
+        ]
         words = [f"layers {heaviest}" if heaviest else "", *line]
         found += [f"Heaviest: {printable('; '.join(filter(None, words)))}"] if heavy or line else []
         if step.layers.mfu is not None:
             found.append(f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}")
-    if len(step.windows) < step.costs.ranks and not step.trace.simulated:  # one simulated rank represents all
+    if (
+        len(step.windows) < step.costs.ranks and not step.trace.simulated
+    ):  # one simulated rank represents all
         given = f"{len(step.windows)} of {step.costs.ranks} ranks"
         found.append(f"{given} are given: waiting for the others counts as transfer.")
     if step.measures_alone:
-        share = figures.share(sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us)
-        found.append(f"Collectives take {share} of this step. Only a plain run shows what stays exposed.")
+        share = figures.share(
+            sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
+        )
+        found.append(
+            f"Collectives take {share} of this step. Only a plain run shows what stays exposed."
+        )
     return tuple(found)
 
 
@@ -229,13 +289,23 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
     known = {finding.id for finding in found.findings}
     between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
-    if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
+    if (
+        not step.trace.simulated
+        and between_us >= LEAST_SAVED * step.step_us
+        and "input-bound" not in known
+    ):
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
-        todo.append(Advice(RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)))
+        todo.append(
+            Advice(
+                RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)
+            )
+        )
     overlap, is_new = step.overlap, not known & {"synchronous-collective", "exposed-communication"}
     if is_new and overlap is not None and overlap.hideable_us >= LEAST_SAVED * step.step_us:
         judged = [
-            item for item in step.exposed_collectives if (item.hideable_us or 0.0) >= LEAST * step.step_us
+            item
+            for item in step.exposed_collectives
+            if (item.hideable_us or 0.0) >= LEAST * step.step_us
         ] or step.exposed_collectives
         name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
@@ -252,7 +322,13 @@ def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
         if first.us and len(finding.evidence) > 1:
             most = f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
     place = span_of(BETWEEN if finding.id == "input-bound" else name)
-    return Advice(RULES[finding.id].todo, finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
+    return Advice(
+        RULES[finding.id].todo,
+        finding.share,
+        printable(f"{finding.number}{most}"),
+        find=name,
+        span_us=place,
+    )
 
 
 def document(found: Analysis) -> dict[str, object]:
@@ -261,17 +337,24 @@ def document(found: Analysis) -> dict[str, object]:
     ranks = [(step.trace.devices[window.device], window) for window in step.windows]
     late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
     return {
-        **text.picked(step, "module=costs.program.key.name step_us steps hardware=hardware.name breakdown"),
+        **text.picked(
+            step, "module=costs.program.key.name step_us steps hardware=hardware.name breakdown"
+        ),
         "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
         **text.picked(step, "waiting_us skew_us=costs.skew_us"),
         "late": {
             **text.picked(step.late, "us steps"),
-            "ranks": [dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late],
+            "ranks": [
+                dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late
+            ],
         },
         "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
         "collectives": [
-            {**text.picked(item, _COLLECTIVE), "source": item.instruction.source if item.instruction else "",
-             "why_exposed": item.why}
+            {
+                **text.picked(item, _COLLECTIVE),
+                "source": item.instruction.source if item.instruction else "",
+                "why_exposed": item.why,
+            }
             for item in step.collectives
         ],
         "findings": [
@@ -279,25 +362,38 @@ def document(found: Analysis) -> dict[str, object]:
             | text.picked(RULES[finding.id], "rule source")
             for finding in found.findings
         ],
-        "ranks": [{"device": device, "steps": window.steps, **window.parts_ns} for device, window in ranks],
-        "layers": None if step.layers is None else {**text.plain(step.layers), "products": step.products},
+        "ranks": [
+            {"device": device, "steps": window.steps, **window.parts_ns} for device, window in ranks
+        ],
+        "layers": None
+        if step.layers is None
+        else {**text.plain(step.layers), "products": step.products},
         "products": step.products,
-        "memory": memory and {
-            **text.picked(memory.plan, "peak_bytes arguments_bytes outputs_bytes constants_bytes temporary_bytes"),
+        "memory": memory
+        and {
+            **text.picked(
+                memory.plan,
+                "peak_bytes arguments_bytes outputs_bytes constants_bytes temporary_bytes",
+            ),
             **text.picked(memory, "at=plan.peak_at live device_bytes limit_bytes"),
         },
-        "overlap": overlap and {
+        "overlap": overlap
+        and {
             **text.picked(overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"),
-            "collectives": [text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
-                            for item in step.exposed_collectives],
-            "profile": overlap.profile and {
-                **text.plain(overlap.profile), "rows": [text.whole(row, "error_us") for row in overlap.profile.rows],
+            "collectives": [
+                text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
+                for item in step.exposed_collectives
+            ],
+            "profile": overlap.profile
+            and {
+                **text.plain(overlap.profile),
+                "rows": [text.whole(row, "error_us") for row in overlap.profile.rows],
             },
         },
         "against": found.against and text.whole(found.against, "delta_us share"),
         "next": "\n".join(found.next),
         "warnings": found.warnings,
-    }  # fmt: skip
+    }
 
 
 _COLLECTIVE = "name kind sync count time_us exposed_us wait_us link trace_name op_name transfer_exposed_us bus_gb_s"
@@ -315,12 +411,20 @@ def step_sections(found: Analysis) -> tuple[Section, ...]:
         ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
         ("parts", "Where the time of a step goes"): _parts(step),
         ("steps", "Step times"): _steps(step),
-        ("layers", "Layers and source lines"): _layers(step.layers, step) if step.layers is not None else (),
-        ("instructions", "Instructions, their executions added up"): (_instructions(step),) if step.compute else (),
+        ("layers", "Layers and source lines"): _layers(step.layers, step)
+        if step.layers is not None
+        else (),
+        ("instructions", "Instructions, their executions added up"): (_instructions(step),)
+        if step.compute
+        else (),
         ("collectives", "Collectives"): _collectives(step) if step.collectives else (),
-        ("schedule", "What the scheduler could hide"): _overlap(step.overlap, step) if step.overlap is not None else (),
+        ("schedule", "What the scheduler could hide"): _overlap(step.overlap, step)
+        if step.overlap is not None
+        else (),
         ("memory", "Memory"): _memory(step.memory) if step.memory is not None else (),
-        ("recording", "Remarks on the recording"): (Prose(printable(line)) for line in step.costs.warnings),
+        ("recording", "Remarks on the recording"): (
+            Prose(printable(line)) for line in step.costs.warnings
+        ),
     }
     made = (Section(*names, tuple(of)) for names, of in parts.items())
     return tuple(section for section in made if section.parts)
@@ -332,9 +436,17 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
         yield Prose(f"{place}. {finding.title}{saves}", tone="head")
         yield Prose(f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip())
         notes = ((row.note, short_scope(row.op_name.partition("[")[0])) for row in finding.evidence)
-        rows = ((printable(short_scope(row.name)), row.us or None, printable("; ".join(filter(None, note))))
-                for row, note in zip(finding.evidence, notes, strict=True))  # fmt: skip
-        yield table("in a step | time (time) | why", rows, finds=[row.name for row in finding.evidence])
+        rows = (
+            (
+                printable(short_scope(row.name)),
+                row.us or None,
+                printable("; ".join(filter(None, note))),
+            )
+            for row, note in zip(finding.evidence, notes, strict=True)
+        )
+        yield table(
+            "in a step | time (time) | why", rows, finds=[row.name for row in finding.evidence]
+        )
         yield Prose(f"→ {_sentence(finding.remedy)}")
 
 
@@ -345,10 +457,20 @@ def _sentence(text: str) -> str:
 def _parts(step: MeasuredStep) -> Iterator[Part]:
     """The parts of the mean step, and of each rank's; idle time by cause."""
     rows = [("mean", step.breakdown)]
-    rows += [(rank_label(step, one), mean_breakdown([one])) for one in step.windows if len(step.windows) > 1]
+    rows += [
+        (rank_label(step, one), mean_breakdown([one]))
+        for one in step.windows
+        if len(step.windows) > 1
+    ]
     heads = ["rank", "step (time)", *(f"{name} (time)" for name in PARTS.values())]
-    yield table(heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in rows))
-    causes = [(name, us, us / step.step_us) for name, us in step.idle_us.items() if us >= LEAST * step.step_us]
+    yield table(
+        heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in rows)
+    )
+    causes = [
+        (name, us, us / step.step_us)
+        for name, us in step.idle_us.items()
+        if us >= LEAST * step.step_us
+    ]
     if causes:
         yield table("idle | time (time) | of the step (share)", causes)
     kinds = "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer. All are inside steps."
@@ -358,17 +480,31 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
 def _steps(step: MeasuredStep) -> Iterator[Part]:
     """Every step of the window, and what was left out."""
     rows = (
-        (str(item.execution), item.span_us, item.pause_us, item.step_us, Cell("slow", "warn") if item.is_slow else "")
+        (
+            str(item.execution),
+            item.span_us,
+            item.pause_us,
+            item.step_us,
+            Cell("slow", "warn") if item.is_slow else "",
+        )
         for item in step.parts.steps
     )
     yield table("execution | runs (time) | pause after it (time) | step (time) | ", rows, most=ROWS)
     if step.parts.steps and step.parts.steps[-1].pause_us is None:
-        yield Prose("The last step is without the pause after it, which the trace does not show.", tone="soft")
+        yield Prose(
+            "The last step is without the pause after it, which the trace does not show.",
+            tone="soft",
+        )
     for number, why in list(step.costs.window.dropped.items())[:ROWS]:
         yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
 
 
-_PHASES = (TrainingPhase.FORWARD, TrainingPhase.BACKWARD, TrainingPhase.REMATERIALISED, TrainingPhase.OPTIMIZER)
+_PHASES = (
+    TrainingPhase.FORWARD,
+    TrainingPhase.BACKWARD,
+    TrainingPhase.REMATERIALISED,
+    TrainingPhase.OPTIMIZER,
+)
 
 
 def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
@@ -377,9 +513,17 @@ def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
         yield Prose(line)
     heads = "layer | GPU time (time) | of the step (share) | forward (share) | backward (share) | recomputed (share)"
     rows = (_scope_row(name, group, step.step_us) for name, group in folded(layers.scopes, SCOPES))
-    yield table(f"{heads} | update (share) | exposed (share) | of roofline (share)", rows, shown=SCOPES)
+    yield table(
+        f"{heads} | update (share) | exposed (share) | of roofline (share)", rows, shown=SCOPES
+    )
     lines = (
-        (short_source(item.name) or "(no line)", item.us, item.us / step.step_us, item.instructions, _of_roof([item]))
+        (
+            short_source(item.name) or "(no line)",
+            item.us,
+            item.us / step.step_us,
+            item.instructions,
+            _of_roof([item]),
+        )
         for item in layers.lines
     )
     heads = "source line | GPU time (time) | of the step (share) | instructions (count) | of roofline (share)"
@@ -388,8 +532,10 @@ def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
 
 def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
     phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES]
-    shares = (us / step_us if us >= LEAST * step_us else None
-              for us in (*phases, sum(layer.exposed_us for layer in group)))  # fmt: skip
+    shares = (
+        us / step_us if us >= LEAST * step_us else None
+        for us in (*phases, sum(layer.exposed_us for layer in group))
+    )
     us = sum(layer.us for layer in group)
     return short_scope(name) or "(no scope)", us, us / step_us, *shares, _of_roof(group)
 
@@ -407,7 +553,9 @@ def short_scope(name: str) -> str:
         return name
     scopes = name.split("/")
     shortened = ("/".join(["…", *scopes[at:]]) for at in range(1, len(scopes)))
-    found = next((text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH), f"…/{scopes[-1]}")
+    found = next(
+        (text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH), f"…/{scopes[-1]}"
+    )
     return cut(found, SCOPE_WIDTH)
 
 
@@ -415,14 +563,22 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
     """Utilisation of the GPU, and the matrix products by type."""
     layers = step.layers
     if layers is not None and layers.mfu is not None and layers.hfu is not None:
-        again = f", {figures.share(layers.hfu)} with recomputation" if layers.hfu > layers.mfu else ""
+        again = (
+            f", {figures.share(layers.hfu)} with recomputation" if layers.hfu > layers.mfu else ""
+        )
         yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
     for item in step.products:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
         where = "" if item.tensor_cores else ", not on the Tensor Cores"
         speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
         named = item.named_us / item.us if item.us else 0.0
-        source = "kernel names" if named > 0.995 else f"kernel names for {named:.0%}, else the HLO" if named else "HLO"
+        source = (
+            "kernel names"
+            if named > 0.995
+            else f"kernel names for {named:.0%}, else the HLO"
+            if named
+            else "HLO"
+        )
         share = figures.share(item.us / step.step_us)
         yield f"Matrix products in {item.dtype}{where}: {figures.time(item.us)} ({share}){speed}; type from {source}."
 
@@ -431,10 +587,17 @@ def _instructions(step: MeasuredStep) -> Table:
     """Each instruction with all its executions in a step, the costliest first."""
     heads = "instruction | times (rate) | each (time) | in a step (time) | of the step (share) | opcode | shape"
     rows = (
-        (printable(item.cost.name), item.count, item.cost.cost_us, item.us, item.us / step.step_us,
-         item.cost.opcode, cut(item.cost.shape, 40))
+        (
+            printable(item.cost.name),
+            item.count,
+            item.cost.cost_us,
+            item.us,
+            item.us / step.step_us,
+            item.cost.opcode,
+            cut(item.cost.shape, 40),
+        )
         for item in step.compute
-    )  # fmt: skip
+    )
     return table(heads, rows, finds=True, most=ROWS)
 
 
@@ -447,8 +610,13 @@ def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
             found.setdefault((kind, item.why), []).append(item)
     groups = []
     for (kind, why), items in found.items():
-        count, exposed_us = sum(item.count for item in items), sum(item.exposed_us for item in items)
-        groups.append(ExposedGroup(kind, why, items[0].name, count=round(max(count, 1)), after_us=exposed_us))
+        count, exposed_us = (
+            sum(item.count for item in items),
+            sum(item.exposed_us for item in items),
+        )
+        groups.append(
+            ExposedGroup(kind, why, items[0].name, count=round(max(count, 1)), after_us=exposed_us)
+        )
     return sorted(groups, key=lambda group: -group.after_us)
 
 
@@ -460,10 +628,15 @@ def group_label(group: ExposedGroup) -> str:
 
 def _collectives(step: MeasuredStep) -> Iterator[Part]:
     """By kind and reason, then each."""
-    groups = [(group_label(one), one.after_us, one.after_us / step.step_us, one.why) for one in exposed_groups(step)]
+    groups = [
+        (group_label(one), one.after_us, one.after_us / step.step_us, one.why)
+        for one in exposed_groups(step)
+    ]
     if groups:
         yield table("exposed | time (time) | of the step (share) | why", groups)
-    heads = "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
+    heads = (
+        "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
+    )
     rows = map(_collective, step.collectives[:ROWS])
     yield table(f"{heads} | bus GB/s (rate) | of (rate) | ", rows, finds=True)
     yield Prose(
@@ -476,21 +649,32 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
 def _collective(item: MeasuredCollective) -> tuple[Value, ...]:
     link = item.link
     return (
-        printable(item.name), item.count, item.time_us, item.transfer_exposed_us or None, item.wait_us or None,
-        None if link is None else link.estimate_us, item.bus_gb_s, None if link is None else link.peak_gb_s,
+        printable(item.name),
+        item.count,
+        item.time_us,
+        item.transfer_exposed_us or None,
+        item.wait_us or None,
+        None if link is None else link.estimate_us,
+        item.bus_gb_s,
+        None if link is None else link.peak_gb_s,
         "synchronous" if item.sync else "",
-    )  # fmt: skip
+    )
 
 
 def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
     """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
-    lost, hideable = overlap.hideable_us + overlap.stuck_us, figures.share(overlap.hideable_us / step.step_us)
+    lost, hideable = (
+        overlap.hideable_us + overlap.stuck_us,
+        figures.share(overlap.hideable_us / step.step_us),
+    )
     if lost >= 0.001 * step.step_us:
         could = f"A better schedule could hide {figures.time(overlap.hideable_us)} ({hideable} of the step)."
         yield Prose(f"{figures.time(lost)} of communication is exposed. {could}")
         if overlap.stuck_us > 0.01 * step.step_us:
             rest = figures.time(overlap.stuck_us)
-            yield Prose(f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives.")
+            yield Prose(
+                f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives."
+            )
     rows = [
         (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
         for item in step.exposed_collectives[:ROWS]
@@ -513,9 +697,19 @@ def _memory(memory: Memory) -> Iterator[Part]:
         limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
     where = f" at {plan.peak_at}" if plan.peak_at else ""
     yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}.")
-    yield table("at the peak | size (size) | ", (
-        ("arguments", plan.arguments_bytes, ""), ("results", plan.outputs_bytes, ""),
-        ("temporary", plan.temporary_bytes, ""),
-        *((printable(item.name), item.size_bytes, f"{cut(item.shape, 40)} {short_source(item.source)}")
-          for item in memory.live),
-    ))  # fmt: skip
+    yield table(
+        "at the peak | size (size) | ",
+        (
+            ("arguments", plan.arguments_bytes, ""),
+            ("results", plan.outputs_bytes, ""),
+            ("temporary", plan.temporary_bytes, ""),
+            *(
+                (
+                    printable(item.name),
+                    item.size_bytes,
+                    f"{cut(item.shape, 40)} {short_source(item.source)}",
+                )
+                for item in memory.live
+            ),
+        ),
+    )

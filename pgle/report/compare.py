@@ -21,12 +21,16 @@ from pgle.steps.series import Side
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
 TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
 MARKS: dict[Outcome, tuple[str, Tone]] = {
-    Outcome.OK: ("ok", "good"), Outcome.FAIL: ("FAIL", "bad"), Outcome.CANNOT_TELL: ("cannot tell", "warn"),
-}  # fmt: skip
+    Outcome.OK: ("ok", "good"),
+    Outcome.FAIL: ("FAIL", "bad"),
+    Outcome.CANNOT_TELL: ("cannot tell", "warn"),
+}
 """The word of an outcome, and its tone."""
 
 
-def comparison_page(found: Comparison, checks: Sequence[LimitCheck], following: Sequence[str] = ()) -> Page:
+def comparison_page(
+    found: Comparison, checks: Sequence[LimitCheck], following: Sequence[str] = ()
+) -> Page:
     """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
 
     Args:
@@ -48,8 +52,17 @@ def comparison_page(found: Comparison, checks: Sequence[LimitCheck], following: 
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=(
-            Section("runs", "What was compared", (table(["", base, new], _about(found), shown=99),), open=True),
-            Section("statistics", "How it was decided", tuple(map(Prose, (*_method(found), *on_launches)))),
+            Section(
+                "runs",
+                "What was compared",
+                (table(["", base, new], _about(found), shown=99),),
+                open=True,
+            ),
+            Section(
+                "statistics",
+                "How it was decided",
+                tuple(map(Prose, (*_method(found), *on_launches))),
+            ),
         ),
         next=tuple(following),
         warnings=tuple(line for line in found.warnings if line not in on_launches),
@@ -68,7 +81,10 @@ def _change(found: Comparison) -> str:
     if not math.isfinite(high):
         return f"Undecided{simulated}: {_signed(found.change, 2)}, with no interval"
     if found.verdict in TONES:
-        size, *edges = (figures.share(abs(value), digits) for value in (found.change, *sorted((low, high), key=abs)))
+        size, *edges = (
+            figures.share(abs(value), digits)
+            for value in (found.change, *sorted((low, high), key=abs))
+        )
         return f"{size} {found.verdict}{simulated} ({figures.between(*edges)}, {level})"
     word = "The same" if found.verdict is Verdict.SAME else "Undecided"
     between = figures.between(_signed(low, digits), _signed(high, digits))
@@ -89,13 +105,21 @@ def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
     loss = found.loss if found.loss is not None and not math.isnan(found.loss.base) else None
     rows: list[list[Value]] = [
-        [printable(side.label), side.median_s * 1e6, side.spread] for side in (found.base, found.new)
+        [printable(side.label), side.median_s * 1e6, side.spread]
+        for side in (found.base, found.new)
     ]
     change = f"{'' if found.verdict in TONES else '~ '}{_signed(found.change, _digits(found))}"
     rows.append(["change", Cell(change, TONES.get(found.verdict, "")), ""])
     if loss is not None:
-        known = [f"{value:.5g}" if math.isfinite(value) else "not finite" for value in (loss.base, loss.new)]
-        grown = figures.change(loss.change, 2) if math.isfinite(loss.change) else Cell("not finite", "bad")
+        known = [
+            f"{value:.5g}" if math.isfinite(value) else "not finite"
+            for value in (loss.base, loss.new)
+        ]
+        grown = (
+            figures.change(loss.change, 2)
+            if math.isfinite(loss.change)
+            else Cell("not finite", "bad")
+        )
         rows = [[*row, value] for row, value in zip(rows, (*known, grown), strict=True)]
     return table(["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows)
 
@@ -105,7 +129,11 @@ def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
     for check in checks:
         if check.found:
             word, tone = MARKS[check.outcome]
-            advice = "" if check.command else f"{'' if check.found.endswith('?') else '.'} {check.advice}"
+            advice = (
+                ""
+                if check.command
+                else f"{'' if check.found.endswith('?') else '.'} {check.advice}"
+            )
             yield Cell(f"{word} {check.name}: {check.found}{advice}".rstrip(" ."), tone)
 
 
@@ -114,7 +142,10 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
     spread = found.estimate.spread
     if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
         share = figures.share(spread.share, 2)
-        yield Cell(f"One launch per side: launches are assumed to differ by {share} (--abba measures it)", "soft")
+        yield Cell(
+            f"One launch per side: launches are assumed to differ by {share} (--abba measures it)",
+            "soft",
+        )
 
 
 def _method(found: Comparison) -> Iterator[str]:
@@ -144,9 +175,16 @@ def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
     yield "runs", *(str(len(side.runs)) for side in sides)
     yield "steady steps", *(figures.count(side.steps) for side in sides)
     yield "left out", *map(left_out_text, sides)
-    yield "read from", *(", ".join(dict.fromkeys(run.series.source for run in side.runs)) for side in sides)
-    for name in dict.fromkeys(name for side in sides for run in side.runs for name in run.series.about):
-        known = ((run.series.about.get(name, "not recorded") for run in side.runs) for side in sides)
+    yield (
+        "read from",
+        *(", ".join(dict.fromkeys(run.series.source for run in side.runs)) for side in sides),
+    )
+    for name in dict.fromkeys(
+        name for side in sides for run in side.runs for name in run.series.about
+    ):
+        known = (
+            (run.series.about.get(name, "not recorded") for run in side.runs) for side in sides
+        )
         yield name, *(", ".join(dict.fromkeys(values)) for values in known)
 
 
@@ -182,7 +220,10 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
         **text.picked(found, "verdict ratio ci estimate.p"),
         "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
         **text.picked(found, "minimum_detectable assumptions.confidence"),
-        **text.picked(found.estimate, "design=design.unit method=design.text test=design.test run_noise=spread.share"),
+        **text.picked(
+            found.estimate,
+            "design=design.unit method=design.text test=design.test run_noise=spread.share",
+        ),
         **text.picked(found, "launch_spread=estimate.spread simulated"),
         "base": _side(found.base),
         "new": _side(found.new),
@@ -233,15 +274,21 @@ def _number(value: float) -> str:
     return f"{value:.6f}" if math.isfinite(value) else ""
 
 
-def append(found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str, str] = os.environ) -> None:
+def append(
+    found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str, str] = os.environ
+) -> None:
     """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT."""
     texts = {
         "GITHUB_STEP_SUMMARY": summary(found, checks),
-        "GITHUB_OUTPUT": "".join(f"{name}={value}\n" for name, value in outputs(found, checks).items()),
+        "GITHUB_OUTPUT": "".join(
+            f"{name}={value}\n" for name, value in outputs(found, checks).items()
+        ),
     }
     if not any(environ.get(name) for name in texts):
         remedy = "--github is for GitHub Actions; elsewhere use --json or --html"
-        raise UserError("neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set", where="--github", remedy=remedy)
+        raise UserError(
+            "neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set", where="--github", remedy=remedy
+        )
     for name, content in texts.items():
         if not environ.get(name):
             continue
@@ -250,7 +297,9 @@ def append(found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str
                 file.write(content)
         except OSError as error:
             remedy = "name a file that can be written, or leave --github out"
-            raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
+            raise UserError(
+                f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy
+            ) from None
 
 
 NEWEST = 5  # entries of a history on the first screen
@@ -269,7 +318,9 @@ def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Pag
     )
 
 
-def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()) -> Page:
+def history_page(
+    path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()
+) -> Page:
     """The newest entries of the only trend, or a row for each of several with its entries in a section."""
     count = sum(len(trend.entries) for trend in trends)
     page = Page(
@@ -281,7 +332,9 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
     )
     if len(trends) == 1:
         (trend,) = trends
-        noise = "" if trend.noise is None else f"; launches differ by {figures.share(trend.noise, 2)}"
+        noise = (
+            "" if trend.noise is None else f"; launches differ by {figures.share(trend.noise, 2)}"
+        )
         return replace(
             page,
             identity=(_named(trend), *page.identity),
@@ -290,13 +343,22 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
             notes=(_noise(trend),),
         )
     rows = (
-        (printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
-         trend.level_s * 1e6, trend.noise and figures.share(trend.noise, 2))
+        (
+            printable(trend.name),
+            printable(trend.hardware),
+            len(trend.entries),
+            trend.entries[-1].time[:16],
+            trend.level_s * 1e6,
+            trend.noise and figures.share(trend.noise, 2),
+        )
         for trend in trends
-    )  # fmt: skip
+    )
     return replace(
         page,
-        table=table("workload | hardware | entries (count) | newest | step now (time) | launches differ by", rows),
+        table=table(
+            "workload | hardware | entries (count) | newest | step now (time) | launches differ by",
+            rows,
+        ),
         sections=tuple(
             Section(str(number), _named(trend), (_entries(trend), Prose(_noise(trend))))
             for number, trend in enumerate(trends, 1)
@@ -307,10 +369,17 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
 def _entries(trend: Trend) -> Table:
     """The newest first."""
     rows = (
-        (entry.time[:16], printable(entry.commit), entry.median_s * 1e6, entry.median_s / trend.level_s - 1,
-         entry.spread, entry.steps, printable(entry.note))
+        (
+            entry.time[:16],
+            printable(entry.commit),
+            entry.median_s * 1e6,
+            entry.median_s / trend.level_s - 1,
+            entry.spread,
+            entry.steps,
+            printable(entry.note),
+        )
         for entry in reversed(trend.entries)
-    )  # fmt: skip
+    )
     heads = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
     return table(heads, rows, shown=NEWEST)
 
@@ -331,4 +400,7 @@ def _noise(trend: Trend) -> str:
 
 def history_document(trends: Sequence[Trend], warnings: Iterable[str]) -> dict[str, Any]:
     """``pgle.history/1``: trends with their entries, present level and noise."""
-    return {"trends": [text.whole(trend, "level_s noise") for trend in trends], "warnings": list(warnings)}
+    return {
+        "trends": [text.whole(trend, "level_s noise") for trend in trends],
+        "warnings": list(warnings),
+    }

@@ -42,7 +42,9 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
         identity=(f"jaxlib {jaxlib}", *([f"name or meaning holds '{pattern}'"] if pattern else [])),
         verdict=many(len(settings), "setting"),
         table=table("setting | meaning", rows, shown=LISTED),
-        next=(typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),),
+        next=(
+            typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),
+        ),
     )
 
 
@@ -58,15 +60,23 @@ def setting_page(setting: KnownSetting) -> Page:
     effects = effects_of(setting.name)
     return Page(
         title=f"{setting.name} · pgle flags explain",
-        identity=(setting.name, setting.kind, *([] if setting.is_flag else [f"read by {setting.reader}"])),
+        identity=(
+            setting.name,
+            setting.kind,
+            *([] if setting.is_flag else [f"read by {setting.reader}"]),
+        ),
         verdict=setting.meaning,
         table=table(" | ", _facts(setting), shown=99),
         sections=(
             Section(RECORD, HEADING, (_record(effects),)),
-            Section("reports", "The reports", tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects)),
+            Section(
+                "reports",
+                "The reports",
+                tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects),
+            ),
         ),
         next=(_next(setting),),
-    )  # fmt: skip
+    )
 
 
 def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
@@ -75,7 +85,9 @@ def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
         history = [setting.defaults[0][1] or "(empty)"]
     yield from [("default", "; ".join(history))] if history else []
     yield from [("values", ", ".join(setting.values))] if setting.values else []
-    yield from [("jaxlib", setting.lifetime)] if setting.is_flag and setting.lifetime != "all" else []
+    yield from (
+        [("jaxlib", setting.lifetime)] if setting.is_flag and setting.lifetime != "all" else []
+    )
     yield from [("use instead", setting.use)] if setting.use else []
     if setting.fingerprint:
         kept = "keeps the module's fingerprint: a profile stays valid"
@@ -83,15 +95,26 @@ def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
         yield "profile", changed if setting.fingerprint == "changes" else kept
     if setting.stage:
         tried = f" (pgle tune tries {', '.join(setting.tries)})" if setting.tries else ""
-        yield "decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried
+        yield (
+            "decides",
+            ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried,
+        )
     yield from [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
-    yield from (("remark" if place == 0 else "", remark) for place, remark in enumerate(setting.remarks))
+    yield from (
+        ("remark" if place == 0 else "", remark) for place, remark in enumerate(setting.remarks)
+    )
     yield "source", "; ".join(setting.source)
 
 
 def _record(effects: Sequence[Effect]) -> Table:
     rows = (
-        (item.readings, item.program, item.gpus, len(item.set) - 1 or None, _THREAD.sub(r"\1#\2", item.source))
+        (
+            item.readings,
+            item.program,
+            item.gpus,
+            len(item.set) - 1 or None,
+            _THREAD.sub(r"\1#\2", item.source),
+        )
         for item in effects
     )
     return table("change | program | GPUs | more flags (count) | source", rows, shown=REPORTS)
@@ -114,7 +137,10 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
     other = typed("pgle", "flags", "explain", named) if named else typed("pgle", "flags", "list")
     return Page(
         title="pgle flags lint",
-        identity=(many(result.flags, "flag"), f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}"),
+        identity=(
+            many(result.flags, "flag"),
+            f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}",
+        ),
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
         tone="bad" if errors else "warn" if warnings else "good",
         table=table("level | finding | what to do", map(_found, result.findings)),
@@ -124,7 +150,11 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
 
 def _found(finding: FlagFinding) -> tuple[Value, ...]:
     level = Cell(finding.level, LEVELS[finding.level])
-    return level, f"--{finding.flag}: {finding.message}" if finding.flag else finding.message, finding.remedy
+    return (
+        level,
+        f"--{finding.flag}: {finding.message}" if finding.flag else finding.message,
+        finding.remedy,
+    )
 
 
 def preset_lines(preset: Preset) -> Iterator[str]:
@@ -159,10 +189,15 @@ SHOWN = 5  # transfers on the first screen
 def perf_table_page(found: PerfTable) -> Page:
     """What the table gives on the measured program, else what was measured; each point in a section."""
     measured = (
-        (f"{item.kind}, {item.group} devices", item.size_bytes, us, item.size_bytes / us / 1e3,
-         Cell("no", "warn") if item in found.ignored else "yes")
+        (
+            f"{item.kind}, {item.group} devices",
+            item.size_bytes,
+            us,
+            item.size_bytes / us / 1e3,
+            Cell("no", "warn") if item in found.ignored else "yes",
+        )
         for item, us in found.transfers.items()
-    )  # fmt: skip
+    )
     heads = "measured collective | size (size) | time (time) | GB/s (rate) | XLA uses it"
     transfers, count = table(heads, measured, shown=SHOWN), many(len(found.transfers), "collective")
     network = ""

@@ -39,7 +39,9 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     )
 
 
-def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | None = None) -> Commands:
+def after_summary(
+    profile: AnyPath, modules: Mapping[str, Collection[str]] | None = None
+) -> Commands:
     """Check a profile against its modules.
 
     Args:
@@ -60,13 +62,19 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     stage = stage_of(log) or stage_of(log.parent)
     if found.main.verdict != "used":
         profile = Path(found.main.profile or "PROFILE")
-        return after_conversion(profile, [Path(DUMP)]) if stage is None else after_summary(stage.run.profile)
+        return (
+            after_conversion(profile, [Path(DUMP)])
+            if stage is None
+            else after_summary(stage.run.profile)
+        )
     if stage is not None:
         return (next_command.following(stage.run),)
     return (typed("pgle", "compare", "BASELINE_LOG", log),)
 
 
-def after_comparison(found: Comparison, checks: Sequence[LimitCheck] = (), more: Sequence[object] = ()) -> Commands:
+def after_comparison(
+    found: Comparison, checks: Sequence[LimitCheck] = (), more: Sequence[object] = ()
+) -> Commands:
     """By the verdict: keep a faster setting, analyze a slower one, run more if undecided.
 
     Args:
@@ -81,7 +89,11 @@ def after_comparison(found: Comparison, checks: Sequence[LimitCheck] = (), more:
     if run is not None:
         return after_stages(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
-        return (typed("pgle", "compare", *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B"))),)
+        return (
+            typed(
+                "pgle", "compare", *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B"))
+            ),
+        )
     if found.verdict == "slower":
         return (explanation(found),)
     new = stage_path(found.new.runs[0].series.source)
@@ -118,15 +130,25 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
         return (next_command.launch_of(run).line("run", run.path),)
     if found.verdict == "faster" and found.simulated:
         there = run.path.with_name(f"{run.path.name}-gpu")
-        return next_command.report_or_analyze(run), next_command.launch_of(run).on_gpus().line("run", there)
+        return next_command.report_or_analyze(run), next_command.launch_of(run).on_gpus().line(
+            "run", there
+        )
     if found.verdict == "faster":
-        keep = typed("pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile)
+        keep = typed(
+            "pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile
+        )
         return (keep, typed("pgle", "init", "github"))
     if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
         return (next_command.tune(run) or next_command.report_or_analyze(run),)
     if found.verdict == "slower":
-        return (typed("pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path),)
-    return (typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),)
+        return (
+            typed(
+                "pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path
+            ),
+        )
+    return (
+        typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),
+    )
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:

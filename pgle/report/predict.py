@@ -16,7 +16,16 @@ from pgle.report import text
 from pgle.report.page import figures, html, value
 from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.report.text import near
-from pgle.report.timeline import PARTS, Panel, most_exposed, panel_of, parts_of, tiles, timeline, times_of
+from pgle.report.timeline import (
+    PARTS,
+    Panel,
+    most_exposed,
+    panel_of,
+    parts_of,
+    tiles,
+    timeline,
+    times_of,
+)
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.directory.directory import STORED, TIMELINE, RunDirectory, free
 from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
@@ -69,7 +78,11 @@ def sections(
         Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
         Section("time", "Where the time goes", (_parts(schedules),)),
         Section("groups", "Collectives by kind and reason", (_groups(grouped, labels),)),
-        Section("collectives", "Collectives and copies, the most exposed first", (_collectives(schedules),)),
+        Section(
+            "collectives",
+            "Collectives and copies, the most exposed first",
+            (_collectives(schedules),),
+        ),
     )
 
 
@@ -96,7 +109,9 @@ def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
     return table(heads, rows)
 
 
-def exposed_notes(found: Sequence[ExposedGroup], step_us: float, which: str = "") -> tuple[str, ...]:
+def exposed_notes(
+    found: Sequence[ExposedGroup], step_us: float, which: str = ""
+) -> tuple[str, ...]:
     """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first.
 
     Args:
@@ -106,15 +121,27 @@ def exposed_notes(found: Sequence[ExposedGroup], step_us: float, which: str = ""
     """
     lines: list[str] = []
     for group in most_exposed(found, LEAST * step_us):
-        times = " → ".join(dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us))))
-        why = group.why if group.is_left else f"was: {group.why}" if group.why else "at most 5 % of each"
-        lines.append(f"  {group.kind} ×{group.count}: {times} ({figures.share(group.most_us / step_us)}); {why}")
+        times = " → ".join(
+            dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us)))
+        )
+        why = (
+            group.why
+            if group.is_left
+            else f"was: {group.why}"
+            if group.why
+            else "at most 5 % of each"
+        )
+        lines.append(
+            f"  {group.kind} ×{group.count}: {times} ({figures.share(group.most_us / step_us)}); {why}"
+        )
     return (f"exposed (the GPU waits, nothing computes){which}:", *lines) if lines else ()
 
 
 def write_page(folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False) -> Path:
     """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
-    write_files({folder / name: html.render(page), folder / STORED: value.as_json(page)}, force=force)
+    write_files(
+        {folder / name: html.render(page), folder / STORED: value.as_json(page)}, force=force
+    )
     return folder / name
 
 
@@ -126,9 +153,18 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
         of = item.timeline.breakdown
         compute, exposed, copies, idle = times_of(of)
         copied = copies if of.copy_us else ""
-        rows.append((
-            item.label, of.step_us, compute, Cell(exposed, "exposed"), copied, idle, of.overlap, item.costs_are
-        ))  # fmt: skip
+        rows.append(
+            (
+                item.label,
+                of.step_us,
+                compute,
+                Cell(exposed, "exposed"),
+                copied,
+                idle,
+                of.overlap,
+                item.costs_are,
+            )
+        )
     return table(f"schedule | step (time) | {parts} | communication hidden (share) | costs", rows)
 
 
@@ -145,20 +181,41 @@ def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
     """A row per collective or copy, with its exposed time in each schedule; the most exposed anywhere first."""
-    tables = [{item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules]
-    found = [(name, [table.get(name) for table in tables]) for name in dict.fromkeys(n for t in tables for n in t)]
+    tables = [
+        {item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules
+    ]
+    found = [
+        (name, [table.get(name) for table in tables])
+        for name in dict.fromkeys(n for t in tables for n in t)
+    ]
     found.sort(key=lambda row: -max(item.exposed_us for item in row[1] if item is not None))
-    exposed = (f"exposed{f': {item.label}' if len(schedules) > 1 else ''} (time)" for item in schedules)
+    exposed = (
+        f"exposed{f': {item.label}' if len(schedules) > 1 else ''} (time)" for item in schedules
+    )
     rows: list[tuple[Value, ...]] = []
     for name, items in found:
         last = [item for item in items if item is not None][-1]
         why = [line for schedule in schedules if (line := (schedule.reasons or {}).get(name))]
-        rows.append((
-            name, last.kind + ", synchronous" * last.sync, last.count, last.duration_us,
-            *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
-            Cell(why[-1] if why else "", "soft"), last.origin.value,
-        ))  # fmt: skip
-    heads = ["instruction", "kind", "executions (count)", "time (time)", *exposed, "why it is exposed", "cost"]
+        rows.append(
+            (
+                name,
+                last.kind + ", synchronous" * last.sync,
+                last.count,
+                last.duration_us,
+                *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
+                Cell(why[-1] if why else "", "soft"),
+                last.origin.value,
+            )
+        )
+    heads = [
+        "instruction",
+        "kind",
+        "executions (count)",
+        "time (time)",
+        *exposed,
+        "why it is exposed",
+        "cost",
+    ]
     return table(heads, rows, finds=True)
 
 
@@ -180,36 +237,53 @@ def predict_page(found: Predicted) -> Page:
     placed = placements(found.module, prediction.timeline)
     grouped = in_one(placed.values())
     schedule = Schedule(
-        found.module.name, prediction.timeline, prediction.costs_are, found.module,
+        found.module.name,
+        prediction.timeline,
+        prediction.costs_are,
+        found.module,
         {name: item.reason for name, item in placed.items()},
-    )  # fmt: skip
+    )
     why, commands = _predict_advice(found)
     contended = _contended(prediction)
     return Page(
         title=f"pgle predict: {found.module.name}",
         identity=(
-            found.module.name, f"{found.module.num_devices} × {found.target}{_TARGET_FROM[found.target_from]}",
-            f"{prediction.costs_are} costs", f"as its {found.stage} stage compiled it" if found.stage else "",
+            found.module.name,
+            f"{found.module.num_devices} × {found.target}{_TARGET_FROM[found.target_from]}",
+            f"{prediction.costs_are} costs",
+            f"as its {found.stage} stage compiled it" if found.stage else "",
         ),
         verdict=_step_words(prediction),
         table=_step_table(prediction),
         notes=(
             *exposed_notes(grouped, max(prediction.step_us, 1e-9)),
             contended if prediction.contended_us >= LEAST_SHOWN * prediction.step_us else "",
-            f"{figures.time(prediction.skew_us)} are waits for the slowest rank" if prediction.skew_us else "",
+            f"{figures.time(prediction.skew_us)} are waits for the slowest rank"
+            if prediction.skew_us
+            else "",
             *map(_uncertain_line, prediction.uncertain[:1]),
             why,
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),
-            Section("limits", "What is not known", tuple(map(Prose, (
-                contended, *map(_uncertain_line, prediction.uncertain),
-                *(f"Not modelled: {line}." for line in prediction.not_modelled),
-            )))),
+            Section(
+                "limits",
+                "What is not known",
+                tuple(
+                    map(
+                        Prose,
+                        (
+                            contended,
+                            *map(_uncertain_line, prediction.uncertain),
+                            *(f"Not modelled: {line}." for line in prediction.not_modelled),
+                        ),
+                    )
+                ),
+            ),
         ),
         next=commands,
         warnings=found.warnings,
-    )  # fmt: skip
+    )
 
 
 def _step_words(prediction: Prediction) -> str:
@@ -225,8 +299,16 @@ def _step_words(prediction: Prediction) -> str:
 def _step_table(prediction: Prediction) -> Table:
     """What the step consists of; the parts add up to it."""
     parts, step = prediction.timeline.breakdown, max(prediction.step_us, 1e-9)
-    named = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us), ("step", parts.step_us)]
-    rows = [(name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step) for name, us in named if us]
+    named = [
+        *parts_of(parts)[:-1],
+        ("idle: launch gaps and waits", parts.idle_us),
+        ("step", parts.step_us),
+    ]
+    rows = [
+        (name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step)
+        for name, us in named
+        if us
+    ]
     ceiling = prediction.ceiling_us
     hidden = ("step if all communication were hidden", ceiling, ceiling / step)
     return table(" | time (time) | share (share)", (*rows, hidden))
@@ -264,21 +346,31 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     costs = () if asked.profile is None else ("--profile", asked.profile)
     if doubt > MUCH_DOUBT:
         most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
-        return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (_measure(asked, run),)
+        return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (
+            _measure(asked, run),
+        )
     if ceiling_saves < LEAST_SHOWN:
         return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
     if run is not None:
         rehearse = typed("pgle", "rehearse", run.path)
     else:
-        whole = asked.hlo.is_dir() and any(".before_optimizations." in path.name for path in asked.hlo.iterdir())
+        whole = asked.hlo.is_dir() and any(
+            ".before_optimizations." in path.name for path in asked.hlo.iterdir()
+        )
         named = asked.target or ("" if found.target_from == "nothing" else found.target)
         target = ("--target", named) if named else ()
         options = (*costs, *target, "--devices", found.module.num_devices)
         rehearse = typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *options)
     if prediction.costs_are == "measured":
         words = f"{most}. Rehearse with the jaxlib that made this dump"
-        return f"{words}: another gives instructions other names, which the profile does not have.", (rehearse,)
-    return f"{most}, by {prediction.costs_are} costs. Measure them.", (_measure(asked, run), rehearse)
+        return (
+            f"{words}: another gives instructions other names, which the profile does not have.",
+            (rehearse,),
+        )
+    return f"{most}, by {prediction.costs_are} costs. Measure them.", (
+        _measure(asked, run),
+        rehearse,
+    )
 
 
 def _measure(asked: PredictRequest, run: RunDirectory | None) -> str:
@@ -289,7 +381,9 @@ def _measure(asked: PredictRequest, run: RunDirectory | None) -> str:
         return following(run)
     if asked.profile is None:
         return typed("pgle", "predict", asked.hlo, "--profile", profile)
-    return replace(launch_of(run), capture="").line("run", free(run.path.with_name(f"{run.path.name}-gpu")))
+    return replace(launch_of(run), capture="").line(
+        "run", free(run.path.with_name(f"{run.path.name}-gpu"))
+    )
 
 
 def predict_document(found: Predicted) -> dict[str, object]:
@@ -302,15 +396,20 @@ def predict_document(found: Predicted) -> dict[str, object]:
         "contention": text.picked(prediction.contention, "product other"),
         **text.picked(prediction, "skew_us ceiling_us timeline.breakdown"),
         "collectives": [text.picked(item, exposures) for item in prediction.timeline.exposures],
-        **text.picked(prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"),
+        **text.picked(
+            prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"
+        ),
         "unsure": [
-            {**text.picked(item, "name executions=count why=range.why"), "time_us": item.cost_us * item.count,
-             "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count)}
+            {
+                **text.picked(item, "name executions=count why=range.why"),
+                "time_us": item.cost_us * item.count,
+                "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
+            }
             for item in prediction.uncertain
         ],
         "next": "\n  ".join((why, *commands)),
         "warnings": found.warnings,
-    }  # fmt: skip
+    }
 
 
 OTHERS = 4  # modules that were not chosen, in the text
@@ -331,12 +430,17 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     notes = (
         f"{LHS_WORDS}.",
         *setting_notes(result.request),
-        *exposed_notes(grouped, result.profiled.prediction.step_us, ", without and with the profile"),
+        *exposed_notes(
+            grouped, result.profiled.prediction.step_us, ", without and with the profile"
+        ),
         f"no step: {result.request.no_step}" if result.request.no_step else "",
         "" if todo else why,
         f"Page: {near(picture)}" if picture is not None else "",
     )
-    compiled, assumed = result.baseline.compiled, " (assumed: --devices N)" if result.request.assumed else ""
+    compiled, assumed = (
+        result.baseline.compiled,
+        " (assumed: --devices N)" if result.request.assumed else "",
+    )
     return Page(
         title=f"pgle rehearse: {result.baseline.module.name}",
         identity=(
@@ -356,7 +460,10 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         ),
         next=(command,),
         warnings=result.warnings,
-        tiles=tiles([(item.label, item.timeline.breakdown) for item in (schedules[0], schedules[-1])], "predicted"),
+        tiles=tiles(
+            [(item.label, item.timeline.breakdown) for item in (schedules[0], schedules[-1])],
+            "predicted",
+        ),
         about=(
             ("module", f"{result.request.module}, fingerprint {compiled.fingerprint}"),
             ("your flags", " ".join(result.request.flags) or "none"),
@@ -379,20 +486,32 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
     ceiling_saves = _ceiling_saves(result)
     if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
-        return f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}", "good"
+        return (
+            f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}",
+            "good",
+        )
     if pays(result):
         return f"The profile shortens the step by {figures.share(found.share)} (predicted)", "good"
     if found.share >= LEAST_GAIN:
-        return f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise", "warn"
+        return (
+            f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise",
+            "warn",
+        )
     if found.share <= -LEAST_GAIN:
         return f"Use no profile here: the step gets {figures.share(-found.share)} longer", "warn"
     if _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
         return f"{figures.share(exposed)} of the step is exposed, and no order hides it", "warn"
     if ceiling_saves < NEAR_CEILING:
-        return f"Nothing to gain: at most {figures.share(max(ceiling_saves, 0.0))} of the step could be hidden", ""
+        return (
+            f"Nothing to gain: at most {figures.share(max(ceiling_saves, 0.0))} of the step could be hidden",
+            "",
+        )
     profile = "A profile would change" if result.costs_are == "estimated" else "The profile changes"
-    return f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}", "warn"
+    return (
+        f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}",
+        "warn",
+    )
 
 
 def pays(result: Rehearsal) -> bool:
@@ -414,19 +533,34 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         return "Measure the costs and prove the gain.", result.measure
     parts = prediction.timeline.breakdown
     if not parts.communication_us and not parts.copy_us:
-        return "The step communicates nothing: its time is compute and launch gaps.", _analyze_command(result)
+        return (
+            "The step communicates nothing: its time is compute and launch gaps.",
+            _analyze_command(result),
+        )
     is_stuck = _is_stuck(result)
     if ceiling_saves < NEAR_CEILING:
-        what = "Exposed communication has nothing to hide behind" if is_stuck else "The communication is hidden already"
+        what = (
+            "Exposed communication has nothing to hide behind"
+            if is_stuck
+            else "The communication is hidden already"
+        )
         more = " Other sharding or more work per device might help." if is_stuck else ""
         most = f"no profile and no flag saves more than {figures.share(max(ceiling_saves, 0.0))}"
         return f"{what}: {most}.{more}", _analyze_command(result)
     if not result.tune:
-        return "The search for flags in this run directory found nothing better.", _analyze_command(result)
+        return "The search for flags in this run directory found nothing better.", _analyze_command(
+            result
+        )
     if is_stuck:
-        return "No order of these instructions hides it; other flags combine or pipeline collectives.", result.tune
+        return (
+            "No order of these instructions hides it; other flags combine or pipeline collectives.",
+            result.tune,
+        )
     most = figures.share(_hideable(result))
-    return f"Another order saves at most {most}; other flags also combine or pipeline collectives.", result.tune
+    return (
+        f"Another order saves at most {most}; other flags also combine or pipeline collectives.",
+        result.tune,
+    )
 
 
 def _analyze_command(result: Rehearsal) -> str:
@@ -446,18 +580,27 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
         return ()
     schedules, lhs, found = _schedules(result), _lhs_gain(result), []
     if lhs is not None and lhs.share >= LEAST_GAIN:
-        command, why = f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"', f"off by default here; {_range(lhs)}"
+        command, why = (
+            f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"',
+            f"off by default here; {_range(lhs)}",
+        )
         found.append(Advice(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
         moved = sum(move.moved for move in result.moves)
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
-        title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
-        found.append(Advice(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
+        title = (
+            "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
+        )
+        found.append(
+            Advice(title, gained.high, why, result.measure, span_us=span_us(schedules[-2]))
+        )
     if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
         most = figures.share(_hideable(result))
         why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
-        found.append(Advice("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1])))
+        found.append(
+            Advice("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1]))
+        )
     return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
 
 
@@ -470,7 +613,11 @@ def _range(found: Gain) -> str:
 
 def _lhs_gain(result: Rehearsal) -> Gain | None:
     """What LHS alone changes; None: XLA runs it without being asked."""
-    return None if result.default is None else gain(result.default.prediction, result.baseline.prediction)
+    return (
+        None
+        if result.default is None
+        else gain(result.default.prediction, result.baseline.prediction)
+    )
 
 
 def _ceiling_saves(result: Rehearsal) -> float:
@@ -488,23 +635,33 @@ def _hideable(result: Rehearsal) -> float:
 def setting_notes(asked: RehearseRequest) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
     flags = f"your flags: {some(map(quoted, asked.flags), 1)}" if asked.flags else ""
-    others = f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)" if asked.others else ""
+    others = (
+        f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)"
+        if asked.others
+        else ""
+    )
     return [flags, others]
 
 
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """Whether XLA took the profile, with its line, and what LHS expected."""
     rows = (
-        (label, "" if side.believed_exposed_us is None else side.believed_exposed_us,
-         "cached" if side.compiled.kept else side.compiled.compile_s * 1e6)
+        (
+            label,
+            "" if side.believed_exposed_us is None else side.believed_exposed_us,
+            "cached" if side.compiled.kept else side.compiled.compile_s * 1e6,
+        )
         for label, side in _sides(result)
-    )  # fmt: skip
+    )
     return (
         Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
         Prose(result.verdict.proof, code=True),
         table("schedule | LHS expects exposed (time) | compile time (time)", rows),
         Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
-        *(Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled),
+        *(
+            Prose(f"Not modelled: {line}.", tone="soft")
+            for line in result.profiled.prediction.not_modelled
+        ),
     )
 
 
@@ -519,10 +676,16 @@ def _schedules(result: Rehearsal) -> list[Schedule]:
     after = {move.name: move.after.reason for move in result.moves if move.after is not None}
     reasons = {id(result.baseline): before, id(result.profiled): after}
     return [
-        Schedule(label, side.prediction.timeline, result.costs_are, side.module, reasons.get(id(side)),
-                 side.compiled.memory_bytes)
+        Schedule(
+            label,
+            side.prediction.timeline,
+            result.costs_are,
+            side.module,
+            reasons.get(id(side)),
+            side.compiled.memory_bytes,
+        )
         for label, side in _sides(result)
-    ]  # fmt: skip
+    ]
 
 
 def folder_of(result: Rehearsal) -> Path:
@@ -548,11 +711,20 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         **text.picked(result.request, "others flags"),
         **text.picked(result.baseline.compiled, "devices=num_devices jaxlib"),
         **text.picked(result, "target=request.target.name used"),
-        "modules": [text.picked(
-            result, "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy"
-        )],
-        **{key: side and text.picked(side, _SIDE) for key, side in (
-            ("default", result.default), ("baseline", result.baseline), ("profiled", result.profiled))},
+        "modules": [
+            text.picked(
+                result,
+                "name=baseline.module.name verdict.verdict verdict.why verdict.proof verdict.remedy",
+            )
+        ],
+        **{
+            key: side and text.picked(side, _SIDE)
+            for key, side in (
+                ("default", result.default),
+                ("baseline", result.baseline),
+                ("profiled", result.profiled),
+            )
+        },
         "ceiling_us": ceiling_us(result),
         "groups": groups(result.moves),
         "moved": moves[True],
@@ -563,7 +735,7 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         "verdict": headline(result)[0],
         "next": "\n  ".join(advice(result)),
         "warnings": result.warnings,
-    }  # fmt: skip
+    }
 
 
 _MOVE = "kind sync between cover_us cost_us exposed_us independent_us reason executions=count"

@@ -68,7 +68,11 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
         notes=(*_kinds(summary), skew_line(summary.skew_us, summary.total_us, summary.skewed)),
         sections=(
             Section("findings", "Names that XLA takes otherwise", (table(heads, rows),)),
-            Section("origin", "Where this comes from", tuple(map(Prose, _provenance(summary.provenance)))),
+            Section(
+                "origin",
+                "Where this comes from",
+                tuple(map(Prose, _provenance(summary.provenance))),
+            ),
             conversion_section(summary.warnings),
         ),
         next=tuple(following),
@@ -86,7 +90,9 @@ _RANKS = re.compile(r"\d+ of (\d+|several) ranks")
 
 def conversion_section(warnings: Sequence[str]) -> Section:
     """The warnings that the conversion of a profile gave; later answers fold them away."""
-    return Section("conversion", "Warnings of the conversion", tuple(Prose(shown(line)) for line in warnings))
+    return Section(
+        "conversion", "Warnings of the conversion", tuple(Prose(shown(line)) for line in warnings)
+    )
 
 
 def _about(summary: Summary) -> Iterator[str]:
@@ -95,7 +101,9 @@ def _about(summary: Summary) -> Iterator[str]:
         yield some([str(record.get("name")) for record in records], 1)
     elif summary.modules:
         yield f"fingerprint {some([module[:12] for module in summary.modules], 2)}"
-    origins = (f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
+    origins = (
+        f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin)
+    )
     yield ", ".join(origins) if summary.described else "no sidecar: kinds are guessed from names"
 
 
@@ -103,9 +111,15 @@ def _kinds(summary: Summary) -> Iterator[str]:
     """``compute 2,491 costs, 120.3 ms (94.0 %) · …``; a loop's time is in the costs of its body already."""
     parts = []
     for total in summary.kinds:
-        share = "in its body's costs already" if total.kind is CostKind.LOOP else figures.share(total.share)
+        share = (
+            "in its body's costs already"
+            if total.kind is CostKind.LOOP
+            else figures.share(total.share)
+        )
         name = total.kind.value + ("?" if total.guessed else "")
-        parts.append(f"{name} {many(total.count, 'cost')}, {figures.time(total.total_us)} ({share})")
+        parts.append(
+            f"{name} {many(total.count, 'cost')}, {figures.time(total.total_us)} ({share})"
+        )
     yield " · ".join(parts)
     if any(total.guessed for total in summary.kinds) and summary.described:
         yield "Kinds marked ? are guessed from names: give the HLO (pgle convert --hlo DUMP)."
@@ -118,22 +132,31 @@ def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> st
     share = f" ({figures.share(skew_us / of_us)})" if of_us > 0 else ""
     most = ""
     if skewed:
-        times = f"{figures.time(skewed[0].cost_us)}, there {figures.time(skewed[0].slowest_us or 0.0)}"
+        times = (
+            f"{figures.time(skewed[0].cost_us)}, there {figures.time(skewed[0].slowest_us or 0.0)}"
+        )
         most = f", most in {shown(skewed[0].full_name)} ({times})"
     return f"compute takes {figures.time(skew_us)}{share} longer on the slowest rank{most}"
 
 
 def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
     """A profile's provenance in a few lines, as far as it has what `pgle` writes."""
-    inputs = [str(item.get("name")) for item in cast(Iterable[Mapping[str, object]], provenance.get("inputs", ()))]
+    inputs = [
+        str(item.get("name"))
+        for item in cast(Iterable[Mapping[str, object]], provenance.get("inputs", ()))
+    ]
     if inputs:
-        stats = [f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)]
+        stats = [
+            f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)
+        ]
         how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
         yield shown(f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}")
     for module in module_records(provenance)[:4]:
         prints = [name[:12] for name in module.get("fingerprints", ())]
         used = module.get("executions_used")
-        steps = f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
+        steps = (
+            f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
+        )
         devices = f" over {module.get('devices')} devices" if module.get("devices") else ""
         known = f", fingerprint {' '.join(prints)}" if prints else ""
         yield shown(f"module {module.get('name')}{steps}{devices}{known}")
@@ -141,31 +164,45 @@ def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
 
 def _instructions(summary: Summary) -> Table:
     heads = "instruction | cost (time) | share (share) | kind | samples (count) | spread (share) | origin"
-    has_origins = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
+    has_origins = summary.described and any(
+        cost.origin is not Origin.MEASURED for cost in summary.costs
+    )
     rows = (
-        (cost.full_name, cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us), _share(cost, summary),
-         cost.likely_kind.value + ("" if cost.kind else "?"), cost.samples or None,
-         cost.spread if cost.samples > 1 else None, cost.origin.value if has_origins else "")
+        (
+            cost.full_name,
+            cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us),
+            _share(cost, summary),
+            cost.likely_kind.value + ("" if cost.kind else "?"),
+            cost.samples or None,
+            cost.spread if cost.samples > 1 else None,
+            cost.origin.value if has_origins else "",
+        )
         for cost in summary.costs
-    )  # fmt: skip
+    )
     return replace(table(heads, rows, shown=ROWS), more=summary.names - len(summary.costs))
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
     """A cost's share of the total; None for loops and for costs that count as 0 in it."""
     valid = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
-    return cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
+    return (
+        cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
+    )
 
 
 def _faults(findings: Sequence[Oddity]) -> tuple[list[str], list[tuple[Value, ...]]]:
     """A line on each kind of fault, with what XLA does if it does the same with all names; and a row for each name."""
     lines, rows = [], list[tuple[Value, ...]]()
     for fault in Fault:
-        mine = sorted((item for item in findings if item.fault is fault), key=_importance, reverse=True)
+        mine = sorted(
+            (item for item in findings if item.fault is fault), key=_importance, reverse=True
+        )
         effects = [item.message for item in mine if not item.values_us]
         effects = effects or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in mine))
         if named := sum(bool(item.values_us) for item in mine):
-            lines.append(f"{_TITLES[fault]} ({named}){f': {effects[0]}' if len(effects) == 1 else ''}")
+            lines.append(
+                f"{_TITLES[fault]} ({named}){f': {effects[0]}' if len(effects) == 1 else ''}"
+            )
         elif mine:
             lines.append(f"{_TITLES[fault]}: {effects[0]}")
         for item in mine:
@@ -184,7 +221,11 @@ def _costs(finding: Oddity) -> str:
     listed = ", ".join(map(cost, values))
     if len(values) > 2:
         listed = f"{len(values)}: {cost(min(values))} to {cost(max(values))}"
-    return listed if finding.effective_us is None or len(values) == 1 else f"{listed} → {cost(finding.effective_us)}"
+    return (
+        listed
+        if finding.effective_us is None or len(values) == 1
+        else f"{listed} → {cost(finding.effective_us)}"
+    )
 
 
 def _importance(finding: Oddity) -> float:
@@ -195,14 +236,16 @@ def _importance(finding: Oddity) -> float:
 
 def profile_document(name: str, summary: Summary) -> dict[str, object]:
     """``pgle.show/1`` of a profile."""
-    names = (
-        "name=full_name cost_us kind=likely_kind opcode shape samples min_us max_us spread slowest_us trace_name origin"
-    )
+    names = "name=full_name cost_us kind=likely_kind opcode shape samples min_us max_us spread slowest_us trace_name origin"
     return {
         "profile": name,
         **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
         "instructions": [
-            {**text.picked(cost, names), "share": _share(cost, summary), "kind_is_guess": not cost.kind}
+            {
+                **text.picked(cost, names),
+                "share": _share(cost, summary),
+                "kind_is_guess": not cost.kind,
+            }
             for cost in summary.costs
         ],
         **text.picked(summary, "findings warnings"),
@@ -215,37 +258,60 @@ _NAMES = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": 
 def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
     """Modules with their executions first; instructions, devices and what was left out in sections."""
     kinds = ", ".join(f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items())
-    formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.trace.sources)
+    formats = dict.fromkeys(
+        f"{source.format} {source.version}".strip() for source in summary.trace.sources
+    )
     left = [
-        Prose(printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}"))
+        Prose(
+            printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}")
+        )
         for item in summary.modules
         for execution in item.executions
         if execution.left_out
     ]
     modules = (
-        (printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
-         f"{item.steady} of {len(item.executions)}",
-         max((execution.devices for execution in item.executions), default=0),
-         None if math.isnan(item.step_us) else item.step_us, item.gpu_time_us, item.share)
+        (
+            printable(item.module.name)
+            + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
+            f"{item.steady} of {len(item.executions)}",
+            max((execution.devices for execution in item.executions), default=0),
+            None if math.isnan(item.step_us) else item.step_us,
+            item.gpu_time_us,
+            item.share,
+        )
         for item in summary.modules
-    )  # fmt: skip
+    )
     instructions = (
         (printable(item.name), f"{item.kind}?", item.launches, item.gpu_time_us, item.share)
         for item in summary.instructions
     )
     devices = (
-        (f"{printable(item.device.process)} {item.device.ordinal}", item.device.global_id, item.streams,
-         item.activities, item.busy_us, item.span_us)
+        (
+            f"{printable(item.device.process)} {item.device.ordinal}",
+            item.device.global_id,
+            item.streams,
+            item.activities,
+            item.busy_us,
+            item.span_us,
+        )
         for item in summary.devices
-    )  # fmt: skip
-    unresolved = ((item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
-                  for item in summary.trace.unresolved)  # fmt: skip
-    of_module = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    )
+    unresolved = (
+        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
+        for item in summary.trace.unresolved
+    )
+    of_module = (
+        "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    )
     of_instruction = "instruction | kind | launches (count) | time (time) | share (share)"
-    of_device = "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
+    of_device = (
+        "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
+    )
     lost = table("activities (count) | time (time) | why", unresolved)
     skipped = f", {many(len(left), 'execution')} left out" if left else ""
-    counted = f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}"
+    counted = (
+        f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}"
+    )
     origin = "simulated" if summary.trace.simulated else "measured"
     return Page(
         title=f"pgle show {path}",
@@ -268,7 +334,9 @@ def trace_document(path: str, summary: TraceSummary, following: str) -> dict[str
     """``pgle.show/1`` of a trace."""
     found = {
         **text.picked(summary.trace, "sources recordings unresolved simulated xla_flags warnings"),
-        **text.plain(text.picked(summary, "kinds span_us gpu_time_us devices modules meanings instructions")),
+        **text.plain(
+            text.picked(summary, "kinds span_us gpu_time_us devices modules meanings instructions")
+        ),
     }
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
@@ -295,13 +363,23 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
     share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
     is_noise = all(item.change is CostChange.NOISE for item in changed)
     sums = f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
-    counts = ", ".join(f"{diff.count(change):,} {word}" for change, word in _WORDS.items() if diff.count(change))
+    counts = ", ".join(
+        f"{diff.count(change):,} {word}" for change, word in _WORDS.items() if diff.count(change)
+    )
     kinds = (
-        (total.kind.value, total.old_count, total.new_count, total.old_us, total.new_us,
-         total.new_us / total.old_us - 1 if total.old_us > 0 else None)
+        (
+            total.kind.value,
+            total.old_count,
+            total.new_count,
+            total.old_us,
+            total.new_us,
+            total.new_us / total.old_us - 1 if total.old_us > 0 else None,
+        )
         for total in diff.totals
-    )  # fmt: skip
-    of_kind = "kind | old names (count) | new names (count) | old (time) | new (time) | change (change)"
+    )
+    of_kind = (
+        "kind | old names (count) | new names (count) | old (time) | new (time) | change (change)"
+    )
     return Page(
         title=f"pgle diff {old} {new}",
         identity=(f"{old} → {new}",),
@@ -315,10 +393,24 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
 
 
 def _difference(item: Difference) -> tuple[Value, ...]:
-    note = _WORDS[item.change] if item.change in _NOTED else f"was {item.was}, is {item.now}" if item.was else ""
+    note = (
+        _WORDS[item.change]
+        if item.change in _NOTED
+        else f"was {item.was}, is {item.now}"
+        if item.was
+        else ""
+    )
     change = item.ratio - 1 if item.ratio is not None and math.isfinite(item.ratio) else None
     kind = item.kind.value + ("?" if item.kind_is_guess else "")
-    return printable(item.name), kind, item.old_us, item.new_us, item.delta_us, change, printable(note)
+    return (
+        printable(item.name),
+        kind,
+        item.old_us,
+        item.new_us,
+        item.delta_us,
+        change,
+        printable(note),
+    )
 
 
 def diff_document(old: str, new: str, diff: ProfileDiff) -> dict[str, object]:
@@ -328,10 +420,13 @@ def diff_document(old: str, new: str, diff: ProfileDiff) -> dict[str, object]:
         "new": new,
         "counts": {change: diff.count(change) for change in CostChange},
         "totals": diff.totals,
-        "differences": [text.whole(item, "delta_us ratio") for item in diff.differences
-                        if item.change != CostChange.SAME],
+        "differences": [
+            text.whole(item, "delta_us ratio")
+            for item in diff.differences
+            if item.change != CostChange.SAME
+        ],
         "warnings": diff.warnings,
-    }  # fmt: skip
+    }
 
 
 MOST_MODULES = 6
@@ -340,7 +435,10 @@ _RECORDED = (
     "executions_seen=window.seen window.steps_used window.steps_seen executions_dropped=window.dropped "
     "step_us=window.span_us skew_us left_out"
 )
-_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost sums its instructions, which are listed too
+_NOT_COMPUTE = (
+    CostKind.COLLECTIVE,
+    CostKind.LOOP,
+)  # a loop's cost sums its instructions, which are listed too
 
 
 def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
@@ -362,9 +460,17 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
         tone="good",
         table=modules if several else None,
         notes=(_left_out(result), *(() if several else _remarks(programs[0]))),
-        sections=(Section("modules", "Converted modules (span: from the first start to the last end)", (modules,)),),
+        sections=(
+            Section(
+                "modules",
+                "Converted modules (span: from the first start to the last end)",
+                (modules,),
+            ),
+        ),
         next=tuple(following),
-        warnings=result.warnings if several else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
+        warnings=result.warnings
+        if several
+        else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
         about=tuple((str(item.path), f"sha256 {item.sha256}") for item in result.written),
     )
 
@@ -380,7 +486,9 @@ def costs_line(result: Conversion) -> str:
     """How many costs there are, and of what: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives 7.64 ms)``."""
     (compute, compute_us), (collectives, collectives_us) = _sums_of(*result.measured.costs)
     parts = [f"{compute:,} compute {figures.time(compute_us)}"] if compute else []
-    parts += [f"{many(collectives, 'collective')} {figures.time(collectives_us)}"] if collectives else []
+    parts += (
+        [f"{many(collectives, 'collective')} {figures.time(collectives_us)}"] if collectives else []
+    )
     return f"{many(sum(item.names for item in result.written), 'cost')} ({', '.join(parts)})"
 
 
@@ -396,7 +504,14 @@ def _program_row(found: ProgramCosts) -> tuple[Value, ...]:
     window, (compute, collectives) = found.window, _sums_of(found)
     span = None if math.isnan(window.span_us) else window.span_us
     executions = f"{window.steps_used} of {window.steps_seen}"
-    return printable(found.program.key.name), executions, len(window.devices), span, *compute, *collectives
+    return (
+        printable(found.program.key.name),
+        executions,
+        len(window.devices),
+        span,
+        *compute,
+        *collectives,
+    )
 
 
 def _remarks(found: ProgramCosts) -> Iterator[str]:
@@ -405,7 +520,11 @@ def _remarks(found: ProgramCosts) -> Iterator[str]:
         yield f"per step, {skewed}; costs are typical ones"
     if found.contention is not None:
         kinds = (("matmuls", found.contention.product), ("other kernels", found.contention.other))
-        slower = [f"{kind} take {figures.factor(item.likely)} as long" for kind, item in kinds if item.samples]
+        slower = [
+            f"{kind} take {figures.factor(item.likely)} as long"
+            for kind, item in kinds
+            if item.samples
+        ]
         launches = sum(item.samples for _, item in kinds)
         if slower:
             yield f"contention: while a collective runs, {', '.join(slower)} ({launches} launches)"
@@ -413,9 +532,15 @@ def _remarks(found: ProgramCosts) -> Iterator[str]:
 
 def _left_out(result: Conversion) -> str:
     """One line: how much of what."""
-    reasons = Counter(why.partition(":")[0] for item in result.measured.costs for why in item.window.dropped.values())
+    reasons = Counter(
+        why.partition(":")[0]
+        for item in result.measured.costs
+        for why in item.window.dropped.values()
+    )
     parts = [f"{many(count, 'execution')} ({why})" for why, count in reasons.items()]
-    parts += [f"{item.count:,} activities ({item.reason})" for item in result.measured.trace.unresolved]
+    parts += [
+        f"{item.count:,} activities ({item.reason})" for item in result.measured.trace.unresolved
+    ]
     names = sum(len(found) for item in result.measured.costs for found in item.left_out.values())
     parts += [many(names, "name")] if names else []
     if result.other_modules:
@@ -429,16 +554,22 @@ def convert_document(result: Conversion) -> dict[str, object]:
     modules = []
     for program in result.measured.costs:
         (_, compute_us), (collectives, collective_us) = _sums_of(program)
-        modules.append({
-            **text.picked(program, _RECORDED),
-            "devices": len(program.window.devices),
-            "costs": len(program.costs),
-            "collectives": collectives,
-            "compute_us": compute_us,
-            "contention": program.contention and text.picked(program.contention, "product other"),
-            "skewed": [text.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
-            "collective_us": collective_us,
-        })  # fmt: skip
+        modules.append(
+            {
+                **text.picked(program, _RECORDED),
+                "devices": len(program.window.devices),
+                "costs": len(program.costs),
+                "collectives": collectives,
+                "compute_us": compute_us,
+                "contention": program.contention
+                and text.picked(program.contention, "product other"),
+                "skewed": [
+                    text.picked(cost, "name cost_us slowest_us")
+                    for cost in most_skewed(program.costs)
+                ],
+                "collective_us": collective_us,
+            }
+        )
     return {
         "written": result.written,
         "modules": modules,
@@ -455,7 +586,9 @@ _BY = {
     "scaled": "another size or kernel: scaled (estimated)",
 }
 """By `By`, whose file imports the estimates, which `convert` does without."""
-MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
+MOSTLY = (
+    0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
+)
 _SUMS = "costs (count) | sum (time)"
 
 
@@ -471,8 +604,15 @@ def merge_page(merged: MergedProfile, written: Written, following: Sequence[str]
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
         of_kind = [cost for cost in merged.profile.costs if cost.likely_kind == kind]
         rows += _sums((kind.value + ("" if all(cost.kind for cost in of_kind) else "?"),), of_kind)
-    unlike = ((merged.partial, "not in all inputs"), (merged.conflicts, "of other instructions in each input"))
-    notes = (f"{many(len(names), 'name')} {what}: {some(map(printable, names), 3)}" for names, what in unlike if names)
+    unlike = (
+        (merged.partial, "not in all inputs"),
+        (merged.conflicts, "of other instructions in each input"),
+    )
+    notes = (
+        f"{many(len(names), 'name')} {what}: {some(map(printable, names), 3)}"
+        for names, what in unlike
+        if names
+    )
     return Page(
         title="pgle merge",
         identity=(many(len(merged.inputs), "profile"),),
@@ -496,7 +636,9 @@ def merge_document(merged: MergedProfile, written: Written) -> dict[str, object]
     }
 
 
-def complete_page(completions: Sequence[Completion], written: Written, following: Sequence[str] = ()) -> Page:
+def complete_page(
+    completions: Sequence[Completion], written: Written, following: Sequence[str] = ()
+) -> Page:
     """Per module how much was missing, and where it comes from now."""
     rows: list[tuple[Value, ...]] = []
     for item in completions:
@@ -504,25 +646,34 @@ def complete_page(completions: Sequence[Completion], written: Written, following
             target = f" for {item.target}" if origin is Origin.ESTIMATED else ""
             of_origin = (cost for cost in item.filled if cost.origin is origin)
             rows += _sums((printable(item.module), how + target), of_origin)
-    filled = sorted((cost for item in completions for cost in item.filled), key=lambda cost: (-cost.cost_us, cost.name))
-    costliest = ((printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value) for cost in filled)
+    filled = sorted(
+        (cost for item in completions for cost in item.filled),
+        key=lambda cost: (-cost.cost_us, cost.name),
+    )
+    costliest = (
+        (printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value)
+        for cost in filled
+    )
     return Page(
         title="pgle complete",
         identity=tuple(
-            f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs" for item in completions
+            f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs"
+            for item in completions
         ),
         verdict=f"wrote {written.path}: {many(len(filled), 'gap')} filled, {many(written.names, 'cost')} in all",
         tone="good",
         table=table(f"module | filled | {_SUMS}", rows),
         sections=(
-            Section("filled", "Filled, the most expensive first", (
-                table("instruction | what | cost (time) | origin", costliest),
-            )),
+            Section(
+                "filled",
+                "Filled, the most expensive first",
+                (table("instruction | what | cost (time) | origin", costliest),),
+            ),
             conversion_section(completions[-1].profile.warnings),
         ),
         next=tuple(following),
         about=(("sha256", written.sha256),),
-    )  # fmt: skip
+    )
 
 
 def complete_document(completions: Sequence[Completion], written: Written) -> dict[str, object]:
@@ -534,7 +685,9 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
                 **text.picked(item, "name=module target wanted measured"),
                 "same_shape": item.count(Origin.SAME_SHAPE),
                 "estimated": item.count(Origin.ESTIMATED),
-                "filled": [text.picked(cost, "name=full_name cost_us origin") for cost in item.filled],
+                "filled": [
+                    text.picked(cost, "name=full_name cost_us origin") for cost in item.filled
+                ],
             }
             for item in completions
         ],
@@ -561,8 +714,12 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
         table=table(f"matched by | {_SUMS}", rows),
         notes=(left if carried.left else "",),
         sections=(
-            Section("left", "Left without a cost", listed("instruction without a cost", carried.left)),
-            Section("unused", "Costs without a place", listed("cost without a place", carried.unused)),
+            Section(
+                "left", "Left without a cost", listed("instruction without a cost", carried.left)
+            ),
+            Section(
+                "unused", "Costs without a place", listed("cost without a place", carried.unused)
+            ),
         ),
         next=tuple(following),
     )

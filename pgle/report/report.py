@@ -24,18 +24,25 @@ from pgle.run.directory.directory import STORED
 from pgle.run.directory.manifest import Manifest
 from pgle.run.inputs.traces import is_run_dir
 
-PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave the page of their folder
+PLACES = (
+    STORED,
+    f"rehearsal/{STORED}",
+)  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
 FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".json": value.as_json}
 """The form to write, by the ending of the file's name."""
 
 
-def page_of(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> Page:
+def page_of(
+    side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
+) -> Page:
     """The page of a run directory or of traces, or a stored one."""
     if len(side.inputs) == 1 and other is None:
         path = side.inputs[0]
-        places = [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
+        places = (
+            [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
+        )
         for place in places:
             if place.is_file():
                 return value.read_page(place)
@@ -57,7 +64,11 @@ def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[Any
     given = tuple(inputs)
     for path in paths:
         if path.suffix not in FORMS:
-            raise UserError("is of no known form", where=path, remedy=f"choose a name that ends in {', '.join(FORMS)}")
+            raise UserError(
+                "is of no known form",
+                where=path,
+                remedy=f"choose a name that ends in {', '.join(FORMS)}",
+            )
         check_absent(path, force=force, inputs=given)
 
 
@@ -65,9 +76,12 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ..
     """Write each file in its form, all or none; a line on each that was written."""
     files: dict[AnyPath, str | bytes] = {path: FORMS[path.suffix](page) for path in paths}
     write_files(files, force=force)
-    sizes = ((path, len(str(text).encode(errors="backslashreplace"))) for path, text in files.items())
+    sizes = (
+        (path, len(str(text).encode(errors="backslashreplace"))) for path, text in files.items()
+    )
     return tuple(
-        f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)" for path, size in sizes
+        f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)"
+        for path, size in sizes
     )
 
 
@@ -83,9 +97,13 @@ def run_page(found: RunFacts) -> Page:
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
         mine = len(found.schedules)
-        page = analyze_page(analysis, _span_finder(panels[mine]) if len(panels) > mine else nowhere, True)
+        page = analyze_page(
+            analysis, _span_finder(panels[mine]) if len(panels) > mine else nowhere, True
+        )
     if compared is not None:
-        page = replace(page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, ""))
+        page = replace(
+            page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, "")
+        )
     own = f"{Next.of('report', *found.inputs)} "
     return replace(
         page,
@@ -95,7 +113,9 @@ def run_page(found: RunFacts) -> Page:
         sections=(*_timeline_and_times(found, panels), *page.sections, _stages(found.manifest)),
         next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
         about=tuple(_about(found)),
-        warnings=tuple(dict.fromkeys((*found.missing, *lost, *_prediction_warning(found), *page.warnings))),
+        warnings=tuple(
+            dict.fromkeys((*found.missing, *lost, *_prediction_warning(found), *page.warnings))
+        ),
         tiles=_tiles(found),
     )
 
@@ -104,14 +124,22 @@ def _timeline_and_times(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[
     """The timeline, and the comparison of step times."""
     if panels:
         both = found.analysis is not None and found.analysis.before
-        drawn = timeline(panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0)
-        note = "The schedules of both runs are predicted with the costs of the profile." if found.schedules else ""
+        drawn = timeline(
+            panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0
+        )
+        note = (
+            "The schedules of both runs are predicted with the costs of the profile."
+            if found.schedules
+            else ""
+        )
         if note and found.analysis is not None:
             note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
         heading = "Timeline of both steps" if both else "Timeline"
         yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
     if found.comparison is not None:
-        limits = (Prose(str(line.value), tone=line.tone) for line in compare.check_lines(found.checks))
+        limits = (
+            Prose(str(line.value), tone=line.tone) for line in compare.check_lines(found.checks)
+        )
         parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits)
         yield Section("comparison", "Before and after: step times", parts, open=True)
 
@@ -136,7 +164,12 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
 
 def _span_finder(panel: Panel) -> SpanOf:
     """Where an instruction's longest bar is in the first step, or the pause after that step."""
-    codes = {name: code for code, item in enumerate(panel.names) for name in (item.lhs_name, item.name) if name}
+    codes = {
+        name: code
+        for code, item in enumerate(panel.names)
+        for name in (item.lhs_name, item.name)
+        if name
+    }
     until = panel.spans[0].end_us if panel.spans else panel.length_us
 
     def place(name: str) -> tuple[float, float] | None:
@@ -158,13 +191,23 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
     analysis, compared = found.analysis, found.comparison
     shown: tuple[Tile, ...] = ()
     if compared is not None and len(found.schedules) > 1:
-        sides = zip(("before", "after"), (item.prediction.timeline.breakdown for item in found.schedules), strict=False)
+        sides = zip(
+            ("before", "after"),
+            (item.prediction.timeline.breakdown for item in found.schedules),
+            strict=False,
+        )
         shown = tiles(tuple(sides), "predicted from both schedules")
     elif analysis is not None and analysis.against is not None:
         shown = tiles((("before", analysis.against.before), ("after", analysis.against.after)))
     elif analysis is not None:
         step = analysis.step
-        note = "simulated" if step.trace.simulated else f"of the {step.mode} profile run" if step.mode else ""
+        note = (
+            "simulated"
+            if step.trace.simulated
+            else f"of the {step.mode} profile run"
+            if step.mode
+            else ""
+        )
         shown = tiles((("", step.breakdown),), note)
     if compared is not None:
         timed = (figures.time(side.median_s * 1e6) for side in (compared.base, compared.new))
@@ -190,12 +233,20 @@ def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     if (analysis := found.analysis) is None:
         return (), ()
     if analysis.before is not None:
-        sides = [measured_panels(analysis.before, "before"), measured_panels(analysis.step, "after")]
+        sides = [
+            measured_panels(analysis.before, "before"),
+            measured_panels(analysis.step, "after"),
+        ]
         return tuple(panels[0] for panels, _ in sides if panels), (*sides[0][1], *sides[1][1])
     panels, notes = measured_panels(analysis.step)
     simulated = "simulated" if analysis.step.trace.simulated else ""
     before = (
-        panel_of(item.label, item.prediction.timeline, simulated or item.prediction.costs_are, item.module)
+        panel_of(
+            item.label,
+            item.prediction.timeline,
+            simulated or item.prediction.costs_are,
+            item.module,
+        )
         for item in found.schedules
     )
     return (*before, *panels), notes
@@ -205,9 +256,19 @@ def _stages(manifest: Manifest) -> Section:
     """Each stage: when, how it ended."""
     rows = []
     for record in manifest.stages:
-        ended = {None: "runs", 0: "ended well"}.get(record.exit_code, f"exit code {record.exit_code}")
+        ended = {None: "runs", 0: "ended well"}.get(
+            record.exit_code, f"exit code {record.exit_code}"
+        )
         result = Cell(record.failed or ended, "bad" if record.failed or record.exit_code else "")
-        rows.append((record.stage, str(record.rank), record.started[:19].replace("T", " "), result, record.mode))
+        rows.append(
+            (
+                record.stage,
+                str(record.rank),
+                record.started[:19].replace("T", " "),
+                result,
+                record.mode,
+            )
+        )
     return Section("stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),))
 
 
@@ -220,8 +281,13 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
         if commit := next((item.commit for item in reversed(stages) if item.commit), ""):
             yield "commit", commit.replace("+", " with changes that are not committed")
         versions = next((item.versions for item in reversed(stages) if item.versions), {})
-        yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"
-        named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for item in stages for gpu in item.gpus)
+        yield (
+            "versions",
+            ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded",
+        )
+        named = dict.fromkeys(
+            f"{gpu.name}, driver {gpu.driver}" for item in stages for gpu in item.gpus
+        )
         topology = ", ".join(f"{name} {value}" for name, value in record.topology.items())
         host = record.host and f"host {record.host}"
         yield "hardware", "; ".join(filter(None, (*named, topology, host))) or "not recorded"
@@ -229,11 +295,16 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
     if found.profile is not None:
         yield "profile", many(len(found.profile.costs), "cost")
     if (performance := found.manifest.last("perf")) is not None and "verdict" in performance.facts:
-        yield "use", f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}"
+        yield (
+            "use",
+            f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}",
+        )
     if found.analysis is not None:
         for name, step in (("trace", found.analysis.step), ("trace before", found.analysis.before)):
             if step is not None:
-                sources = (f"{item.path} ({item.format} {item.version})" for item in step.trace.sources)
+                sources = (
+                    f"{item.path} ({item.format} {item.version})" for item in step.trace.sources
+                )
                 yield name, "; ".join(sources).replace(" )", ")")
         step = found.analysis.step
         each = step.steps / max(len(step.windows), 1)
@@ -241,4 +312,7 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
         yield "main module", f"{step.costs.program.key.name}, {on}"
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
         simulated = step.trace.simulated
-        yield "figures", "simulated: no GPU ran this" if simulated else "measured; expected times are estimates"
+        yield (
+            "figures",
+            "simulated: no GPU ran this" if simulated else "measured; expected times are estimates",
+        )

@@ -32,7 +32,9 @@ MISSING = 3  # sizes without a step, in the verdict
 LEAST_SAVED = 0.02  # of the step: advice that saves less is not given
 DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
 MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
-LITTLE_COVERED = 0.5  # of the computing time: less is of a profile that was measured with other work
+LITTLE_COVERED = (
+    0.5  # of the computing time: less is of a profile that was measured with other work
+)
 NARROW = 10  # sizes that one chart has room for
 VARY = "--vary mesh=A,B and {mesh} in the command"
 MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
@@ -70,7 +72,11 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
             f"predicted from {' and '.join(costs)} costs" if costs else "",
         ),
         verdict=_verdict(found),
-        tone="bad" if not answer.good else "warn" if answer.breaks is not None or _without(found) else "good",
+        tone="bad"
+        if not answer.good
+        else "warn"
+        if answer.breaks is not None or _without(found)
+        else "good",
         table=_table(found) if answer.first else None,
         notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
         actions=_actions(found),
@@ -88,7 +94,10 @@ def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
         for line in dict.fromkeys(row.warnings):
             lines.setdefault(line, []).append(row)
     several = [line for line, of in lines.items() if len(of) > 1 or len(there) == 1]
-    return (*several, *(f"{_gpus(of[0])}: {line}" for line, of in lines.items() if line not in several))
+    return (
+        *several,
+        *(f"{_gpus(of[0])}: {line}" for line, of in lines.items() if line not in several),
+    )
 
 
 def _verdict(found: Scaling) -> str:
@@ -104,7 +113,9 @@ def _without(found: Scaling) -> list[str]:
     lacks: dict[str, list[str]] = {}
     for devices, there in sizes.items():
         if not any(row.fits is not False for row in there):
-            lacks.setdefault("does not fit" if there else "no step", []).append(figures.count(devices))
+            lacks.setdefault("does not fit" if there else "no step", []).append(
+                figures.count(devices)
+            )
     return [f"{some(named, MISSING)} GPUs: {what}" for what, named in lacks.items()]
 
 
@@ -138,7 +149,11 @@ def _ahead(found: Scaling, best: Judged) -> str:
     """By how much the best variant leads the next one, if their ranges overlap."""
     alike = [item for item in found.answer.rows if item.row.devices == best.row.devices]
     others = [item for item in alike if item.efficiency and item.row.fits is not False]
-    behind = max((item for item in others if item is not best), key=lambda item: item.efficiency or 0.0, default=None)
+    behind = max(
+        (item for item in others if item is not best),
+        key=lambda item: item.efficiency or 0.0,
+        default=None,
+    )
     if behind is None or behind.interval_us[0] > best.interval_us[1]:
         return ""
     lead = 1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0)
@@ -160,12 +175,28 @@ def _table(found: Scaling) -> Table:
     if len({item.row.devices for item in rows}) == 1:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
-    times = [[item.step_us or None, *(None if end == inf else end for end in item.interval_us)] for item in rows]
-    unit, ends = figures.column(Unit.TIME, [time for row in times for time in row], [row[0] for row in times])
+    times = [
+        [item.step_us or None, *(None if end == inf else end for end in item.interval_us)]
+        for item in rows
+    ]
+    unit, ends = figures.column(
+        Unit.TIME, [time for row in times for time in row], [row[0] for row in times]
+    )
     steps = (f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3))
-    heads = ["GPUs (count)", *names, f"step ({unit})", "efficiency (share)", "exposed (share)", "most of it",
-             "memory (size)", "fits", "TFLOP/s (rate)"]  # fmt: skip
-    return table(heads, (_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)))
+    heads = [
+        "GPUs (count)",
+        *names,
+        f"step ({unit})",
+        "efficiency (share)",
+        "exposed (share)",
+        "most of it",
+        "memory (size)",
+        "fits",
+        "TFLOP/s (rate)",
+    ]
+    return table(
+        heads, (_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True))
+    )
 
 
 def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[Value, ...]:
@@ -173,10 +204,23 @@ def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[
     head: tuple[Value, ...] = (row.devices, *(printable(row.shown.get(name, "")) for name in names))
     if row.failure:
         return (*head, "", "", "", Cell("no step", "warn"), "", "", "")
-    fits = {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits] if refuses else None
+    fits = (
+        {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits]
+        if refuses
+        else None
+    )
     most = [f"{one.kind}, {_links(one)}" for one in row.by_collective[:1] if one.exposed_us]
     exposed = Cell(row.exposed_us / row.step_us, "exposed")
-    return *head, step, item.efficiency, exposed, most[0] if most else None, row.memory_bytes, fits, row.tflops or None
+    return (
+        *head,
+        step,
+        item.efficiency,
+        exposed,
+        most[0] if most else None,
+        row.memory_bytes,
+        fits,
+        row.tflops or None,
+    )
 
 
 def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
@@ -190,8 +234,12 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
 
 def _is_indivisible(found: Scaling) -> bool:
     """Whether a size was refused because something cannot be divided, and no word of the command multiplies."""
-    fixed = not found.request.are_files and not any(re.search(r"\{[^}]*\*", word) for word in found.request.words)
-    return fixed and any(re.search("^[^{].*(divisib|divid)", item.row.failure, re.I) for item in found.answer.rows)
+    fixed = not found.request.are_files and not any(
+        re.search(r"\{[^}]*\*", word) for word in found.request.words
+    )
+    return fixed and any(
+        re.search("^[^{].*(divisib|divid)", item.row.failure, re.I) for item in found.answer.rows
+    )
 
 
 def _brief(failure: str) -> str:
@@ -205,7 +253,11 @@ def _brief(failure: str) -> str:
 
 def _range(item: Judged) -> str:
     low, high = item.interval_us
-    return f"from {figures.time(low)}" if high == inf else figures.between(figures.time(low), figures.time(high))
+    return (
+        f"from {figures.time(low)}"
+        if high == inf
+        else figures.between(figures.time(low), figures.time(high))
+    )
 
 
 def _links(item: Exposed) -> str:
@@ -254,7 +306,11 @@ def _notes(found: Scaling) -> Iterator[str]:
             yield "The profile is of another batch, program or jax: profile the same work per GPU."
     if answer.first is not None:
         scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
-        what = f"Efficiency: work per second and GPU against the first row; {scales}. " if len(there) > 1 else ""
+        what = (
+            f"Efficiency: work per second and GPU against the first row; {scales}. "
+            if len(there) > 1
+            else ""
+        )
         yield f"{what}Exposed: the GPU waits, nothing computes."
         yield f"Not modelled: {NOT_MODELLED}."
 
@@ -266,7 +322,9 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
         return ()
     item = answer.breaks or answer.best[-1]
     row, at, given = item.row, _gpus(item.row), list[Advice]()
-    others = [other for other in answer.rows if other.row.devices == row.devices and other.efficiency]
+    others = [
+        other for other in answer.rows if other.row.devices == row.devices and other.efficiency
+    ]
     fitting = (other for other in others if other.row.fits is not False)
     better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
@@ -279,7 +337,9 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
         given.append(_more_work(row, moved))
     ceiling_saves = 1 - row.ceiling_us / row.step_us
     if ceiling_saves > LEAST_SAVED:
-        given.append(Advice(f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row)))
+        given.append(
+            Advice(f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row))
+        )
     given.sort(key=lambda action: -(action.saves or 0.0))
     culprit = answer.culprit
     if answer.breaks is not None and culprit is not None and culprit.hosts > 1 and len(others) == 1:
@@ -288,7 +348,9 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
             given.append(Advice("Try other meshes", None, why))
         else:
             why = f"it moves activations in every layer{'; ' * bool(why)}{why}"
-            given.insert(0, Advice(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why))
+            given.insert(
+                0, Advice(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why)
+            )
     if answer.nearest is not None and not answer.nearest.row.tried:
         given.insert(0, _to_fit(found, answer.nearest.row))
     return tuple(given)
@@ -315,43 +377,84 @@ def _sections(found: Scaling) -> Iterator[Section]:
     rows = [item for item in found.answer.rows if not item.row.failure]
     head = "GPUs (count) | variant"
     if len(found.answer.best) > 1:
-        yield Section("charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True)
+        yield Section(
+            "charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True
+        )
     if rows:
-        ratios = table(f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs", (
-            (item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
-             figures.shares(item.efficiency_range), item.row.costs_are)
-            for item in rows
-        ))  # fmt: skip
-        flat = Prose("flat: what a program that loses nothing would have, with the same work on each GPU.", tone="soft")
+        ratios = table(
+            f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs",
+            (
+                (
+                    item.row.devices,
+                    _named(item.row),
+                    item.flat,
+                    1.0,
+                    item.efficiency,
+                    figures.shares(item.efficiency_range),
+                    item.row.costs_are,
+                )
+                for item in rows
+            ),
+        )
+        flat = Prose(
+            "flat: what a program that loses nothing would have, with the same work on each GPU.",
+            tone="soft",
+        )
         yield Section("ratios", "Against the first row", (ratios, flat))
         heads = f"{head} | collective | links | group (count) | a step (count) | time (time) | exposed (time)"
-        collectives = table(f"{heads} | of the step (share)", (
-            (item.row.devices, _named(item.row), one.kind,
-             f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
-             one.time_us, one.exposed_us, one.exposed_us / item.row.step_us)
-            for item in rows
-            for one in item.row.by_collective
-        ))  # fmt: skip
+        collectives = table(
+            f"{heads} | of the step (share)",
+            (
+                (
+                    item.row.devices,
+                    _named(item.row),
+                    one.kind,
+                    f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric,
+                    one.group,
+                    one.count,
+                    one.time_us,
+                    one.exposed_us,
+                    one.exposed_us / item.row.step_us,
+                )
+                for item in rows
+                for one in item.row.by_collective
+            ),
+        )
         yield Section("collectives", "Collectives by kind and links", (collectives,))
         sizes = ("argument_bytes", "temp_bytes", "memory_bytes", "limit_bytes")
-        memory = table(f"{head} | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)", (
-            (item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes)) for item in rows
-        ))  # fmt: skip
+        memory = table(
+            f"{head} | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)",
+            (
+                (item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes))
+                for item in rows
+            ),
+        )
         yield Section("memory", "Device memory by XLA's report", (memory,))
     refused = (item.row for item in found.answer.rows if item.row.failure)
     reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
     yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
-    yield Section("limits", "What is not known", (
-        Prose(f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."),
-        Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
-    ))  # fmt: skip
+    yield Section(
+        "limits",
+        "What is not known",
+        (
+            Prose(
+                f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."
+            ),
+            Prose(
+                "Every size is compiled once, with the latency-hiding scheduler and without a profile."
+            ),
+        ),
+    )
 
 
 def _charts(rows: Sequence[Judged]) -> Chart:
     """The step by part, and efficiency with its range, over the sizes of the variant that is judged."""
     rows = rows[-NARROW:]
     names = [figures.count(item.row.devices) for item in rows]
-    most_us, best = max(item.row.step_us for item in rows), max(1.0, *(item.efficiency_range[1] for item in rows))
+    most_us, best = (
+        max(item.row.step_us for item in rows),
+        max(1.0, *(item.efficiency_range[1] for item in rows)),
+    )
     title = "Step, predicted: compute, exposed communication, idle"
     steps = html.ChartPanel(title, names, most_us * 1.05, figures.time, "GPUs")
     title = "Efficiency against the first row, with its range"
@@ -405,7 +508,15 @@ def _tune(found: Scaling, row: ScaleRow) -> str:
         return ""
     trial = SizeTrial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
     network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
-    options = ("--target", request.target, "--topology", trial.topology, *network, "-o", free(Path("tuned")))
+    options = (
+        "--target",
+        request.target,
+        "--topology",
+        trial.topology,
+        *network,
+        "-o",
+        free(Path("tuned")),
+    )
     if row.grown:
         return typed("pgle", "tune", *options, str(request.out / row.grown))
     return typed("pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial)))
@@ -432,9 +543,12 @@ def _plain(item: Judged) -> Mapping[str, object]:
     head = text.picked(item.row, "devices hosts values") | {"failure": item.row.failure or None}
     if item.row.failure:
         return head
-    return head | text.picked(item, (
-        "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
-        "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
-        "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
-        "row.wall_s"
-    ))  # fmt: skip
+    return head | text.picked(
+        item,
+        (
+            "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
+            "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
+            "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
+            "row.wall_s"
+        ),
+    )

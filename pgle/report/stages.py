@@ -61,7 +61,9 @@ def stage_page(result: StageResult) -> Page:
         verdict=printable(verdict),
         tone=tone,
         notes=tuple(map(printable, lines)),
-        sections=(Section("stage", "What was run", tuple(map(Prose, map(printable, _about(result))))),),
+        sections=(
+            Section("stage", "What was run", tuple(map(Prose, map(printable, _about(result))))),
+        ),
         next=(command,),
         warnings=result.warnings,
     )
@@ -70,7 +72,9 @@ def stage_page(result: StageResult) -> Page:
 def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
     """Module, devices and compiler, as far as a stage recorded them."""
     jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
-    return tuple(printable(word) for word in (facts.get("module"), facts.get("devices"), jaxlib) if word)
+    return tuple(
+        printable(word) for word in (facts.get("module"), facts.get("devices"), jaxlib) if word
+    )
 
 
 def steps_line(result: StageResult) -> str:
@@ -116,13 +120,18 @@ def auto_page(result: AutoResult) -> Page:
     notes, run = [], result.stage.request.run.path
     if result.recompiled:
         names = list(result.recompiled)[:3]
-        notes.append(f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}")
+        notes.append(
+            f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}"
+        )
     notes += [use_line(result.verdict)] if result.verdict is not None else []
     notes.append(steps_line(result.stage))
     if result.handover is not None:
         handed = f"under nsys: {many(len(result.handed_over), 'module')} as AutoPGLE left them"
         notes.append("; ".join(filter(None, (handed, steps_line(result.handover)))))
-    modules = [f"{name}: compiled again with {size:,} bytes of costs" for name, size in result.recompiled.items()]
+    modules = [
+        f"{name}: compiled again with {size:,} bytes of costs"
+        for name, size in result.recompiled.items()
+    ]
     modules += [f"{name}: from the cache" for name in result.loaded]
     return Page(
         title=f"pgle auto {run}",
@@ -130,7 +139,9 @@ def auto_page(result: AutoResult) -> Page:
         verdict=printable(f"{result.outcome}: {result.why}"),
         tone="good" if result.good else "bad",
         notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
-        sections=(Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),),
+        sections=(
+            Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),
+        ),
         next=after_auto(result),
         warnings=result.warnings,
     )
@@ -157,7 +168,9 @@ def auto_document(result: AutoResult) -> dict[str, object]:
     return {
         "ok": result.good,
         **text.picked(result, "outcome why recompiled loaded"),
-        "used": None if not verdict or verdict.verdict is ProfileUse.CANNOT_TELL else verdict.verdict.took_costs,
+        "used": None
+        if not verdict or verdict.verdict is ProfileUse.CANNOT_TELL
+        else verdict.verdict.took_costs,
         "proof": verdict.proof if verdict else "",
         "run_dir": result.stage.request.run.path,
         "cache": result.cache,
@@ -184,7 +197,9 @@ class Stages:
             self._running.enter_context(live("checking the program and the compiler"))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self._running.close()
         if error is not None:  # otherwise the page has them
             text.warn(self.warnings)
@@ -199,7 +214,11 @@ class Stages:
             self._stage, self._again = name, ""
             self._print("unchanged")
         else:
-            self._stage, self._again, self._since = name, why.removeprefix("again, "), time.monotonic()
+            self._stage, self._again, self._since = (
+                name,
+                why.removeprefix("again, "),
+                time.monotonic(),
+            )
             if self._simulated:
                 self._running.enter_context(live(f"{self._head()}{why}".rstrip()))
             else:
@@ -214,7 +233,9 @@ class Stages:
             self.warnings |= dict.fromkeys(part.warnings)
         elif isinstance(part, Conversion):
             self._print(costs_line(part))
-            self.warnings |= dict.fromkeys(line for line in part.warnings if not line.endswith(NO_GPU))
+            self.warnings |= dict.fromkeys(
+                line for line in part.warnings if not line.endswith(NO_GPU)
+            )
         elif isinstance(part, Coverage):
             self._print(f"{figures.share(_covered(part))} of the step's time has a cost")
         else:
@@ -248,7 +269,9 @@ def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
     found, exposed = result.comparison, ""
     if result.exposed_us is not None:
         before, after = (figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us)
-        exposed = f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
+        exposed = (
+            f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
+        )
     return Page(
         title=f"pgle run {result.run.path}",
         identity=(*identity(result.facts), str(result.run.path)),
@@ -266,7 +289,10 @@ def _verdict(result: Pipeline) -> tuple[str, Tone]:
         share = figures.share(_covered(result.coverage))
         return f"FAILED: the profile covers only {share} of the baseline's step", "bad"
     if not result.used:
-        return f"FAILED: XLA did not use the profile{f' ({result.use})' if result.use else ''}", "bad"
+        return (
+            f"FAILED: XLA did not use the profile{f' ({result.use})' if result.use else ''}",
+            "bad",
+        )
     if result.comparison is None:
         return "The profile is used; too few steps to compare", "warn"
     failed = any(check.failed for check in result.checks)

@@ -75,7 +75,11 @@ def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Pag
         verdict=f"wrote {many(len(written), 'file')}",
         tone="good",
         notes=tuple(f"wrote {near(path)}" for path in written),
-        next=(starter.following if folder == Path() else f"{typed('cd', near(folder))} && {starter.following}",),
+        next=(
+            starter.following
+            if folder == Path()
+            else f"{typed('cd', near(folder))} && {starter.following}",
+        ),
     )
 
 
@@ -108,11 +112,29 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
-    following = typed("pgle", "run", *capture, "--", *UNKNOWN) if measures or rehearses else marked[0].remedy
-    rows = [(check.name, Cell(check.verdict, TONES[check.verdict]), check.found) for check in diagnosis.checks]
-    first = [(check.name, Cell(check.verdict, TONES[check.verdict]), cut(check.found.partition(". ")[0], FOUND),
-              check.remedy) for check in marked]  # fmt: skip
-    known = (check for check in diagnosis.checks if check.name in ("jax", "GPUs") and check.verdict == "ok")
+    following = (
+        typed("pgle", "run", *capture, "--", *UNKNOWN)
+        if measures or rehearses
+        else marked[0].remedy
+    )
+    rows = [
+        (check.name, Cell(check.verdict, TONES[check.verdict]), check.found)
+        for check in diagnosis.checks
+    ]
+    first = [
+        (
+            check.name,
+            Cell(check.verdict, TONES[check.verdict]),
+            cut(check.found.partition(". ")[0], FOUND),
+            check.remedy,
+        )
+        for check in marked
+    ]
+    known = (
+        check
+        for check in diagnosis.checks
+        if check.name in ("jax", "GPUs") and check.verdict == "ok"
+    )
     return Page(
         title="pgle doctor",
         identity=tuple(check.found for check in known),
@@ -134,9 +156,13 @@ def proof_page(proof: Chain) -> Page:
     return Page(
         title="pgle doctor --prove",
         identity=("a small program", where, str(proof.run)),
-        verdict=f"FAILED: {broken}" if broken else f"All {len(proof.links)} links of the chain hold",
+        verdict=f"FAILED: {broken}"
+        if broken
+        else f"All {len(proof.links)} links of the chain hold",
         tone="bad" if broken else "good",
         table=table("link |  | evidence | proves that", rows),
         notes=("Times are estimates: the GPU is simulated.",) if proof.simulated else (),
-        next=(typed("pgle", "analyze", proof.run) if broken else typed("pgle", "run", "--", *UNKNOWN),),
+        next=(
+            typed("pgle", "analyze", proof.run) if broken else typed("pgle", "run", "--", *UNKNOWN),
+        ),
     )

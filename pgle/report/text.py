@@ -54,7 +54,14 @@ class Screen(Console):
 
     def __init__(self, stream: TextIO, width: int) -> None:
         # in a notebook rich would show what it prints there, whatever the file
-        super().__init__(file=stream, width=width, force_jupyter=False, highlight=False, markup=False, emoji=False)
+        super().__init__(
+            file=stream,
+            width=width,
+            force_jupyter=False,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
@@ -88,12 +95,19 @@ class Screen(Console):
             if follow_on:  # quoted words stay whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
-            parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
-                         subsequent_indent=indent)  # fmt: skip
+            parts = wrap(
+                line,
+                self.width - len(follow_on),
+                break_long_words=False,
+                break_on_hyphens=False,
+                subsequent_indent=indent,
+            )
             lines += [f"{part}{follow_on}" for part in parts[:-1]] + parts[-1:]
         return Text("\n".join(lines), item.style if isinstance(item, Text) else "")
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """As rich renders; what a name holds is printed, never obeyed by the terminal."""
         for segment in super().render(renderable, options):
             text = segment.text.replace(_TIED, " ")
@@ -123,12 +137,16 @@ def grid(
         right: the columns to align right.
         whole: the columns whose cells stay on one line if there is room; the others wrap between words.
         header: whether the heads are shown.
-    """  # fmt: skip
+    """
     result = _Layout(box=None, pad_edge=False, show_header=header)
     for at, head in enumerate(heads):
-        result.add_column(head, justify="right" if at in right else "left", overflow="fold", no_wrap=at in whole)
+        result.add_column(
+            head, justify="right" if at in right else "left", overflow="fold", no_wrap=at in whole
+        )
     for row in rows:
-        result.add_row(*(Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell for cell in row))
+        result.add_row(
+            *(Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell for cell in row)
+        )
     return result
 
 
@@ -137,11 +155,21 @@ class _Layout(table.Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = [str(column.header) * self.show_header for column in self.columns]
-        texts = [[head, *map(str, column.cells)] for head, column in zip(heads, self.columns, strict=True)]
+        texts = [
+            [head, *map(str, column.cells)]
+            for head, column in zip(heads, self.columns, strict=True)
+        ]
         least = [_least(*column) for column in texts]
         if self.columns and self.columns[0].no_wrap:
             least[0] = max(least[0], min(max(map(cell_len, texts[0])), LABEL))
-        fitting = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
+        fitting = next(
+            (
+                k
+                for k in range(len(least), 1, -1)
+                if sum(least[:k]) + GAP * (k - 1) <= options.max_width
+            ),
+            1,
+        )
         shown = self.columns[:fitting]
         whole = [column.no_wrap for column in shown]
         widths = _widths(texts[:fitting], whole, least, options.max_width - GAP * (fitting - 1))
@@ -155,12 +183,22 @@ class _Layout(table.Table):
         for index in range(self.row_count):
             row = table.Table(box=None, pad_edge=False, show_header=self.show_header and not index)
             for column in shown:
-                row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
+                row.add_column(
+                    column.header, justify=column.justify, overflow="fold", width=column.width
+                )
             row.add_row(*(column[index] for column in cells))
             yield row
-            rest = map(_below, self.columns[fitting:], ((text[0], text[index + 1]) for text in texts[fitting:]))
-            for line in wrap(", ".join(filter(None, rest)), max(options.max_width - 4, 20), break_long_words=False,
-                             break_on_hyphens=False):  # fmt: skip
+            rest = map(
+                _below,
+                self.columns[fitting:],
+                ((text[0], text[index + 1]) for text in texts[fitting:]),
+            )
+            for line in wrap(
+                ", ".join(filter(None, rest)),
+                max(options.max_width - 4, 20),
+                break_long_words=False,
+                break_on_hyphens=False,
+            ):
                 yield Text(f"    {line}", no_wrap=True, overflow="ignore")
 
 
@@ -171,7 +209,9 @@ def _below(column: table.Column, cell: tuple[str, str]) -> str:
     return named if re.search(r"\w", text) else ""
 
 
-def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], width: int) -> list[int]:
+def _widths(
+    texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], width: int
+) -> list[int]:
     """The width of each column, so that they fit into `width` if `least` does.
 
     Args:
@@ -180,9 +220,15 @@ def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequen
         least: the width of each column's longest word.
         width: for all columns together.
     """
-    widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
-    widths = [wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)]
-    for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):  # wrap the widest first
+    widest = [
+        max(cell_len(line) for text in column for line in text.split("\n")) for column in texts
+    ]
+    widths = [
+        wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)
+    ]
+    for index in sorted(
+        range(len(widths)), key=lambda index: least[index] - widths[index]
+    ):  # wrap the widest first
         widths[index] = max(least[index], widths[index] - max(sum(widths) - width, 0))
     wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
     spare = max(width - sum(widths), 0)
@@ -246,7 +292,13 @@ def say(line: str) -> None:
     """Print a line of pgle's own to stderr."""
     text = f"pgle: {named(one_line(line))}"
     if sys.stderr.isatty():
-        text = fill(text, _width(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text = fill(
+            text,
+            _width(sys.stderr),
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     print(text, file=sys.stderr, flush=True)
 
 
@@ -267,7 +319,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        return [
+            plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)
+        ]
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
@@ -296,7 +350,10 @@ def as_json(schema: str, value: Any) -> str:
     UTF-8 cannot encode, is escaped.
     """
     found = json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False) + "\n"
-    return "\n".join(line if line.isprintable() else _escaped(line, str.isprintable) for line in found.split("\n"))
+    return "\n".join(
+        line if line.isprintable() else _escaped(line, str.isprintable)
+        for line in found.split("\n")
+    )
 
 
 def _escaped(line: str, stays: Callable[[str], bool]) -> str:
@@ -317,9 +374,11 @@ is_shown = False
 """Whether progress is shown: commands show it, the library does not."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SCHEDULES = {
-    "default": "XLA's default schedule", "baseline": "the schedule without a profile",
-    "profiled": "the schedule with the profile", "proof": "the proof",
-}  # fmt: skip
+    "default": "XLA's default schedule",
+    "baseline": "the schedule without a profile",
+    "profiled": "the schedule with the profile",
+    "proof": "the proof",
+}
 """What a compilation is for, by the name of its folder."""
 
 
@@ -341,7 +400,11 @@ class Line:
             share = f"{self.done / self.total:.0%}".replace("%", " %")
             parts.append(f"{self.noun} {self.done} of {self.total}" if self.noun else share)
         parts += [f"best {self.best}"] if self.best else []
-        rest = elapsed / self.done * (self.total - self.done) if self.total and 0 < self.done < self.total else 0.0
+        rest = (
+            elapsed / self.done * (self.total - self.done)
+            if self.total and 0 < self.done < self.total
+            else 0.0
+        )
         left = f", about {rest:.0f} s left" if rest >= 1 else ""
         return printable(" · ".join([*parts, self.what, f"{elapsed:.0f} s{left}"]))
 
@@ -353,7 +416,9 @@ def live(what: str) -> Iterator[Line]:
     if not is_shown:
         yield line
         return
-    thread = threading.Thread(target=_redrawn if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True)
+    thread = threading.Thread(
+        target=_redrawn if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True
+    )
     thread.start()
     try:
         yield line

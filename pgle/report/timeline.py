@@ -29,8 +29,11 @@ from pgle.xla.hlo.module import Module
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]
 PARTS: Mapping[Color, str] = {
-    "compute": "compute", "exposed": "exposed communication", "copy": "exposed copies", "idle": "idle",
-}  # fmt: skip
+    "compute": "compute",
+    "exposed": "exposed communication",
+    "copy": "exposed copies",
+    "idle": "idle",
+}
 """The parts of a step that add up to it, by the name of their colour."""
 EXPLAINED = 0.95  # of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
 GROUPS = 3
@@ -64,14 +67,22 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
     steps = [parts for _, parts in sides]
     longest_us = max(1e-9, *(parts.step_us for parts in steps))
     bars = []
-    for label, parts in sides:  # each as long as it is of the longest; in words the shares of its own time
+    for (
+        label,
+        parts,
+    ) in sides:  # each as long as it is of the longest; in words the shares of its own time
         times = list(zip(PARTS, times_of(parts), strict=True))
         shares = [(color, us / max(parts.step_us, 1e-9)) for color, us in times]
-        words = ", ".join(f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4)
+        words = ", ".join(
+            f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4
+        )
         bars.append(Bar(label, words, tuple((color, us / longest_us) for color, us in times)))
     return (
         tile("step", [parts.step_us for parts in steps], tuple(bars)),
-        tile("exposed: the GPU waits", [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps]),
+        tile(
+            "exposed: the GPU waits",
+            [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps],
+        ),
         tile("idle: nothing runs on the GPU", [parts.idle_us for parts in steps]),
     )
 
@@ -102,13 +113,23 @@ class Style(IntEnum):
     COPY = 3
 
 
-MOST_BARS = 400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+MOST_BARS = (
+    400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+)
 MOST_OPEN = 2  # devices whose lanes are open at first
 LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
-_KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
+_KINDS = {
+    "compute": (Style.COMPUTE, Style.MATMUL),
+    "communication": (Style.COMMUNICATION,),
+    "copy": (Style.COPY,),
+}
 _CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
-_STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
+_STYLE_OF = {
+    Stream.COMPUTE: Style.COMPUTE,
+    Stream.COMMUNICATION: Style.COMMUNICATION,
+    Stream.COPY: Style.COPY,
+}
 
 
 class BarLabel(NamedTuple):
@@ -176,7 +197,9 @@ class Panel:
     def facts(self) -> tuple[str, ...]:
         """``step 6.482 ms``, ``exposed communication 539.2 µs``, ``idle 16 µs``."""
         named = [(self.unit, self.parts.step_us), *parts_of(self.parts)[1:]]
-        return tuple(f"{name} {figures.time(us)}" for name, us in named if us > 0 or name != PARTS["copy"])
+        return tuple(
+            f"{name} {figures.time(us)}" for name, us in named if us > 0 or name != PARTS["copy"]
+        )
 
     @cached_property
     def styles(self) -> npt.NDArray[np.uint8]:
@@ -185,10 +208,16 @@ class Panel:
 
     def busy(self, *styles: Style) -> Intervals:
         """When bars of some styles run, in all lanes."""
-        chosen = [(lane, np.isin(self.styles[lane.named], styles)) for lane in self.lanes if len(lane.named)]
+        chosen = [
+            (lane, np.isin(self.styles[lane.named], styles))
+            for lane in self.lanes
+            if len(lane.named)
+        ]
         if not chosen:
             return EMPTY
-        starts, ends = ([getattr(lane, of)[rows] for lane, rows in chosen] for of in ("start_us", "end_us"))
+        starts, ends = (
+            [getattr(lane, of)[rows] for lane, rows in chosen] for of in ("start_us", "end_us")
+        )
         return union(np.concatenate(starts), np.concatenate(ends))
 
     @cached_property
@@ -224,12 +253,19 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
         names=names,
         lanes=tuple(lanes),
         spans=tuple(
-            Span(f"{printable(loop.name)}, {loop.trips} iterations", loop.start_us, loop.end_us, loop.depth,
-                 loop.folded if loop.folded > 1 else 0, loop.folded_start_us, loop.folded_end_us)
+            Span(
+                f"{printable(loop.name)}, {loop.trips} iterations",
+                loop.start_us,
+                loop.end_us,
+                loop.depth,
+                loop.folded if loop.folded > 1 else 0,
+                loop.folded_start_us,
+                loop.folded_end_us,
+            )
             for loop in timeline.loops
             if loop.trips > 1
         ),
-    )  # fmt: skip
+    )
 
 
 def disjoint(bars: Lane) -> list[Lane]:
@@ -250,10 +286,14 @@ def disjoint(bars: Lane) -> list[Lane]:
 
 def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     """Some bars of a lane."""
-    return Lane(lane.label, lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
+    return Lane(
+        lane.label, lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows]
+    )
 
 
-def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[BarLabel, ...]]:
+def _names(
+    timeline: Timeline, module: Module | None
+) -> tuple[npt.NDArray[np.int32], tuple[BarLabel, ...]]:
     """The number of each row's entry, and the entries: one per instruction."""
     entry = np.zeros(len(timeline.names), dtype=np.int64)
     entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
@@ -265,20 +305,35 @@ def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.in
             stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
             origin = ORIGINS[int(timeline.origin[row])]
         kind, lhs_name = timeline.kinds[code], timeline.lhs_names[code]
-        found.append(bar_label(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
+        found.append(
+            bar_label(
+                name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")
+            )
+        )
     return timeline.instruction.astype(np.int32), tuple(found)
 
 
 def bar_label(
-    name: str, stream: Stream, module: Module | None, kind: str, lhs_name: str, cost: str, sync: bool, follower: str
+    name: str,
+    stream: Stream,
+    module: Module | None,
+    kind: str,
+    lhs_name: str,
+    cost: str,
+    sync: bool,
+    follower: str,
 ) -> BarLabel:
     """An instruction on a stream with what its module says of it; the others as in `BarLabel`."""
     style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else _STYLE_OF[stream]
     lhs_name = "" if lhs_name == name else lhs_name
     known = module.instructions.get(name) if module is not None else None
-    shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
+    shape, op_name, source = (
+        ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
+    )
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
-    return BarLabel(style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower)
+    return BarLabel(
+        style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower
+    )
 
 
 _kept = lru_cache(maxsize=1 << 14)(kept_text)
@@ -294,7 +349,11 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
 
     lines: list[str] = []
     for panel in panels:
-        costs = panel.note.removeprefix("predicted from ") if panel.note != "predicted from measured costs" else ""
+        costs = (
+            panel.note.removeprefix("predicted from ")
+            if panel.note != "predicted from measured costs"
+            else ""
+        )
         label = f" ({costs})" if costs not in ("", "predicted", "measured") else ""
         step, *others = panel.facts
         lines.append(f"{panel.label}: {', '.join([step + label, *others])}")
@@ -303,14 +362,18 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
             if len(busy):
                 shades = np.ceil(share(busy) * (len(_SHADES) - 1) - 1e-9).astype(int)
                 lines.append(f"{kind:>14}  {''.join(_SHADES[shade] for shade in shades).rstrip()}")
-        marks = "".join("^" if part > 0.5 else "'" if part > 0.05 else " " for part in share(panel.exposed))
+        marks = "".join(
+            "^" if part > 0.5 else "'" if part > 0.05 else " " for part in share(panel.exposed)
+        )
         if marks.strip():
             lines.append(f"{'exposed':>14}  {marks.rstrip()}")
     lines.append(f"{'':16}0{figures.time(longest):>{cells - 1}}")
     return "\n".join(lines) + "\n"
 
 
-def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+def measured_panels(
+    step: MeasuredStep, label: str = ""
+) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The devices that ran a step, in order, and the rows that are not drawn, a line each.
 
     Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
@@ -326,12 +389,22 @@ def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, .
     names, numbers = _entries(step)
     panels: list[Panel] = []
     for window in step.windows:
-        panel = _panel(step, window, names, numbers, max(int(len(window.spans) * share), 1), late[window.device], kind)
+        panel = _panel(
+            step,
+            window,
+            names,
+            numbers,
+            max(int(len(window.spans) * share), 1),
+            late[window.device],
+            kind,
+        )
         name = f"{label}: {panel.label}" if label else panel.label
         panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
     most = max(len(window.spans) for window in step.windows)
     drawn = max(len(panel.spans) for panel in panels)
-    notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
+    notes = [
+        f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"
+    ] * (drawn < most)
     return tuple(panels), tuple(notes)
 
 
@@ -350,35 +423,52 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
     """
     begins: dict[str, dict[int, int]] = {}
     for window in step.windows:
-        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = window.begin_ns
+        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = (
+            window.begin_ns
+        )
     late: dict[int, float] = {}
     for of_process in begins.values():
         first = min(of_process.values())
         one_clock = max(of_process.values()) - first < step.step_us * 1e3
-        late |= {device: (begin - first) / 1e3 if one_clock else 0.0 for device, begin in of_process.items()}
+        late |= {
+            device: (begin - first) / 1e3 if one_clock else 0.0
+            for device, begin in of_process.items()
+        }
     return late
 
 
 def _panel(
-    step: MeasuredStep, window: DeviceWindow, names: tuple[BarLabel, ...], numbers: npt.NDArray[np.int32], steps: int,
-    shift_us: float, kind: str,
-) -> Panel:  # fmt: skip
+    step: MeasuredStep,
+    window: DeviceWindow,
+    names: tuple[BarLabel, ...],
+    numbers: npt.NDArray[np.int32],
+    steps: int,
+    shift_us: float,
+    kind: str,
+) -> Panel:
     trace = step.trace
     end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
     rows = np.flatnonzero(window.start < end)
     of_trace = window.rows[rows]
     codes = numbers[trace.instruction[of_trace], window.stream[rows]]
-    start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
+    start, stop = (
+        window.start[rows] / 1e3 + shift_us,
+        np.minimum(window.end[rows], end) / 1e3 + shift_us,
+    )
     every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
     lanes: list[Lane] = []
     streams, what = trace.stream[of_trace], window.stream[rows]
-    of_stream = {stream: np.flatnonzero(streams == stream) for stream in np.unique(streams).tolist()}
+    of_stream = {
+        stream: np.flatnonzero(streams == stream) for stream in np.unique(streams).tolist()
+    }
     # the streams with most compute first
     for stream, mine in sorted(
         of_stream.items(), key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0])
     ):
         most = Stream(int(np.bincount(what[mine], minlength=len(Stream)).argmax()))
-        lanes += disjoint(replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})"))
+        lanes += disjoint(
+            replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})")
+        )
     spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
     return Panel(
         label=rank_label(step, window),
@@ -414,7 +504,11 @@ def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.i
             kind = kind_of(module, known) or kind
             sync = stream is Stream.COMMUNICATION and is_sync(module, known)
         cost = "simulated" if trace.simulated else "measured"
-        found.append(bar_label(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
+        found.append(
+            bar_label(
+                name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")
+            )
+        )
     return tuple(found), numbers
 
 
@@ -448,7 +542,9 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
         places = np.array([names[item] for item in panel.names], dtype=np.int64)
         found.append(_panel_data(panel, places))
     scene = {"first": _ns(first_us), "texts": list(texts), "names": records, "panels": found}
-    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
+    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(
+        errors="backslashreplace"
+    )
     return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
@@ -462,12 +558,19 @@ def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
         "open": panel.opened,
         "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
         "spans": [
-            {"label": printable(span.label), "start": _ns(span.start_us), "end": _ns(span.end_us), "depth": span.depth,
-             "folded": span.folded, "foldedStart": _ns(span.folded_start_us), "foldedEnd": _ns(span.folded_end_us)}
+            {
+                "label": printable(span.label),
+                "start": _ns(span.start_us),
+                "end": _ns(span.end_us),
+                "depth": span.depth,
+                "folded": span.folded,
+                "foldedStart": _ns(span.folded_start_us),
+                "foldedEnd": _ns(span.folded_end_us),
+            }
             for span in panel.spans
         ],
         "lanes": [_lane_data(lane, places) for lane in panel.lanes],
-    }  # fmt: skip
+    }
 
 
 def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> dict[str, Any]:

@@ -44,22 +44,37 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         reasons = {item.name: item.reason for item in placed}
         head = "LHS, " if side is found.baseline else ""
         schedules.append(
-            Schedule(f"{head}{label}", made, found.costs_are, side.module, reasons, side.trial.memory_bytes)
+            Schedule(
+                f"{head}{label}",
+                made,
+                found.costs_are,
+                side.module,
+                reasons,
+                side.trial.memory_bytes,
+            )
         )
     words, tone = headline(found)
     actions = _actions(found, schedules)
     following = commands(found, out)
     if picture is None:
-        following = tuple(line for line in following if not line.startswith("pgle report "))  # that is this page
+        following = tuple(
+            line for line in following if not line.startswith("pgle report ")
+        )  # that is this page
     count = found.tuned.trial.modelled
-    modelled = f"{many(count, 'collective')} with modelled times" if count else "its collectives are the profile's"
+    modelled = (
+        f"{many(count, 'collective')} with modelled times"
+        if count
+        else "its collectives are the profile's"
+    )
     done = figures.count(sum(not trial.same_as for trial in found.trials))
     exposed = exposed_notes(grouped[1], found.pgle.prediction.step_us, ", with the profile")[:3]
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
         identity=(
-            found.pgle.module.name, f"{found.pgle.module.num_devices} × {found.request.target.name}",
-            f"jaxlib {found.jaxlib}", f"predicted from {found.costs_are} costs",
+            found.pgle.module.name,
+            f"{found.pgle.module.num_devices} × {found.request.target.name}",
+            f"jaxlib {found.jaxlib}",
+            f"predicted from {found.costs_are} costs",
             f"{done} of at most {found.budget} trials",
         ),
         verdict=words,
@@ -81,13 +96,16 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         ),
         next=following,
         warnings=(*found.refused, *found.warnings),
-        tiles=tiles([(item.label, item.timeline.breakdown) for item in (schedules[-2], schedules[-1])], "predicted"),
+        tiles=tiles(
+            [(item.label, item.timeline.breakdown) for item in (schedules[-2], schedules[-1])],
+            "predicted",
+        ),
         about=(
             ("module", str(found.request.module)),
             ("your flags", " ".join(found.request.flags) or "none"),
             ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled}"),
         ),
-    )  # fmt: skip
+    )
 
 
 def headline(found: Tuning) -> tuple[str, Tone]:
@@ -102,7 +120,9 @@ def headline(found: Tuning) -> tuple[str, Tone]:
         return f"No better flags; perfect overlap would save {saved}", ""
     judged, neither_us, trial = found.proof.judged, found.baseline.trial.step_us, found.tuned.trial
     words = f"These flags shorten the step by {figures.share(-judged.mean)} on average"
-    words += f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
+    words += (
+        f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
+    )
     if neither_us and trial.step_us:
         words += f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
     words += "" if found.proof.used else ", not proven"
@@ -117,7 +137,11 @@ def exported(found: Tuning) -> str:
         return ""
     words = (LHS_ON, *found.request.flags, *_words(found.tuned.trial))
     text = " ".join(dict.fromkeys(words))
-    return f'export XLA_FLAGS="{text}"' if _PLAIN.fullmatch(text) else f"export XLA_FLAGS={quoted(text)}"
+    return (
+        f'export XLA_FLAGS="{text}"'
+        if _PLAIN.fullmatch(text)
+        else f"export XLA_FLAGS={quoted(text)}"
+    )
 
 
 def _words(trial: Trial) -> list[str]:
@@ -133,7 +157,10 @@ def _sides(found: Tuning) -> list[tuple[str, Simulated]]:
 def _table(found: Tuning) -> Table:
     """The sides, and perfect overlap."""
     hidden = ("all communication hidden", found.pgle.prediction.ceiling_us, "", "", "")
-    return table(_heads(found)[:-1], (*(_row(found, side.trial, name)[:-1] for name, side in _sides(found)), hidden))
+    return table(
+        _heads(found)[:-1],
+        (*(_row(found, side.trial, name)[:-1] for name, side in _sides(found)), hidden),
+    )
 
 
 def _heads(found: Tuning) -> list[str]:
@@ -157,8 +184,13 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
     taken = "" if found.proof is None else found.tuned.trial.label
-    trials = [(name, side.trial) for name, side in _sides(found)[:2]] + [(trial.label, trial) for trial in found.trials]
-    rows = (_row(found, trial, "→ " * (bool(taken) and trial.label == taken) + name) for name, trial in trials)
+    trials = [(name, side.trial) for name, side in _sides(found)[:2]] + [
+        (trial.label, trial) for trial in found.trials
+    ]
+    rows = (
+        _row(found, trial, "→ " * (bool(taken) and trial.label == taken) + name)
+        for name, trial in trials
+    )
     legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
     return table(_heads(found), rows, shown=24), Prose(legend, tone="soft")
 
@@ -180,7 +212,11 @@ def _proof(found: Tuning) -> Iterator[str]:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
     if (proof := found.proof) is None:
         return
-    head = "Compiled whole: XLA used the profile" if proof.used else "Not proven: XLA did not use enough of the profile"
+    head = (
+        "Compiled whole: XLA used the profile"
+        if proof.used
+        else "Not proven: XLA did not use enough of the profile"
+    )
     moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
     same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
     yield f"{head}: {proof.use.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
@@ -193,7 +229,11 @@ def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
         return ()
     judged = found.proof.judged
     why = f"shorter in {judged.won} of {judged.of} variations of the costs"
-    return (Advice("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])),)
+    return (
+        Advice(
+            "Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])
+        ),
+    )
 
 
 def why_next(found: Tuning) -> str:
@@ -229,7 +269,11 @@ def commands(found: Tuning, out: Path) -> tuple[str, ...]:
 @contextmanager
 def searching(budget: int) -> Iterator[tuple[OnTrial, OnPhase]]:
     """One live line on a search: trial k of n, the best so far, what compiles, and how long the rest takes."""
-    with live("starting XLA's compiler") as line, phases(line) as on_phase, announced(line, budget) as on:
+    with (
+        live("starting XLA's compiler") as line,
+        phases(line) as on_phase,
+        announced(line, budget) as on,
+    ):
         yield on, on_phase
 
 
@@ -272,10 +316,13 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "verdict": found.verdict,
         "module": pgle.module.name,
         "flags": dict(tuned.flags),
-        "step_us": text.picked(found, (
-            "baseline=baseline.trial.step_us pgle=pgle.trial.step_us tuned=tuned.trial.step_us "
-            "ceiling=pgle.prediction.ceiling_us"
-        )),
+        "step_us": text.picked(
+            found,
+            (
+                "baseline=baseline.trial.step_us pgle=pgle.trial.step_us tuned=tuned.trial.step_us "
+                "ceiling=pgle.prediction.ceiling_us"
+            ),
+        ),
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
@@ -294,7 +341,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "jaxlib": found.jaxlib,
         "next": "\n  ".join((why_next(found), *commands(found, out))),
         "warnings": found.warnings,
-    }  # fmt: skip
+    }
 
 
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:

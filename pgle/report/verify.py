@@ -18,13 +18,18 @@ from pgle.report.profiles import conversion_section, ranks_given
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.coverage import Coverage, ModuleCoverage  # numpy, which `confirm` does without
+    from pgle.costs.profile.coverage import (
+        Coverage,
+        ModuleCoverage,
+    )  # numpy, which `confirm` does without
 
 GAPS_SHOWN = 3  # on the first screen
 INVALID_SHOWN = 8
 
 
-def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[str] = ()) -> Page:
+def verify_page(
+    profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[str] = ()
+) -> Page:
     """Whether the profile covers the main module, and what it lacks of it; the figures in sections.
 
     Args:
@@ -38,9 +43,14 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
     failures, hints = list(_failures(coverage, bounds)), _hints(profile, coverage)
     commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
     total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
-    unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
-    notes = (*(f"FAILED: {line}" for line in failures[1:]), *(f"To do: {hint}" for hint in hints[:1]),
-             unused if coverage.unused else "")  # fmt: skip
+    unused = (
+        f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
+    )
+    notes = (
+        *(f"FAILED: {line}" for line in failures[1:]),
+        *(f"To do: {hint}" for hint in hints[:1]),
+        unused if coverage.unused else "",
+    )
     return Page(
         title=f"pgle verify {profile}",
         identity=(
@@ -59,7 +69,9 @@ def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Seq
 
 def _hints(profile: str, coverage: Coverage) -> list[str]:
     """What to do, each once, with commands that name the profile and the dump."""
-    invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
+    invalid = (
+        "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
+    )
     hints = [_filled(invalid, profile, coverage.main[0])] if coverage.invalid else []
     hints += [_filled(hint, profile, module) for module in coverage.main for hint in module.hints]
     return list(dict.fromkeys(hints))
@@ -67,7 +79,9 @@ def _hints(profile: str, coverage: Coverage) -> list[str]:
 
 def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
     """A hint whose commands name the profile and the dump."""
-    profile, dump = (quoted(word_of(path)) for path in (PurePath(profile), PurePath(module.source).parent))
+    profile, dump = (
+        quoted(word_of(path)) for path in (PurePath(profile), PurePath(module.source).parent)
+    )
     hint = hint.replace("complete PROFILE", f"complete {profile}").replace("OUT'", "OUT.pbtxt'")
     return hint.replace("--hlo DUMP", f"--hlo {dump}")
 
@@ -84,14 +98,24 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
-        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), INVALID_SHOWN)
+        listed = some(
+            (f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), INVALID_SHOWN
+        )
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
 
 
 def _weighed(module: ModuleCoverage) -> str:
     """Where the weights of a module's lost collectives come from."""
-    assumed = {gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE}
-    return "estimated or assumed" if len(assumed) > 1 else "as XLA assumes" if True in assumed else "estimated"
+    assumed = {
+        gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE
+    }
+    return (
+        "estimated or assumed"
+        if len(assumed) > 1
+        else "as XLA assumes"
+        if True in assumed
+        else "estimated"
+    )
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
@@ -100,7 +124,9 @@ def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
     return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
 
 
-def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) -> Iterator[Section]:
+def _sections(
+    module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]
+) -> Iterator[Section]:
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
     weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
     if module.is_modelled:
@@ -126,7 +152,10 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
         (" | covered (count) | of (count) | share (share)", counts),
         (" | covered (time) | of (time) | (share)", times),
     ):
-        yield table(heads, ((name, share.covered, share.total, share.value) for name, share in shares.items()))
+        yield table(
+            heads,
+            ((name, share.covered, share.total, share.value) for name, share in shares.items()),
+        )
     yield Prose(f"Names: {_AGAINST[module.against]}.")
     if module.filled_in:
         how = "simulated, estimated, or those of an instruction of the same shape"
@@ -134,7 +163,9 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     others = [item for item in coverage.modules if not item.is_main]
     if others:
         shared = sum(bool(item.count.covered or item.mismatched) for item in others)
-        yield Prose(f"The profile has names of instructions of {shared} of {many(len(others), 'other module')}.")
+        yield Prose(
+            f"The profile has names of instructions of {shared} of {many(len(others), 'other module')}."
+        )
 
 
 _AGAINST = {
@@ -171,7 +202,9 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
     if module.implausible:
         first, others = module.implausible[0], len(module.implausible) - 1
         cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)
-        more = f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else ""
+        more = (
+            f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else ""
+        )
         what = f"{shown(first.name)} costs {cost}, the estimate is {estimate}{more}"
         yield f"{what}: the profile may be of another program"
 
@@ -179,7 +212,10 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
 def _warnings(coverage: Coverage) -> list[str]:
     counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
     odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
-    return [*coverage.warnings, *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else [])]
+    return [
+        *coverage.warnings,
+        *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else []),
+    ]
 
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
@@ -198,13 +234,16 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
 
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
     return {
-        **text.picked(module, "name=module fingerprint program_id source main=is_main names_from=against"),
+        **text.picked(
+            module, "name=module fingerprint program_id source main=is_main names_from=against"
+        ),
         "coverage": text.picked(
             module,
             "count=count.value time=time.value collectives=collectives.value without_lost_collectives=kept_share",
         ),
         "totals": text.picked(
-            module, "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us"
+            module,
+            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us",
         ),
         "missing": [gap.name for gap in module.gaps],
         **text.picked(module, "unchecked filled_in gaps xla_takes_gaps_for=fallback"),
@@ -225,9 +264,13 @@ _USE_WORDS = {
     ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
 }
 USE_TONES: dict[ProfileUse, Tone] = {
-    ProfileUse.USED: "good", ProfileUse.PARTLY_USED: "warn", ProfileUse.USED_WITHOUT_MATCHES: "warn",
-    ProfileUse.CANNOT_TELL: "warn", ProfileUse.NOT_USED: "bad", ProfileUse.WRONG_FORMAT: "bad",
-}  # fmt: skip
+    ProfileUse.USED: "good",
+    ProfileUse.PARTLY_USED: "warn",
+    ProfileUse.USED_WITHOUT_MATCHES: "warn",
+    ProfileUse.CANNOT_TELL: "warn",
+    ProfileUse.NOT_USED: "bad",
+    ProfileUse.WRONG_FORMAT: "bad",
+}
 
 
 def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -> Page:
@@ -239,16 +282,23 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
     rest = f"{many(len(others), 'other module')}: {counts} (--section modules)" if others else ""
     lines = (
         f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
-        if verdict.sub_modules else "",
+        if verdict.sub_modules
+        else "",
         *(f"{path} was read for {many(times, 'module')}." for path, times in verdict.reads.items()),
-    )  # fmt: skip
+    )
     return Page(
         title=f"pgle confirm {log}",
         identity=(log,),
         verdict=shown(use_line(main)),
         tone=USE_TONES[main.verdict],
         notes=tuple(map(shown, (ranks, *main_lines(main), rest))),
-        sections=(Section("modules", "Modules", (_module_rows(verdict.modules), *map(Prose, map(shown, lines)))),),
+        sections=(
+            Section(
+                "modules",
+                "Modules",
+                (_module_rows(verdict.modules), *map(Prose, map(shown, lines))),
+            ),
+        ),
         next=tuple(following),
         warnings=tuple(verdict.warnings),
     )
@@ -256,7 +306,11 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
 
 def use_line(main: ModuleVerdict) -> str:
     """``jit_train_step: profile used (36 of 36 instructions)``."""
-    counted = f" ({main.covered:,} of {main.wanted:,} instructions)" if main.wanted and main.covered is not None else ""
+    counted = (
+        f" ({main.covered:,} of {main.wanted:,} instructions)"
+        if main.wanted and main.covered is not None
+        else ""
+    )
     return f"{name_of(main)}: {_USE_WORDS[main.verdict]}{counted}"
 
 
@@ -294,9 +348,14 @@ def confirm_document(verdict: LogVerdict) -> dict[str, object]:
 
 def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
     rows = (
-        (shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
-         Cell(str(item.verdict), USE_TONES[item.verdict]), item.found, item.missing,
-         "" if item.line is None else str(item.line), shown(item.proof))
+        (
+            shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
+            Cell(str(item.verdict), USE_TONES[item.verdict]),
+            item.found,
+            item.missing,
+            "" if item.line is None else str(item.line),
+            shown(item.proof),
+        )
         for item in items
-    )  # fmt: skip
+    )
     return table("module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows)

@@ -33,9 +33,19 @@ from pgle.trace.table import ActivityKind, Recording, Trace
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.proto import buffers_from_bytes
-from pgle.xla.targets import BUILT_IN, Hardware, Target, by_capability, find_hardware, load_target, target_beside
+from pgle.xla.targets import (
+    BUILT_IN,
+    Hardware,
+    Target,
+    by_capability,
+    find_hardware,
+    load_target,
+    target_beside,
+)
 
-STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
+STILL = Noise(
+    kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0
+)
 """A simulated step as the schedule has it, without what makes executions differ."""
 
 
@@ -45,7 +55,9 @@ class StepInput:
 
     # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job
     inputs: tuple[AnyPath, ...]
-    hlo: tuple[AnyPath, ...] = ()  # dumps of the run; without, dumps of run directories or embedded ones are used
+    hlo: tuple[
+        AnyPath, ...
+    ] = ()  # dumps of the run; without, dumps of run directories or embedded ones are used
     target: str | None = None  # the GPU, by name or description; None: as the HLO says
     profile: AnyPath | None = None  # what the scheduler was given; None: the run directory's
 
@@ -59,7 +71,9 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         trace, dumps = _simulated(side.inputs[0], profile, given)
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
-        trace = read_traces([trace for path in side.inputs for trace in _traces(path)], progress=progress)
+        trace = read_traces(
+            [trace for path in side.inputs for trace in _traces(path)], progress=progress
+        )
     measured = measure(trace, dumps)
     costs, stage = measured.costs[0], next(filter(None, map(_stage_for, side.inputs)), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
@@ -108,13 +122,19 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
         return [path]
     found = stage.traces()
     if not found and not is_run_dir(path):
-        raise UserError("this stage was not traced", where=path, remedy=f"run it again with --capture: {_again(stage)}")
+        raise UserError(
+            "this stage was not traced",
+            where=path,
+            remedy=f"run it again with --capture: {_again(stage)}",
+        )
     return found or [path]
 
 
 def _again(stage: StageFolder) -> str:
     baseline = ("--baseline",) if stage.name == "baseline" else ()
-    return replace(launch_of(stage.run), capture="jax").line("perf", stage.run.path, *baseline, "--force")
+    return replace(launch_of(stage.run), capture="jax").line(
+        "perf", stage.run.path, *baseline, "--force"
+    )
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
@@ -141,35 +161,60 @@ def _is_schedule(path: AnyPath) -> bool:
         stage = _stage_for(path)
         if stage is not None:
             return not stage.traces() and stage.rank().hlo.is_dir() and not is_run_dir(path)
-        if any(next(path.glob(name), None) for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")):
+        if any(
+            next(path.glob(name), None) for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")
+        ):
             return False
-        return next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None) is not None
+        return (
+            next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None)
+            is not None
+        )
     return is_hlo(path) and not is_trace(path)
 
 
-def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None) -> tuple[Trace, Dumps]:
+def _simulated(
+    path: AnyPath, profile: Profile | None, hardware: Hardware | None
+) -> tuple[Trace, Dumps]:
     """The timeline of the schedule with the longest step, as a trace of two equal steps."""
     stage = stage_of(path)
     if not profile and stage is not None and stage.run.found_profile is not None:
-        profile = read_profile(stage.run.found_profile)  # its run's, so that all its stages have the same
+        profile = read_profile(
+            stage.run.found_profile
+        )  # its run's, so that all its stages have the same
     folder = path if stage is None else stage.rank().hlo
     folder = next(
-        (path / name for name in ("profiled", "baseline") if path.is_dir() and (path / name).is_dir()), folder
+        (
+            path / name
+            for name in ("profiled", "baseline")
+            if path.is_dir() and (path / name).is_dir()
+        ),
+        folder,
     )
     modules = read_scheduled(folder)
-    found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
+    found = [
+        (predict(item, profile, hardware or hardware_of(item), expand_loops=True), item)
+        for item in modules
+    ]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
-    notes = [f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"]
+    notes = [
+        f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"
+    ]
     if stage is not None:
-        notes.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
+        notes.append(
+            f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}"
+        )
     return replace(trace, warnings=(*trace.warnings, *notes)), Dumps((folder,), (module,))
 
 
-def _hardware(trace: Trace, module: Module | None) -> tuple[Hardware | None, tuple[int, int] | None, str]:
+def _hardware(
+    trace: Trace, module: Module | None
+) -> tuple[Hardware | None, tuple[int, int] | None, str]:
     """The GPU that the HLO or else the trace names, None for one that is not in the table; its compute capability; and
     what to say of it."""
-    recorded = next((recording for recording in trace.recordings.values() if recording.capability), Recording())
+    recorded = next(
+        (recording for recording in trace.recordings.values() if recording.capability), Recording()
+    )
     if recorded.vendor.lower() not in ("", "nvidia"):
         note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
         return None, None, note
@@ -183,7 +228,9 @@ def on_host(trace: Trace) -> bool:
     return bool((trace.kind == ActivityKind.HOST).all())
 
 
-def _memory(trace: Trace, program: TracedProgram, target: Target | None, hardware: Hardware | None) -> Memory | None:
+def _memory(
+    trace: Trace, program: TracedProgram, target: Target | None, hardware: Hardware | None
+) -> Memory | None:
     """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
     module = program.hlo
     if module is None or not module.is_scheduled or on_host(trace):
@@ -215,11 +262,18 @@ class Analysis:
     @property
     def shown_warnings(self) -> tuple[str, ...]:
         """The warnings without those on the costs, which `pgle convert` gives too."""
-        known = [line for step in (self.step, self.before) if step is not None for line in step.costs.warnings]
+        known = [
+            line
+            for step in (self.step, self.before)
+            if step is not None
+            for line in step.costs.warnings
+        ]
         return tuple(line for line in self.warnings if not line.endswith(tuple(known) or ("\0",)))
 
 
-def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> Analysis:
+def analyze(
+    side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
+) -> Analysis:
     """Read the traces and take the main module's step apart; `other`: one from before, to say what changed since."""
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
@@ -231,7 +285,9 @@ def analyze(side: StepInput, other: StepInput | None = None, *, progress: Progre
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
             warnings.append(f"the main modules are {names}: are these runs of one program?")
     next_ = _next(step, side) if other is None else _next_of(side, other)
-    return Analysis(step, find_findings(step), next_, tuple(dict.fromkeys(warnings)), against, before)
+    return Analysis(
+        step, find_findings(step), next_, tuple(dict.fromkeys(warnings)), against, before
+    )
 
 
 def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
@@ -244,7 +300,9 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
             f"recorded with {DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
             "profile, trace a run without it to see its exposed communication"
         )
-    return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank represents all
+    return (
+        lines if step.trace.simulated else [*lines, *step.costs.warnings]
+    )  # one simulated rank represents all
 
 
 def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
@@ -252,13 +310,18 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
     runs = [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
-    if runs and step.measures_alone:  # its collectives ran alone: the performance run shows what stays exposed
+    if (
+        runs and step.measures_alone
+    ):  # its collectives ran alone: the performance run shows what stays exposed
         perf = runs[0].stage("perf")
         is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
         first = () if is_run else (launch_of(runs[0]).line("perf", runs[0].path),)
         return *first, str(Next.of("analyze", perf.path))
     if runs:
-        line, own = following(runs[0]), {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))}
+        line, own = (
+            following(runs[0]),
+            {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))},
+        )
         return tuple(filter(None, [tune(runs[0]) if line in own else line]))
     page = str(Next.of("report", *words))
     if step.module is None:  # its dump may be in or next to its traces
@@ -276,7 +339,9 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
 def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:
     """After a comparison: its page; and step times of several launches, which alone prove a difference."""
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
-    words += [f"--against={path}" for path in other.inputs] + [f"--against-hlo={path}" for path in other.hlo]
+    words += [f"--against={path}" for path in other.inputs] + [
+        f"--against-hlo={path}" for path in other.hlo
+    ]
     page = str(Next.of("report", *words, "--output=diff.html"))
     return page, str(Next.of("compare", "BASE", "NEW"))
 
@@ -309,7 +374,9 @@ class RunFacts:
     missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
 
 
-def gather(side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None) -> RunFacts:
+def gather(
+    side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
+) -> RunFacts:
     """Read and analyse all that there is. A run directory may lack any stage; with `other` only steps count."""
     if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
         return RunFacts(side.inputs, analysis=analyze(side, other, progress=progress))
@@ -326,24 +393,34 @@ def gather(side: StepInput, other: StepInput | None = None, *, progress: Progres
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
     compared = None
     if all(run.stage(name).path.is_dir() for name in COMPARED):
-        compared = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))
+        compared = part(
+            "step times not compared", lambda: run_compare(CompareRequest((str(run.path),)))
+        )
     else:
         missing.append("no before and after: 'pgle run' or 'pgle perf' makes the runs to compare")
     if analysis is None and profile is None and compared is None:
         raise UserError("nothing to report on yet", where=run.path, remedy=missing[0])
     manifest, (comparison, checks) = read_manifest(run.path), compared or (None, ())
     schedules = () if profile is None else _schedules(run, manifest, profile)
-    return RunFacts(side.inputs, run, manifest, analysis, profile, comparison, checks, schedules, tuple(missing))
+    return RunFacts(
+        side.inputs, run, manifest, analysis, profile, comparison, checks, schedules, tuple(missing)
+    )
 
 
-def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple[StageSchedule, ...]:
+def _schedules(
+    run: RunDirectory, manifest: Manifest, profile: Profile
+) -> tuple[StageSchedule, ...]:
     """What baseline and performance run were compiled to, where both left their dumps."""
     found = []
     labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
     for label, stage in zip(labels, COMPARED, strict=True):
         record, modules = manifest.last(stage), []
         with suppress(UserError):
-            modules = [module for module in read_modules(run.stage(stage).rank().hlo) if module.is_scheduled]
+            modules = [
+                module
+                for module in read_modules(run.stage(stage).rank().hlo)
+                if module.is_scheduled
+            ]
         if record is None or not modules:
             return ()
         name = str(record.facts.get("module", ""))

@@ -38,7 +38,9 @@ from pgle.steps.series import Rules, check_runs
 class CompareRequest:
     """What to compare."""
 
-    words: tuple[str, ...]  # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
+    words: tuple[
+        str, ...
+    ]  # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
     base: tuple[str, ...] = ()  # more runs of BASE
     new: tuple[str, ...] = ()  # more runs of NEW
     rules: Rules = field(default_factory=Rules)  # which steps to leave out
@@ -61,7 +63,10 @@ def run_compare(
     """
     base, new, paired = _paths(request, tell)
     assumptions = replace(request.assumptions, paired=paired or request.assumptions.paired)
-    labels = [label or fallback for label, fallback in zip(request.labels, _labels(base, new), strict=True)]
+    labels = [
+        label or fallback
+        for label, fallback in zip(request.labels, _labels(base, new), strict=True)
+    ]
     one, two = (
         read_side(label, paths, rules=request.rules, pattern=request.pattern)
         for label, paths in zip(labels, (base, new), strict=True)
@@ -69,7 +74,9 @@ def run_compare(
     if request.history is not None and assumptions.launch_spread is None:
         check_runs((*one.runs, *two.runs))
         trends = make_trends(read_history(request.history)[0])
-        spread = measured_spread(trends, one.median_s, simulated=one.simulated, source=str(request.history))
+        spread = measured_spread(
+            trends, one.median_s, simulated=one.simulated, source=str(request.history)
+        )
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)
     return found, gate(found, request.limits)
@@ -77,9 +84,13 @@ def run_compare(
 
 def compared_run(found: Comparison) -> RunDirectory | None:
     """The run directory whose baseline and performance run were compared; None if these were other runs."""
-    stages = [Path(stage_path(one.series.source)) for side in (found.base, found.new) for one in side.runs]
+    stages = [
+        Path(stage_path(one.series.source)) for side in (found.base, found.new) for one in side.runs
+    ]
     run = RunDirectory(stages[0].parent)
-    return run if run.is_recorded and stages == [run.stage(name).path for name in COMPARED] else None
+    return (
+        run if run.is_recorded and stages == [run.stage(name).path for name in COMPARED] else None
+    )
 
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
@@ -87,10 +98,14 @@ def record_comparison(run: RunDirectory, found: Comparison) -> None:
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):
         if not is_compared(read_manifest(run.path)):
-            extend_manifest(run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts))
+            extend_manifest(
+                run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts)
+            )
 
 
-def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[str], list[str], bool]:
+def _paths(
+    request: CompareRequest, tell: Callable[[str], None]
+) -> tuple[list[str], list[str], bool]:
     """The paths of both sides and whether they come in pairs."""
     words = request.words
     if request.rounds:
@@ -103,10 +118,14 @@ def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[s
             return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
     if len(words) not in (0, 2):
         what = f"two sides are needed, {len(words)} given"
-        raise UserError(what, remedy="pgle compare BASE NEW; further runs of a side with --base and --new")
+        raise UserError(
+            what, remedy="pgle compare BASE NEW; further runs of a side with --base and --new"
+        )
     base, new = [*words[:1], *request.base], [*words[1:], *request.new]
     if not base or not new:
-        raise UserError("two sides are needed", remedy="pgle compare BASE NEW, or --base PATH … --new PATH …")
+        raise UserError(
+            "two sides are needed", remedy="pgle compare BASE NEW, or --base PATH … --new PATH …"
+        )
     return base, new, False
 
 
@@ -130,13 +149,19 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["pgle.abba/1"] = "pgle.abba/1"
     base: tuple[str, ...] = ()  # command A, masked
     new: tuple[str, ...] = ()  # command B
-    inside: tuple[str, str]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
+    inside: tuple[
+        str, str
+    ]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
     # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
     inputs: dict[str, str] = {}
-    finished: tuple[str, ...]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
+    finished: tuple[
+        str, ...
+    ]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
 
     def __post_init__(self) -> None:
-        letters = "".join(match[1] if (match := RUN.fullmatch(name)) else "?" for name in self.finished)
+        letters = "".join(
+            match[1] if (match := RUN.fullmatch(name)) else "?" for name in self.finished
+        )
         whole = all(set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2))
         if "?" in letters or not whole or self.inside not in (OWN, COMPARED):
             raise ValueError("no plan of pgle")
@@ -156,7 +181,9 @@ def _run_abba(request: CompareRequest, tell: Callable[[str], None]) -> tuple[lis
     with RunDirectory(request.run_dir).held():
         finished = _finished(request.run_dir, plan)[: len(letters)]
         for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
-            folder = free(request.run_dir / f"{number:02d}-{letter}", ".")  # a run that failed may have left one
+            folder = free(
+                request.run_dir / f"{number:02d}-{letter}", "."
+            )  # a run that failed may have left one
             tell(f"run {number} of {len(letters)} ({letter}): {folder}")
             _run(commands[letter == "B"], folder, f"run {number} ({letter})")
             read_runs(str(folder / inside[letter == "B"]), pattern=request.pattern)
@@ -167,7 +194,9 @@ def _run_abba(request: CompareRequest, tell: Callable[[str], None]) -> tuple[lis
         return _sides(request.run_dir)
 
 
-def _commands(request: CompareRequest) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
+def _commands(
+    request: CompareRequest,
+) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
     """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and `_Plan.inside`.
 
     That runs by `pgle perf`, which sets the flags and confirms the use.
@@ -176,22 +205,33 @@ def _commands(request: CompareRequest) -> tuple[tuple[tuple[str, ...], tuple[str
     if profile is None:
         where = [place for place, word in enumerate(words) if word == "--vs"]
         if len(where) != 1 or where[0] in (0, len(words) - 1):
-            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+            remedy = (
+                "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+            )
             raise UserError("needs two commands", where="--abba", remedy=remedy)
         return (words[: where[0]], words[where[0] + 1 :]), OWN
     if not words:
-        raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
+        raise UserError(
+            "needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND"
+        )
     if not profile.is_file():
         raise UserError("no such file", where=profile, remedy="make it with pgle convert")
     perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
-    base, new = (*perf, "--baseline", "--", *words), (*perf, "--profile", str(profile.resolve()), "--", *words)
+    base, new = (
+        (*perf, "--baseline", "--", *words),
+        (*perf, "--profile", str(profile.resolve()), "--", *words),
+    )
     return (base, new), COMPARED
 
 
 def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
     """What `_Plan.inputs` keeps of the commands and of XLA_FLAGS."""
     words = sorted(word for command in commands for word in named_files(command))
-    found = {word: sha256(read_bytes(Path(word))) for word in words if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))}
+    found = {
+        word: sha256(read_bytes(Path(word)))
+        for word in words
+        if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))
+    }
     return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
 
 
@@ -199,10 +239,15 @@ def _sides(folder: Path) -> tuple[list[str], list[str]]:
     """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only."""
     plan = _load(folder)
     names, inside = plan.finished, plan.inside
-    pairs = [sorted(names[i : i + 2], key=lambda name: name.split("-")[1]) for i in range(0, len(names) - 1, 2)]
+    pairs = [
+        sorted(names[i : i + 2], key=lambda name: name.split("-")[1])
+        for i in range(0, len(names) - 1, 2)
+    ]
     found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
     if not found[0]:
-        raise UserError("holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again")
+        raise UserError(
+            "holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again"
+        )
     return found[0], found[1]
 
 
@@ -211,7 +256,9 @@ def _load(folder: Path) -> _Plan:
         return msgspec.convert(json.loads(read_bytes(folder / PLAN)), _Plan)
     except (ValueError, RecursionError):
         remedy = "choose another --run-dir"
-        raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy) from None
+        raise UserError(
+            "is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy
+        ) from None
 
 
 def _finished(folder: Path, plan: _Plan) -> list[str]:
@@ -222,7 +269,9 @@ def _finished(folder: Path, plan: _Plan) -> list[str]:
     if (kept.base, kept.new) != (plan.base, plan.new):
         raise UserError("holds runs of other commands", where=folder, remedy=remedy)
     mine, before = plan.inputs, kept.inputs
-    if changed := [name for name in {**mine, **before} if before and before.get(name) != mine.get(name)]:
+    if changed := [
+        name for name in {**mine, **before} if before and before.get(name) != mine.get(name)
+    ]:
         what = f"holds runs of another state of the program: {changed[0]} has changed since"
         raise UserError(what, where=folder, remedy=remedy)
     return list(kept.finished)
@@ -269,7 +318,9 @@ def add_entry(path: Path, entry: Entry) -> None:
         with suppress(OSError):
             if is_new and path.stat().st_size == 0:
                 path.unlink()
-        raise UserError(f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER) from None
+        raise UserError(
+            f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER
+        ) from None
 
 
 def read_history(path: Path) -> tuple[list[Entry], list[str]]:

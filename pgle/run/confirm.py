@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
-from pgle.files import TEXT_HEAD_BYTES, AnyPath, Progress, as_path, check_file, is_text, open_bytes, read_head
+from pgle.files import (
+    TEXT_HEAD_BYTES,
+    AnyPath,
+    Progress,
+    as_path,
+    check_file,
+    is_text,
+    open_bytes,
+    read_head,
+)
 from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory
 from pgle.run.hook import read_facts
@@ -52,8 +61,12 @@ class ConfirmRequest:
     schedule: AnyPath | LhsSchedule | None = None
     # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of a stage its own
     hlo: AnyPath | None = None
-    profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
-    release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
+    profile: Profile | None = (
+        None  # of the run; None: the one that the log names, where it is still there
+    )
+    release: str | None = (
+        None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
+    )
     whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
@@ -85,7 +98,9 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     """
     release = _release(request.release)
     ranks = _by_rank(request)
-    log = collect(event for rank, one in ranks.items() for event in _events(one.log, rank, progress))
+    log = collect(
+        event for rank, one in ranks.items() for event in _events(one.log, rank, progress)
+    )
     evidence: dict[str, ScheduleEvidence] = {}
     warnings: tuple[str, ...] = ()
     try:
@@ -105,7 +120,9 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
 
-def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmRequest, log: Log) -> LogVerdict:
+def _by_final_names(
+    verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmRequest, log: Log
+) -> LogVerdict:
     """The verdict when XLA took the profile but does not list names: the final modules of a rank tell which match."""
     if rank.hlo is None or not rank.hlo.is_dir():
         return verdict
@@ -116,8 +133,14 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         covered = cover(profile, read_modules(rank.hlo)).main[0]
     except UserError:
         return verdict
-    found = replace(verdict.main, module=covered.module).with_coverage(_known(covered)).held_against(request.bounds)
-    main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
+    found = (
+        replace(verdict.main, module=covered.module)
+        .with_coverage(_known(covered))
+        .held_against(request.bounds)
+    )
+    main = replace(
+        found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO"
+    )
     return replace(verdict, modules=(main, *verdict.modules[1:]))
 
 
@@ -141,8 +164,14 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     if schedule is not None and not isinstance(schedule, LhsSchedule):
         if not schedule.exists():
             raise UserError("no such file or directory", where=schedule, remedy="check the path")
-        stages = [folder for folder in ("profile", "baseline", "perf") if (schedule / folder / "hlo").is_dir()]
-        if len(stages) > 1:  # each has a schedule of the same module, and only one of them is the log's
+        stages = [
+            folder
+            for folder in ("profile", "baseline", "perf")
+            if (schedule / folder / "hlo").is_dir()
+        ]
+        if (
+            len(stages) > 1
+        ):  # each has a schedule of the same module, and only one of them is the log's
             what = f"holds the stages {', '.join(stages)}"
             raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
     if str(request.log) == STDIN or not request.log.is_dir():
@@ -155,7 +184,11 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     stage = stage or run.stage("perf")
     if stage.name == "baseline":
         remedy = f"say `{Next.of('confirm', stage.run.stage('perf').path)}`"
-        raise UserError("the baseline runs without a profile: nothing to confirm", where=request.log, remedy=remedy)
+        raise UserError(
+            "the baseline runs without a profile: nothing to confirm",
+            where=request.log,
+            remedy=remedy,
+        )
     found = {str(rank): _of_rank(files, request) for rank, files in stage.ranks_with_log().items()}
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
@@ -171,7 +204,9 @@ def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
 
 
 def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
-    with nullcontext(sys.stdin.buffer) if str(log) == STDIN else open_bytes(log, pipe=True) as stream:
+    with (
+        nullcontext(sys.stdin.buffer) if str(log) == STDIN else open_bytes(log, pipe=True) as stream
+    ):
         yield from read_events(stream, rank=rank, progress=progress)
 
 
@@ -183,7 +218,10 @@ def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, Schedu
     request = next(iter(ranks.values()))
     profile = request.profile or _profile_of(log)
     wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
-    read = {rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted) for rank, one in dumps.items()}
+    read = {
+        rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted)
+        for rank, one in dumps.items()
+    }
     return {rank: _compare(schedule, profile) for rank, schedule in read.items()}
 
 
@@ -202,23 +240,31 @@ def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
 
     table = LookupTable(_on_gpu(schedule.module), schedule.module)
     costs = table.costs(profile)
-    if table.lacking(costs) or not any(cost.cost_us for cost in costs.values()):  # costs of 0 µs cover no time
+    if table.lacking(costs) or not any(
+        cost.cost_us for cost in costs.values()
+    ):  # costs of 0 µs cover no time
         known = _weighed(table, profile)
     else:
         count = len(costs)
-        known = KnownCoverage(covered=count, wanted=count, time_coverage=1.0, kept_share=1.0, mismatched=0)
+        known = KnownCoverage(
+            covered=count, wanted=count, time_coverage=1.0, kept_share=1.0, mismatched=0
+        )
     found = schedule_evidence(schedule, {name: cost.cost_us for name, cost in costs.items()})
     return replace(found, coverage=known)
 
 
 def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> ScheduleEvidence:
     """Compare what LHS assumed with the effective costs of a profile, µs by name."""
-    seen = {name: us for name, us in schedule.assumed_us.items() if us is not None and name in costs}
+    seen = {
+        name: us for name, us in schedule.assumed_us.items() if us is not None and name in costs
+    }
     return ScheduleEvidence(
         module=schedule.module.name,
         compared=len(seen),
         # times are doubles from the start of the computation: differences lose digits where it is long
-        equal=sum(math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2) for name, us in seen.items()),
+        equal=sum(
+            math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2) for name, us in seen.items()
+        ),
         instructions=len(schedule.assumed_us),
         source=schedule.source,
     )
@@ -259,5 +305,9 @@ def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
             remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true', LHS on",
         )
     if len(found) > 1 and not wanted:
-        raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
+        raise UserError(
+            f"holds dumps of {len(found)} modules",
+            where=schedule,
+            remedy="choose one with --module",
+        )
     return read_schedule_dump(found[0])

@@ -8,8 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
-from pgle.costs.profile.files import SUFFIXES, check_suffix, profile_files, read_profile, sidecar_path
+from pgle.costs.measure.measured import (
+    AggregateOptions,
+    Measured,
+    fingerprints,
+    measure,
+    measured_profile,
+)
+from pgle.costs.profile.files import (
+    SUFFIXES,
+    check_suffix,
+    profile_files,
+    read_profile,
+    sidecar_path,
+)
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
@@ -27,7 +39,9 @@ class ConvertRequest:
 
     inputs: tuple[AnyPath, ...]  # traces; several are merged
     out: AnyPath  # ``.pbtxt``, ``.pb``, or a directory for one file per module
-    hlo: tuple[AnyPath, ...] = ()  # HLO dump files or directories; without, modules embedded in the trace are used
+    hlo: tuple[
+        AnyPath, ...
+    ] = ()  # HLO dump files or directories; without, modules embedded in the trace are used
     module: str = "auto"  # ``auto``, ``all`` or a regular expression
     options: AggregateOptions = field(default_factory=AggregateOptions)  # statistics
     fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
@@ -87,8 +101,12 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
     elif (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
     trace = read_traces(request.inputs, progress=progress)
-    measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
-    return Conversion(measured, write_profiles(_profiles(measured, request), force=request.force, inputs=inputs))
+    measured = measure(
+        trace, read_dumps(request.hlo), module=request.module, options=request.options
+    )
+    return Conversion(
+        measured, write_profiles(_profiles(measured, request), force=request.force, inputs=inputs)
+    )
 
 
 def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Profile]:
@@ -97,7 +115,9 @@ def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Prof
         several = request.fingerprint_names or len(measured.costs) > 1
         return {request.out: _profile(measured, request.target, fingerprint_names=several)}
     return {
-        request.out / f"{fingerprint}.pbtxt": _profile(replace(measured, costs=(found,)), request.target)
+        request.out / f"{fingerprint}.pbtxt": _profile(
+            replace(measured, costs=(found,)), request.target
+        )
         for found in measured.costs
         for fingerprint in fingerprints(found)
     }
@@ -119,7 +139,9 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
             raise UserError(what, where="--complete", remedy="pass --hlo DUMP")
         for fingerprint in fingerprints(found) if fingerprint_names else (module.fingerprint,):
             named = replace(module, fingerprint=fingerprint)
-            profile = complete_profile(profile, named, hardware, lhs_module=found.program.lhs_module).profile
+            profile = complete_profile(
+                profile, named, hardware, lhs_module=found.program.lhs_module
+            ).profile
     return profile
 
 
@@ -144,7 +166,9 @@ def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> No
     """Raise `UserError` where a profile and its sidecar could not be written, before any long work."""
     check_suffix(path)
     if path.name.endswith(RECORDINGS):
-        raise UserError("is the name of a recording, not of a profile", where=path, remedy="choose another name")
+        raise UserError(
+            "is the name of a recording, not of a profile", where=path, remedy="choose another name"
+        )
     given = tuple(inputs)
     for file in (path, sidecar_path(path)):
         check_absent(file, force=force, inputs=given)
@@ -160,7 +184,11 @@ def write_profiles(
         made = profile_files(path, profile)
         files |= made
         data = made[path]
-        written.append(Written(str(path), sha256(data if isinstance(data, bytes) else data.encode()), len(profile)))
+        written.append(
+            Written(
+                str(path), sha256(data if isinstance(data, bytes) else data.encode()), len(profile)
+            )
+        )
     write_files(files, force=force, inputs=inputs)
     return tuple(written)
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.profile.carry import LEAST_KNOWN, By, Carried, carry, check_source, known_share, scale_by
+from pgle.costs.profile.carry import (
+    LEAST_KNOWN,
+    By,
+    Carried,
+    carry,
+    check_source,
+    known_share,
+    scale_by,
+)
 from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, cover
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
@@ -55,7 +63,9 @@ def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
         except UserError:
             if not (path.is_dir() and schedules):
                 raise
-    modules = modules or [read_module(file) for name, file in schedules.items() if re.search(wanted, name)]
+    modules = modules or [
+        read_module(file) for name, file in schedules.items() if re.search(wanted, name)
+    ]
     return Dumps(tuple(paths), tuple(modules), schedules)
 
 
@@ -75,17 +85,28 @@ def complete_file(
     """
     inputs = (profile, *hlo)
     check_output(output, force=force, inputs=inputs)
-    given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
+    given, hardware = (
+        read_profile(profile),
+        find_hardware(load_target(target), devices_per_host=devices_per_host),
+    )
     completions: list[Completion] = []
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
     if not chosen:
-        remedy = "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
-        raise UserError("has no cost of any instruction of the modules given", where=profile, remedy=remedy)
+        remedy = (
+            "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
+        )
+        raise UserError(
+            "has no cost of any instruction of the modules given", where=profile, remedy=remedy
+        )
     for final in chosen:  # bare names of one module would count for the others
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
-        completions.append(complete_profile(given, final, hardware, lhs_module=lhs_module, with_fingerprint=several))
+        completions.append(
+            complete_profile(
+                given, final, hardware, lhs_module=lhs_module, with_fingerprint=several
+            )
+        )
         given = completions[-1].profile
     (written,) = write_profiles({output: given}, force=force, inputs=inputs)
     return tuple(completions), written
@@ -112,7 +133,9 @@ def carry_file(
     sources = _covered_modules(given, before, module)
     if not sources:
         remedy = "give --from the dump of the program that it was measured on"
-        raise UserError("has no cost of any instruction of the old module", where=profile, remedy=remedy)
+        raise UserError(
+            "has no cost of any instruction of the old module", where=profile, remedy=remedy
+        )
     source = sources[0]
     named = [item for item in after.modules if item.name == source.name]
     wanted = named or [item for item in after.modules if re.search(module or ".", item.name)]
@@ -120,7 +143,9 @@ def carry_file(
         raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
     one, other = table_of(before, source), table_of(after, goal)
-    named_gpu = find_hardware(load_target(target), devices_per_host=devices_per_host) if target else None
+    named_gpu = (
+        find_hardware(load_target(target), devices_per_host=devices_per_host) if target else None
+    )
     check_source(given, one, profile)
     carried = carry(given, one, other, scale_by(one, other, named_gpu or hardware_of(goal)))
     if not carried.matches:
@@ -147,7 +172,9 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
     return [found[key] for key in chosen if counts[key]]
 
 
-def carried_over(path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware) -> tuple[Profile, str]:
+def carried_over(
+    path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
+) -> tuple[Profile, str]:
     """The profile, carried over to a module if it covers too little of it; and what was carried, empty if nothing was.
 
     It must be in a run directory, which has the module that it was measured on. Costs of another size are scaled for
@@ -165,7 +192,10 @@ def carried_over(path: AnyPath, given: Profile, table: LookupTable, hardware: Ha
         carried = carry(given, old, table, scale_by(old, table, hardware))
         now = _covered(carried.profile, table, hardware)
         if now > covered:
-            scaled, left = many(carried.count(By.SCALED), "cost"), many(len(carried.left), "instruction")
+            scaled, left = (
+                many(carried.count(By.SCALED), "cost"),
+                many(len(carried.left), "instruction"),
+            )
             note = (
                 f"the profile is of another compilation: it has costs for {100 * covered:.0f} % of this module's time. "
                 f"Carried over from {old.module.name} of its run directory: {100 * now:.0f} % ({scaled} scaled by "
@@ -180,7 +210,9 @@ def table_of(dumps: Dumps, module: Module) -> LookupTable:
     return LookupTable(module, dumps.lhs_module(module.name))
 
 
-def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: LookupTable | None = None) -> float:
+def _covered(
+    profile: Profile, table: LookupTable, hardware: Hardware, old: LookupTable | None = None
+) -> float:
     """The share of a module's estimated time for which a profile has a cost that is not known to be of something else.
 
     `old`, of the module that the profile was measured on, says what a name meant there.
@@ -191,7 +223,9 @@ def _covered(profile: Profile, table: LookupTable, hardware: Hardware, old: Look
     own = 0.0
     for name, cost in table.costs(profile).items():
         row, was = table.rows[name], before.get(name)
-        if not row.differs(cost) and (was is None or (was.opcode, was.shape) == (row.opcode, row.shape)):
+        if not row.differs(cost) and (
+            was is None or (was.opcode, was.shape) == (row.opcode, row.shape)
+        ):
             own += times[name]
     total = sum(times.values())
     return own / total if total else 1.0

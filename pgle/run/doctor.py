@@ -25,7 +25,11 @@ from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
 
 # Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a run will not work.
-ok, warn, fail = partial(MachineCheck, "", "ok"), partial(MachineCheck, "", "warn"), partial(MachineCheck, "", "fail")
+ok, warn, fail = (
+    partial(MachineCheck, "", "ok"),
+    partial(MachineCheck, "", "warn"),
+    partial(MachineCheck, "", "fail"),
+)
 
 _SMI = {
     "version mismatch": "the driver was updated while its old kernel module ran: reboot, or unload and load the nvidia "
@@ -50,7 +54,9 @@ _SMI = {
 DCGM_PROCESSES = frozenset({"nv-hostengine", "dcgm-exporter", "dcgmproftester"})
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Variables by which NVIDIA's tools attach to a process."""
-MULTI_SUBSCRIBER = "0.11.1"  # first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
+MULTI_SUBSCRIBER = (
+    "0.11.1"  # first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
+)
 
 
 def _profilers(machine: Machine) -> str:
@@ -63,7 +69,11 @@ def _profilers(machine: Machine) -> str:
 
 def _nsys(machine: Machine) -> str:
     nsys = machine.nsys()
-    return "" if nsys is None else f"{'.'.join(map(str, nsys.version[:3])) or 'unknown version'} ({nsys.path})"
+    return (
+        ""
+        if nsys is None
+        else f"{'.'.join(map(str, nsys.version[:3])) or 'unknown version'} ({nsys.path})"
+    )
 
 
 def _cache(machine: Machine) -> str:
@@ -76,7 +86,10 @@ _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
         lambda machine: "" if machine.is_root else machine.read("/proc/driver/nvidia/params") or "",
         "no restriction found",
     ),
-    "DCGM": (lambda machine: ", ".join(sorted(machine.processes() & DCGM_PROCESSES)), "not running"),
+    "DCGM": (
+        lambda machine: ", ".join(sorted(machine.processes() & DCGM_PROCESSES)),
+        "not running",
+    ),
     "profilers": (_profilers, "none attached"),
     "nsys": (_nsys, "{}"),
     "XLA log": (
@@ -88,25 +101,73 @@ _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
 """Checks that look for symptoms in a text: where it comes from, and what the check answers if it has none."""
 
 _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
-    ("CUPTI", "RmProfilingAdminOnly: 1", "warn", "for administrators only (RmProfilingAdminOnly: 1)",
-     "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options nvidia "
-     "NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d and reload the driver, or run with SYS_ADMIN"),
-    ("DCGM", ".", "warn", "{} running",  # while it collects profiling metrics it takes the profiler away
-     "if a trace comes out empty: 'dcgmi profile --pause' before the run, '--resume' after it"),
-    ("profilers", ", JAX_ENABLE_PGLE$", "fail", "another tool and AutoPGLE at once ({})",
-     "unset JAX_ENABLE_PGLE, or hand over with JAX_COMPILATION_CACHE_EXPECT_PGLE ('pgle auto')"),
-    ("profilers", "^JAX_ENABLE_PGLE$", "warn", "{} is on", "unset it for 'pgle profile' and 'pgle perf'"),
-    ("profilers", ".", "warn", "another tool is attached ({})",
-     f"do not use --capture jax under it (shared only from jaxlib {MULTI_SUBSCRIBER} with CUDA 13.2)"),
-    ("nsys", "^$", "warn", "not installed", "--capture jax needs none; its exports (.sqlite) are read without"),
+    (
+        "CUPTI",
+        "RmProfilingAdminOnly: 1",
+        "warn",
+        "for administrators only (RmProfilingAdminOnly: 1)",
+        "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options nvidia "
+        "NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d and reload the driver, or run with SYS_ADMIN",
+    ),
+    (
+        "DCGM",
+        ".",
+        "warn",
+        "{} running",  # while it collects profiling metrics it takes the profiler away
+        "if a trace comes out empty: 'dcgmi profile --pause' before the run, '--resume' after it",
+    ),
+    (
+        "profilers",
+        ", JAX_ENABLE_PGLE$",
+        "fail",
+        "another tool and AutoPGLE at once ({})",
+        "unset JAX_ENABLE_PGLE, or hand over with JAX_COMPILATION_CACHE_EXPECT_PGLE ('pgle auto')",
+    ),
+    (
+        "profilers",
+        "^JAX_ENABLE_PGLE$",
+        "warn",
+        "{} is on",
+        "unset it for 'pgle profile' and 'pgle perf'",
+    ),
+    (
+        "profilers",
+        ".",
+        "warn",
+        "another tool is attached ({})",
+        f"do not use --capture jax under it (shared only from jaxlib {MULTI_SUBSCRIBER} with CUDA 13.2)",
+    ),
+    (
+        "nsys",
+        "^$",
+        "warn",
+        "not installed",
+        "--capture jax needs none; its exports (.sqlite) are read without",
+    ),
     # Duplicate range ids with CUDA graphs, which NVIDIA/JAX-Toolbox patches.
-    ("nsys", r"^2024\.[56]\b", "warn", "{}", "its ranges are wrong with CUDA graphs: use 2025.1 or newer"),
-    ("XLA log", "[^0]", "warn", "TF_CPP_MIN_LOG_LEVEL={}",
-     "unset TF_CPP_MIN_LOG_LEVEL: yours stays, and hides the lines that confirm a profile"),
-    ("compilation cache", ".", "warn", "{}",
-     "its key holds a profile's path, not its content, and a cached executable gives neither log nor dumps: pgle "
-     "switches it off in its runs; elsewhere give every profile its own name"),
-)  # fmt: skip
+    (
+        "nsys",
+        r"^2024\.[56]\b",
+        "warn",
+        "{}",
+        "its ranges are wrong with CUDA graphs: use 2025.1 or newer",
+    ),
+    (
+        "XLA log",
+        "[^0]",
+        "warn",
+        "TF_CPP_MIN_LOG_LEVEL={}",
+        "unset TF_CPP_MIN_LOG_LEVEL: yours stays, and hides the lines that confirm a profile",
+    ),
+    (
+        "compilation cache",
+        ".",
+        "warn",
+        "{}",
+        "its key holds a profile's path, not its content, and a cached executable gives neither log nor dumps: pgle "
+        "switches it off in its runs; elsewhere give every profile its own name",
+    ),
+)
 """Check, pattern in its text, verdict, what was found (with the text for the braces), and what to do."""
 
 
@@ -128,14 +189,21 @@ IN_CONTAINER = (
     "apptainer exec --nv, in Kubernetes the resource nvidia.com/gpu"
 )
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
-CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+CONTAINER_VARIABLES = (
+    "container",
+    "KUBERNETES_SERVICE_HOST",
+    "APPTAINER_CONTAINER",
+    "SINGULARITY_CONTAINER",
+)
 
 
 def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     """Which GPUs there are."""
     if not gpus:
         return _check_no_gpu(machine)
-    names = [f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})" for gpu in gpus]
+    names = [
+        f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})" for gpu in gpus
+    ]
     found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
@@ -152,13 +220,18 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
     if machine.which("nvidia-smi"):
         text = machine.ask(SMI_QUERY)[1].strip()
         first = text.partition("\n")[0].strip() or "it printed nothing"
-        known = (remedy for pattern, remedy in _SMI.items() if re.search(pattern, text, re.IGNORECASE))
+        known = (
+            remedy for pattern, remedy in _SMI.items() if re.search(pattern, text, re.IGNORECASE)
+        )
         return fail(f"nvidia-smi fails: {first}", next(known))
     if devices:
         found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
         remedy = "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return fail(found, f"{remedy} and start it again")
-    files, variables = map(machine.read, CONTAINER_FILES), map(machine.environ.get, CONTAINER_VARIABLES)
+    files, variables = (
+        map(machine.read, CONTAINER_FILES),
+        map(machine.environ.get, CONTAINER_VARIABLES),
+    )
     if any(text is not None for text in files) or any(variables):
         host = f"; its host has driver {driver}" if driver else ""
         return warn(f"none in this container{host}", f"{IN_CONTAINER}; {WITHOUT}")
@@ -174,7 +247,9 @@ DRIVER_FOR_CUDA = {"12": 525, "13": 580}
 
 def _loaded_driver(machine: Machine) -> str:
     """Version of the loaded driver; containers see their host's."""
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", machine.read("/proc/driver/nvidia/version") or "")
+    match = re.search(
+        r"\s(\d+\.\d+(?:\.\d+)?)\s", machine.read("/proc/driver/nvidia/version") or ""
+    )
     return match[1] if match else ""
 
 
@@ -201,7 +276,9 @@ def check_jax(machine: Machine) -> MachineCheck:
     jax, jaxlib = versions.get("jax"), versions.get("jaxlib")
     if not jax or not jaxlib:
         missing = " and ".join(name for name in ("jax", "jaxlib") if name not in versions)
-        return fail(f"no {missing} in {machine.python}", "name the Python of your program: --python PATH")
+        return fail(
+            f"no {missing} in {machine.python}", "name the Python of your program: --python PATH"
+        )
     found = f"jax {jax}, jaxlib {jaxlib}, Python {versions.get('python', '?')}"
     if release(jaxlib) > release(jax):
         return fail(f"{found}: jaxlib is newer, jax will not import", f"pip install jax=={jaxlib}")
@@ -250,7 +327,9 @@ def check_variables(machine: Machine) -> MachineCheck:
             return warn(f"{name} is read by nobody", f"use {setting.use}")
         if setting is None and name.startswith("JAX_") and "PGLE" in name:
             near = nearest(name, [item for item in settings if item.startswith("JAX_")])
-            remedy = f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
+            remedy = (
+                f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
+            )
             return warn(f"{name} is no setting of JAX that we know", remedy)
     return ok("none that is without effect")
 
@@ -326,7 +405,9 @@ def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
 def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
     try:
         check = probe()
-        return replace(check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy))
+        return replace(
+            check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy)
+        )
     except Exception as error:
         what = f"could not be looked at ({type(error).__name__}: {error})"
         return MachineCheck(name, "warn", what, "please report this")
@@ -373,9 +454,15 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     if run.exists() and any(run.iterdir()):
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
     directory = RunDirectory(run)
-    back_end = choose_back_end(capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0)
+    back_end = choose_back_end(
+        capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0
+    )
     simulated = isinstance(back_end, SimulatedBackEnd)
-    words = (sys.executable, *PROGRAM, *(("--devices", str(DEVICES), "--compile-only") if simulated else ()))
+    words = (
+        sys.executable,
+        *PROGRAM,
+        *(("--devices", str(DEVICES), "--compile-only") if simulated else ()),
+    )
     stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
     result = Experiment(stage, back_end, announce).run()
     return Chain(links(result), simulated, run)
@@ -394,16 +481,41 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
     name = modules[0].module if modules else "no module"
     verdict = next((item.verdict for item in result.stages if item.verdict), None)
     compared = result.comparison
-    change = f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
+    change = (
+        f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
+    )
     traced = f"{many(len(traces), 'trace')}, {size:,} bytes"
-    looked_up, use = f"{covered[0]:g} of {covered[1]:g} collectives", verdict.why if verdict else "no verdict"
+    looked_up, use = (
+        f"{covered[0]:g} of {covered[1]:g} collectives",
+        verdict.why if verdict else "no verdict",
+    )
     return (
         ChainLink("capture", size > 0, "a profiler records the steps of a program here", traced),
         ChainLink(
-            "conversion", len(profile) > 0, "kernels of steady steps become costs", f"{len(profile)} costs of {name}"
+            "conversion",
+            len(profile) > 0,
+            "kernels of steady steps become costs",
+            f"{len(profile)} costs of {name}",
         ),
-        ChainLink("names", 0 < covered[1] == covered[0], "costs have the names that the scheduler looks up", looked_up),
-        ChainLink("coverage", result.covered, "XLA will find the costs of this module", f"{time:.1%} of its time"),
-        ChainLink("use", result.used, "XLA scheduled with these costs, by its own schedule and log", use),
-        ChainLink("step times", compared is not None, "runs without and with the profile can be compared", change),
+        ChainLink(
+            "names",
+            0 < covered[1] == covered[0],
+            "costs have the names that the scheduler looks up",
+            looked_up,
+        ),
+        ChainLink(
+            "coverage",
+            result.covered,
+            "XLA will find the costs of this module",
+            f"{time:.1%} of its time",
+        ),
+        ChainLink(
+            "use", result.used, "XLA scheduled with these costs, by its own schedule and log", use
+        ),
+        ChainLink(
+            "step times",
+            compared is not None,
+            "runs without and with the profile can be compared",
+            change,
+        ),
     )

@@ -32,7 +32,10 @@ STARTERS = {
     ),
     "github": Starter(
         "a workflow for GitHub Actions on your GPU runner",
-        {"github/pgle.yml": ".github/workflows/pgle.yml", "ci/compare.sh": ".github/pgle-compare.sh"},
+        {
+            "github/pgle.yml": ".github/workflows/pgle.yml",
+            "ci/compare.sh": ".github/pgle-compare.sh",
+        },
         "set COMMAND in .github/workflows/pgle.yml, and commit both files",
     ),
     "gitlab": Starter(
@@ -64,7 +67,8 @@ def init(name: str, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
         raise UserError(f"no starter called '{name}'", remedy=near)
     source = resources.files("pgle") / "starters"
     files: dict[AnyPath, bytes | str] = {
-        folder / place: (source / where).read_bytes() for where, place in STARTERS[name].files.items()
+        folder / place: (source / where).read_bytes()
+        for where, place in STARTERS[name].files.items()
     }
     write_files(files, force=force)
     written = tuple(Path(path) for path in files)

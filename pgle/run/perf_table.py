@@ -38,7 +38,9 @@ PROBE_FLAGS = (
     "--xla_gpu_all_reduce_combine_threshold_bytes=0",
     "--xla_gpu_reduce_scatter_combine_threshold_bytes=0",
 )
-BANDWIDTH_BOUND = 1.5  # a collective that takes so much longer on half the network says how fast that is
+BANDWIDTH_BOUND = (
+    1.5  # a collective that takes so much longer on half the network says how fast that is
+)
 NEAR = 2.0  # a point of XLA's own table gives way to a measured one of its kind and group within this factor of bytes
 SAME = 0.01  # XLA keeps throughput and cycles as whole numbers; a believed time within a hundredth is the measured one
 
@@ -58,7 +60,9 @@ class PerfTable:
     """What was measured, written and tried."""
 
     transfers: Mapping[Transfer, float]  # measured collectives, microseconds
-    networks_gb_s: tuple[float, ...]  # of each collective across hosts, the network by which it took its time
+    networks_gb_s: tuple[
+        float, ...
+    ]  # of each collective across hosts, the network by which it took its time
     filled: int  # points taken from XLA's own table
     key: str  # what the installed jaxlib calls the GPU; empty where it was not asked or takes no table
     jaxlib: str  # that was asked; empty where none was
@@ -72,7 +76,9 @@ class PerfTable:
         return median(self.networks_gb_s) if self.networks_gb_s else None
 
 
-def perf_table(request: ConvertRequest, target: Target, *, progress: Progress | None = None) -> PerfTable:
+def perf_table(
+    request: ConvertRequest, target: Target, *, progress: Progress | None = None
+) -> PerfTable:
     """Measure, write the table, and try it.
 
     Args:
@@ -105,11 +111,15 @@ def perf_table(request: ConvertRequest, target: Target, *, progress: Progress | 
     with Compiler() as compiler, tempfile.TemporaryDirectory(prefix="pgle-table-") as folder:
         trial = _Trial(compiler, target, Path(folder))
         key, ignored = trial.key_of(transfers)
-    write_files({request.out: collective_table(complete, key or trial.keys[0])}, force=request.force)
+    write_files(
+        {request.out: collective_table(complete, key or trial.keys[0])}, force=request.force
+    )
     tried = f"under none of the names tried for {target.name} ({', '.join(trial.keys)})"
     warnings = () if key else (f"jaxlib {trial.jaxlib} takes the table {tried}",)
     filled = len(complete) - len(transfers)
-    return PerfTable(transfers, tuple(networks), filled, key, trial.jaxlib, ignored, request.out, warnings)
+    return PerfTable(
+        transfers, tuple(networks), filled, key, trial.jaxlib, ignored, request.out, warnings
+    )
 
 
 class _Trial:
@@ -136,8 +146,14 @@ class _Trial:
             alike[transfer.group, transfer.groups].append(transfer)
         for same in alike.values():
             table = collective_table({item: points[item] for item in same}, key)
-            believed = [found.span_cycles for found in self._compiled(probe(same), table).latencies.values()]
-            yield from (item for item in same if not any(abs(us / points[item] - 1) < SAME for us in believed))
+            believed = [
+                found.span_cycles for found in self._compiled(probe(same), table).latencies.values()
+            ]
+            yield from (
+                item
+                for item in same
+                if not any(abs(us / points[item] - 1) < SAME for us in believed)
+            )
 
     def _compiled(self, hlo: str, table: str) -> LhsSchedule:
         """What LHS believes of a module with a table."""
@@ -158,7 +174,9 @@ class _Trial:
         return result.lhs
 
 
-def _collectives(module: Module, costs: Iterable[Cost]) -> Iterator[tuple[Cost, Instruction, str, Instruction]]:
+def _collectives(
+    module: Module, costs: Iterable[Cost]
+) -> Iterator[tuple[Cost, Instruction, str, Instruction]]:
     """Costs of collectives, each with its instruction, its kind, and the operation that the instruction wraps."""
     for cost in costs:
         instruction = module.instructions.get(cost.traced)
@@ -177,7 +195,10 @@ def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, 
         if size >= 4 * group > 4:
             groups = max(module.num_devices // group, 1)
             found[Transfer(kind, size - size % (4 * group), group, groups)].append(cost.cost_us)
-    return {transfer: median(times) for transfer, times in sorted(found.items(), key=lambda item: _order(item[0]))}
+    return {
+        transfer: median(times)
+        for transfer, times in sorted(found.items(), key=lambda item: _order(item[0]))
+    }
 
 
 def measured_networks(module: Module, costs: Iterable[Cost], hardware: Hardware) -> list[float]:
@@ -195,7 +216,9 @@ def measured_networks(module: Module, costs: Iterable[Cost], hardware: Hardware)
 
         slow, fast = 1.0, hardware.nvlink_gb_s
         half, whole = estimated_us(hardware.nic_gb_s / 2), estimated_us(hardware.nic_gb_s)
-        if half < BANDWIDTH_BOUND * whole or not estimated_us(fast) < cost.cost_us < estimated_us(slow):
+        if half < BANDWIDTH_BOUND * whole or not estimated_us(fast) < cost.cost_us < estimated_us(
+            slow
+        ):
             continue
         while fast > 1.001 * slow:
             middle = sqrt(slow * fast)
@@ -213,10 +236,15 @@ def completed_transfers(measured: dict[Transfer, float], gpu: str) -> dict[Trans
     }
 
     def is_measured(own: Transfer) -> bool:
-        alike = [item.size_bytes for item in measured if (item.kind, item.group) == (own.kind, own.group)]
+        alike = [
+            item.size_bytes for item in measured if (item.kind, item.group) == (own.kind, own.group)
+        ]
         return any(1 / NEAR <= own.size_bytes / size <= NEAR for size in alike)
 
-    return {**measured, **{transfer: us for transfer, us in own.items() if not is_measured(transfer)}}
+    return {
+        **measured,
+        **{transfer: us for transfer, us in own.items() if not is_measured(transfer)},
+    }
 
 
 def _order(transfer: Transfer) -> tuple[str, int, int, int]:

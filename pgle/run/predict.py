@@ -29,7 +29,9 @@ class PredictRequest:
     hlo: AnyPath  # a scheduled module, or a dump directory
     profile: AnyPath | None  # its costs; None: all are estimated
     target: str | None = None  # the GPU, by name or description; None: as the dump says
-    module: str = ""  # regular expression searched in module names; empty: the one whose step is longest
+    module: str = (
+        ""  # regular expression searched in module names; empty: the one whose step is longest
+    )
     devices_per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
     network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has
 
@@ -78,7 +80,9 @@ def predict_file(request: PredictRequest) -> Predicted:
         target_from=target_from,
         prediction=prediction,
         warnings=(
-            *opaque_warnings(module, () if profile is None else effective_costs(profile, module.fingerprint)),
+            *opaque_warnings(
+                module, () if profile is None else effective_costs(profile, module.fingerprint)
+            ),
             *assumed_warnings(module, chosen_hardware, is_named=request.network_gb_s is not None),
             *(profile.warnings if profile is not None else ()),
             *prediction.timeline.warnings,

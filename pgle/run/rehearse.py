@@ -44,7 +44,10 @@ from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Hardware, Target
 
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
-HOPPER = (9, 0)  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
+HOPPER = (
+    9,
+    0,
+)  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
 
 OTHERS_DIFFER = "the two compilations differ by more than the profile (their fingerprints differ)"
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
@@ -142,7 +145,9 @@ class Rehearsal:
     """Baseline (LHS without a profile) against profiled."""
 
     request: RehearseRequest  # what was compiled
-    default: CompiledSide | None  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    default: (
+        CompiledSide | None
+    )  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
     # baseline, profiled: LHS without the profile and with it
     baseline: CompiledSide
     profiled: CompiledSide
@@ -180,7 +185,12 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     with (
         ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
-            base, hardware, python=request.python, cached=request.cached, checked=True, on_phase=on_phase
+            base,
+            hardware,
+            python=request.python,
+            cached=request.cached,
+            checked=True,
+            on_phase=on_phase,
         ) as session,
     ):
         # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
@@ -207,12 +217,20 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         def side(made: CompileResult, contention: Contention | None = None) -> CompiledSide:
             if costs is None:
                 return CompiledSide(made, made.scheduled, session.predicted(made))
-            return CompiledSide(made, made.scheduled, predict(made.scheduled, costs, hardware, contention=contention))
+            return CompiledSide(
+                made,
+                made.scheduled,
+                predict(made.scheduled, costs, hardware, contention=contention),
+            )
 
         baseline = side(first)
         measured = baseline.prediction.contention
         # A schedule dump of LHS shows that XLA runs it unasked; then this is the baseline again.
-        default = None if plain is None or plain.result().lhs is not None else side(plain.result(), measured)
+        default = (
+            None
+            if plain is None or plain.result().lhs is not None
+            else side(plain.result(), measured)
+        )
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
@@ -223,17 +241,23 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         placements(baseline.module, baseline.prediction.timeline, own),
         placements(profiled.module, profiled.prediction.timeline, own),
     )
-    is_modelled = request.target.compute_capability >= HOPPER  # XLA guesses a constant for any older GPU
+    is_modelled = (
+        request.target.compute_capability >= HOPPER
+    )  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     lines = (
         *request.warnings,
         *given.warnings,
-        *opaque_warnings(baseline.module, () if costs is None else effective_costs(given, first.fingerprint)),
+        *opaque_warnings(
+            baseline.module, () if costs is None else effective_costs(given, first.fingerprint)
+        ),
         _partition_warning(baseline.module),
         memory_warning(first, request.allocator_bytes, request.target),
         *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
         lhs_warning(own, runs=first.lhs is not None),
-        belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else "",
+        belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
+        if is_modelled
+        else "",
         _unread_warning(baseline.prediction, moves),
         "" if baseline.compiled.fingerprint == profiled.compiled.fingerprint else OTHERS_DIFFER,
         *(line for side in (baseline, profiled) for line in side.prediction.timeline.warnings),
@@ -254,7 +278,9 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
 def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
     jaxlib = release(installed(request.python).jaxlib)
-    asked = any(flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.flags)
+    asked = any(
+        flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.flags
+    )
     recent = request.target.compute_capability >= HOPPER and jaxlib >= release(HOPPER_DEFAULT[0])
     return not asked and not recent
 
@@ -265,7 +291,9 @@ def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
     They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat some. In the order
     of their names, since LHS breaks ties in an order of its own.
     """
-    profile = estimate_profile(compiled.scheduled if compiled.lhs is None else compiled.lhs.module, hardware)
+    profile = estimate_profile(
+        compiled.scheduled if compiled.lhs is None else compiled.lhs.module, hardware
+    )
     profile = replace(profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name)))
     if not profile.costs:
         raise UserError("the module has no instruction that costs anything", where=out)

@@ -83,14 +83,18 @@ class RehearseRequest:
     target: Target  # the GPU
     out: Path  # folder for dumps, profile and pictures; new or empty
     python: str  # the interpreter whose jaxlib compiles
-    flags: tuple[str, ...] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    flags: tuple[
+        str, ...
+    ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     topology: str | None = None  # ``SxHxD``; None: one host
     network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
     profile: Path | None = None  # measured costs; None: estimates stand in for them
     cached: bool = True  # take compilations from the user's cache, and keep them there
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
-    others: tuple[str, ...] = ()  # the other modules, which were not chosen, in words, the largest first
+    others: tuple[
+        str, ...
+    ] = ()  # the other modules, which were not chosen, in words, the largest first
     no_step: str = ""  # why the module is no step of its captured program
     assumed: bool = False  # nobody names how many devices the captured program has
     program: str = ""  # a digest of the captured program, if it was run for the request
@@ -126,8 +130,12 @@ class RehearseCommand:
     words: tuple[str, ...]
     # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
     profile: str | None = None
-    target: str = ""  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
-    topology: str | None = None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
+    target: str = (
+        ""  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
+    )
+    topology: str | None = (
+        None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
+    )
     flags: tuple[str, ...] = ()
     out: str | None = None  # folder; None: a temporary one, which is kept
     choose: str | None = None  # name of a module, or a regular expression on file names
@@ -167,7 +175,9 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
         given,
         words=(str(folder),),
         profile=given.profile or (str(profile) if profile else None),
-        target=given.target or asked.get("target") or (str(described[0]) if described else DEFAULT_TARGET),
+        target=given.target
+        or asked.get("target")
+        or (str(described[0]) if described else DEFAULT_TARGET),
         topology=given.topology or shape,
         flags=given.flags if is_real else (*flags, *given.flags),
         ran=_ran(stage) if is_real else None,
@@ -185,7 +195,9 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     own = list(parse_flags(stage.xla_flags).flags)
     given = parse_flags(stage.asked.get("XLA_FLAGS") or "")
     mode = cast(Mode, stage.mode or "sync")
-    for added in flags_for(mode, stage.versions.get("jaxlib"), given).flags if not given.file else ():
+    for added in (
+        flags_for(mode, stage.versions.get("jaxlib"), given).flags if not given.file else ()
+    ):
         if added in own:
             own.remove(added)  # once: the user's own stays
     return CapturedProgram(
@@ -213,9 +225,17 @@ def measure(command: RehearseCommand) -> str:
     how = launch(command)
     if how.run is not None:
         there = how.run.path.with_name(f"{how.run.path.name}-flags")
-        return how.line("run", free(there)) if command.typed and command.typed.flags else following(how.run)
+        return (
+            how.line("run", free(there))
+            if command.typed and command.typed.flags
+            else following(how.run)
+        )
     folder = free(Path("runs/default"))
-    return how.line("perf", folder, "--profile", command.profile) if command.profile else how.line("run", folder)
+    return (
+        how.line("perf", folder, "--profile", command.profile)
+        if command.profile
+        else how.line("run", folder)
+    )
 
 
 def tune_line(command: RehearseCommand) -> str:
@@ -256,11 +276,15 @@ def is_program(words: Sequence[str]) -> bool:
 
 
 @contextmanager
-def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
+def prepared(
+    command: RehearseCommand, *, question: str = ""
+) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
     """A command line with what it means in full, and everything that is decided before the first compilation; of
     `opened`, the file that lets a folder be continued with."""
     command = of_run(command)
-    target = load_target(command.target)  # an unknown target fails before a program runs for minutes
+    target = load_target(
+        command.target
+    )  # an unknown target fails before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
     profile = Path(command.profile) if command.profile else None
@@ -272,18 +296,30 @@ def prepared(command: RehearseCommand, *, question: str = "") -> Iterator[tuple[
 
         def before_it_runs() -> None:
             if question:
-                known = asked_of_search(_program_digest(command.words), profile, target, command.network_gb_s)
+                known = asked_of_search(
+                    _program_digest(command.words), profile, target, command.network_gb_s
+                )
                 check_question(out / question, known, "the trials of another search")
 
         modules, program = _modules(command, out, before_it_runs)
         request = settle(
-            modules, command.choose, program, command.flags, target=target, out=out, topology=command.topology,
+            modules,
+            command.choose,
+            program,
+            command.flags,
+            target=target,
+            out=out,
+            topology=command.topology,
             network_gb_s=command.network_gb_s,
-        )  # fmt: skip
+        )
         warnings = (*command.doubts, *request.warnings)
-        if is_program(command.words) or (command.typed and command.topology):  # the program decides its devices
+        if is_program(command.words) or (
+            command.typed and command.topology
+        ):  # the program decides its devices
             devices = devices_for(None, topology=command.topology)
-            topology, remarks = topology_of_step(request.module, command.topology or f"1x1x{devices.count}")
+            topology, remarks = topology_of_step(
+                request.module, command.topology or f"1x1x{devices.count}"
+            )
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
@@ -298,7 +334,9 @@ def _program_digest(words: Sequence[str]) -> str:
     return sha256(json.dumps(program_of(words)).encode()) if is_program(words) else ""
 
 
-def asked_of_search(program: str, profile: Path | None, target: Target, network_gb_s: float | None) -> dict[str, Any]:
+def asked_of_search(
+    program: str, profile: Path | None, target: Target, network_gb_s: float | None
+) -> dict[str, Any]:
     """What a search is of, as far as it is known before its module is; `program` is that of `RehearseRequest`."""
     return {
         "program": program,  # of which a search that continues takes the modules that were captured
@@ -316,7 +354,9 @@ def _modules(
     if len(command.words) == 1:
         if first.is_dir():
             return modules_in(first, dumps=True), command.ran or read_captured(first)
-        if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
+        if not first.exists() and (
+            first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None
+        ):
             remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
             raise UserError("no such file or folder", where=first, remedy=remedy)
         if not is_program(command.words):
@@ -338,9 +378,16 @@ def _modules(
 
 
 def settle(
-    modules: Sequence[Path], choose: str | None, program: CapturedProgram, flags: Sequence[str], *,
-    target: Target, out: Path, topology: str | None = None, network_gb_s: float | None = None,
-) -> RehearseRequest:  # fmt: skip
+    modules: Sequence[Path],
+    choose: str | None,
+    program: CapturedProgram,
+    flags: Sequence[str],
+    *,
+    target: Target,
+    out: Path,
+    topology: str | None = None,
+    network_gb_s: float | None = None,
+) -> RehearseRequest:
     """The step among some modules, what compiles it, and the flags that count.
 
     Args:
@@ -379,7 +426,11 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
     """
     together = request.hardware.devices_per_host
     devices = devices_in(request.topology) if request.topology else math.inf
-    options = {"gpus_per_node": f"{together}"} if together != OF_XLA and devices > min(together, OF_XLA) else {}
+    options = (
+        {"gpus_per_node": f"{together}"}
+        if together != OF_XLA and devices > min(together, OF_XLA)
+        else {}
+    )
     if request.network_gb_s and devices > together:
         options["nic_speed_gbps"] = f"{request.network_gb_s:g}"  # in GB/s, whatever its name says
     given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
@@ -418,14 +469,19 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     if not program.plugin:
         why, remedy = "has no CUDA plugin", mended.line if mended else "install one there"
     elif not is_new:
-        why, remedy = f"is Python {'.'.join(map(str, program.version))}", "use Python 3.11 or newer there"
+        why, remedy = (
+            f"is Python {'.'.join(map(str, program.version))}",
+            "use Python 3.11 or newer there",
+        )
     else:
         why, remedy = "is not on this machine", f"compile where jaxlib {program.jaxlib} is"
     what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 
 
-def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def checked_flags(
+    given: Sequence[str], python: str, own: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
 
     A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
@@ -439,7 +495,11 @@ def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[st
     typed = [typed_flag(text) for text in given]
     for flag in typed:
         if flag.name in OURS:
-            raise UserError("rehearse sets this flag itself", where=f"--flag {flag.word}", remedy=OURS[flag.name])
+            raise UserError(
+                "rehearse sets this flag itself",
+                where=f"--flag {flag.word}",
+                remedy=OURS[flag.name],
+            )
         if flag.name in EFFORTS:
             checked_effort(flag, f"--flag {flag.word}")
     if not environment and not typed:
@@ -454,5 +514,9 @@ def checked_flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[st
             remedy = finding.remedy or "see: pgle flags lint"
             raise UserError(finding.message, where=f"{where} --{finding.flag}", remedy=remedy)
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
-    warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
-    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
+    warnings += [
+        f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors
+    ]
+    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(
+        warnings
+    )

@@ -52,7 +52,16 @@ from pgle.scale.answer import (
     exposed_by_collective,
     operations_of,
 )
-from pgle.scale.plan import SizeTrial, UnfitError, bases, check_names, filled, fitting, grown, trials
+from pgle.scale.plan import (
+    SizeTrial,
+    UnfitError,
+    bases,
+    check_names,
+    filled,
+    fitting,
+    grown,
+    trials,
+)
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
@@ -81,11 +90,15 @@ class ScaleRequest:
     fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
     target: str = "h100"
     per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
-    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, with a warning
+    network_gb_s: float | None = (
+        None  # per GPU and direction; None: as the target usually has, with a warning
+    )
     profile: Path | None = None  # a profile, or a run directory
     # HLO of the profile's module; None: as the run directory of the profile says, else the first row
     measured_on: Path | None = None
-    measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
+    measured: Mapping[int, float] = field(
+        default_factory=dict
+    )  # microseconds of a measured step by size
     unfit: Mapping[int, str] = field(default_factory=dict)  # of files: why there is none for a size
     flags: tuple[str, ...] = ()
     choose: str | None = None
@@ -95,12 +108,17 @@ class ScaleRequest:
     @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network."""
-        return find_hardware(load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s)
+        return find_hardware(
+            load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s
+        )
 
     @property
     def are_files(self) -> bool:
         """Whether the words are modules and not a command."""
-        return all(Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word))) for word in self.words)
+        return all(
+            Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word)))
+            for word in self.words
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +138,9 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
     wanted = _of_files(request) if request.are_files else _of_command(request)
     if missing := set(request.measured) - {trial.devices for trial in wanted}:
         remedy = f"add {min(missing)} to --devices"
-        raise UserError(f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy)
+        raise UserError(
+            f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy
+        )
     kept = KeptRows(request.out, _about(request))
     with executor(len(wanted)) as pool:
         making = _Making(request, pool, kept, on_row)
@@ -134,7 +154,11 @@ def _with_run(request: ScaleRequest) -> ScaleRequest:
     if profile is not None and profile.is_dir():
         profile = RunDirectory(profile).found_profile
         if profile is None:
-            raise UserError("holds no profile", where=request.profile, remedy="give a profile, or a run directory")
+            raise UserError(
+                "holds no profile",
+                where=request.profile,
+                remedy="give a profile, or a run directory",
+            )
     measured_on = request.measured_on
     if profile is not None and measured_on is None:
         runs = [run for run in map(RunDirectory, profile.resolve().parents[:2]) if run.is_recorded]
@@ -167,11 +191,14 @@ def _of_files(request: ScaleRequest) -> tuple[SizeTrial, ...]:
     several = len(set(sizes)) < len(sizes)
     found = (
         SizeTrial(
-            count, per_host, (("module", path.name),) if several else (), str(path.resolve()),
+            count,
+            per_host,
+            (("module", path.name),) if several else (),
+            str(path.resolve()),
             sha256(read_bytes(path))[:12],
         )
         for path, count in zip(map(Path, request.words), sizes, strict=True)
-    )  # fmt: skip
+    )
     missing = (SizeTrial(count, per_host, unfit=why) for count, why in request.unfit.items())
     return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
 
@@ -180,7 +207,9 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     if path.suffix in OF_JAX:
         found = devices_of(path)
     elif (data := read_bytes(path)).lstrip().startswith(b"HloModule"):
-        partitions, replicas = partitions_of(data.decode(errors="replace"))  # shardings may say what its head does not
+        partitions, replicas = partitions_of(
+            data.decode(errors="replace")
+        )  # shardings may say what its head does not
         found = (partitions or 1) * replicas
     else:
         found = read_module(path).num_devices
@@ -188,13 +217,20 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
         raise UserError(f"is for {found} GPUs", where=path, remedy="leave out --devices")
     found = asked[0] if asked else found
     if not found:
-        raise UserError("does not say for how many GPUs it is", where=path, remedy="give it alone, with --devices N")
+        raise UserError(
+            "does not say for how many GPUs it is",
+            where=path,
+            remedy="give it alone, with --devices N",
+        )
     return found
 
 
 def _about(request: ScaleRequest) -> Mapping[str, Any]:
     """All that a row depends on, but its size and values."""
-    profile, words = request.profile, () if request.are_files else request.words  # the row of a file has its digest
+    profile, words = (
+        request.profile,
+        () if request.are_files else request.words,
+    )  # the row of a file has its digest
     return {
         **program_of(words),
         "target": sha256(load_target(request.target).text.encode()),
@@ -235,13 +271,17 @@ class KeptRows:
     def add(self, trial: SizeTrial, row: ScaleRow) -> None:
         """Keep a row. One without a step is not taken again: the reason may have been this machine."""
         if not row.failure:
-            write_files({self._folder / "rows" / trial.name / ROW: msgspec.json.encode(row)}, force=True)
+            write_files(
+                {self._folder / "rows" / trial.name / ROW: msgspec.json.encode(row)}, force=True
+            )
 
 
 class _Making:
     """Makes rows; takes those that were kept."""
 
-    def __init__(self, request: ScaleRequest, pool: Executor, kept: KeptRows, on_row: OnRow) -> None:
+    def __init__(
+        self, request: ScaleRequest, pool: Executor, kept: KeptRows, on_row: OnRow
+    ) -> None:
         self._request, self._pool, self._kept, self._on_row = request, pool, kept, on_row
         self._made = 0
 
@@ -258,7 +298,9 @@ class _Making:
             if (row := self._kept.known(trial)) is not None:
                 there(trial, row)
         # the largest first, since they take longest
-        missing = sorted((trial for trial in wanted if trial not in found), key=lambda trial: -trial.devices)
+        missing = sorted(
+            (trial for trial in wanted if trial not in found), key=lambda trial: -trial.devices
+        )
         making = {self._pool.submit(make_row, self._request, trial): trial for trial in missing}
         for done in as_completed(making):
             self._kept.add(making[done], done.result())
@@ -289,7 +331,9 @@ class _Making:
                 row = make_row(self._request, trial)
                 self._kept.add(trial, row)
             if not row.failure:
-                self._request = replace(self._request, measured_on=self._request.out.resolve() / row.scheduled)
+                self._request = replace(
+                    self._request, measured_on=self._request.out.resolve() / row.scheduled
+                )
                 return
 
 
@@ -330,7 +374,9 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
         )  # of smaller ones too
         reason = next(filter(None, errors), "")
         if not reason:
-            reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
+            reason = (
+                f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
+            )
     except (UnfitError, UserError) as error:
         reason = str(error)
     reason = " ".join(reason.replace(f"{folder}/", "").split())
@@ -349,21 +395,38 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
     elif file.suffix not in OF_JAX and (module := read_module(file)).is_scheduled:
         return _Made(module, file.resolve(), memory_of(file))
     asked = settle(
-        modules, request.choose, program, request.flags, target=target, out=folder / COMPILED, topology=topology,
+        modules,
+        request.choose,
+        program,
+        request.flags,
+        target=target,
+        out=folder / COMPILED,
+        topology=topology,
         network_gb_s=request.network_gb_s,
-    )  # fmt: skip
+    )
     if asked.no_step:
-        raise UserError(asked.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
+        raise UserError(
+            asked.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600"
+        )
     own = None if trial.file else devices_of(asked.module)
     if own not in (None, trial.devices):
         remedy = "does the command fix their number? Write {devices} in its place"
-        raise UserError(f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy)
+        raise UserError(
+            f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy
+        )
     asked = told_of_hosts(asked)
     with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
         made = compiler.compile(asked.compilation())
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     warnings = (*asked.warnings, *notes)
-    return _Made(made.scheduled, made.after_optimizations, made.memory, asked.allocator_bytes, warnings, grown)
+    return _Made(
+        made.scheduled,
+        made.after_optimizations,
+        made.memory,
+        asked.allocator_bytes,
+        warnings,
+        grown,
+    )
 
 
 def _captured(
@@ -374,10 +437,15 @@ def _captured(
     def at(size: int, folder: Path) -> Sequence[Path]:
         smaller = replace(trial, devices=size)
         return capture_modules(
-            filled(request.words, smaller), folder, target=target,
-            devices=Devices(size, topology=smaller.topology), quiet_s=request.quiet_s, choose=request.choose,
-            until_step=True, output=log,
-        )  # fmt: skip
+            filled(request.words, smaller),
+            folder,
+            target=target,
+            devices=Devices(size, topology=smaller.topology),
+            quiet_s=request.quiet_s,
+            choose=request.choose,
+            until_step=True,
+            output=log,
+        )
 
     if trial.devices <= MOST_DEVICES:
         return at(trial.devices, where), ()
@@ -386,11 +454,17 @@ def _captured(
     for size in sizes:  # the smallest first, which alone is captured if the step cannot be grown
         steps[size] = step = choose_module(at(size, where / str(size)), request.choose)
         if partitioned(step) != step:
-            raise UnfitError(f"only the program can partition its step, on at most {MOST_DEVICES} GPUs")
+            raise UnfitError(
+                f"only the program can partition its step, on at most {MOST_DEVICES} GPUs"
+            )
     last = steps[sizes[-1]]
     module = grown({size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices)
-    write_files({where / last.name: module, where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM)})
-    return [where / last.name], (f"its module is grown from captures at {', '.join(map(str, sizes))} GPUs",)
+    write_files(
+        {where / last.name: module, where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM)}
+    )
+    return [where / last.name], (
+        f"its module is grown from captures at {', '.join(map(str, sizes))} GPUs",
+    )
 
 
 def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
@@ -420,7 +494,9 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
         covered_share=None if profile is None else _covered_share(prediction),
         warnings=(
             *made.warnings,
-            *opaque_warnings(module, () if profile is None else {cost.name for cost in profile.costs}),
+            *opaque_warnings(
+                module, () if profile is None else {cost.name for cost in profile.costs}
+            ),
             *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),
             *prediction.timeline.warnings,
             *_doubt(prediction),
@@ -438,13 +514,19 @@ def _profile(request: ScaleRequest, made: _Made, hardware: Hardware) -> Profile 
         return given
     before, after = _table(request.measured_on), _table(made.path)
     check_source(given, before, request.profile)
-    return replace(carry(given, before, after, scale_by(before, after, hardware)).profile, warnings=given.warnings)
+    return replace(
+        carry(given, before, after, scale_by(before, after, hardware)).profile,
+        warnings=given.warnings,
+    )
 
 
 def _table(path: Path) -> LookupTable:
     """What XLA looks up of a scheduled module, by the names when LHS ran."""
     dumps = read_dumps([path.parent] if path.is_file() else [path])
-    module = max((item for item in dumps.modules if item.is_scheduled), key=lambda item: len(item.instructions))
+    module = max(
+        (item for item in dumps.modules if item.is_scheduled),
+        key=lambda item: len(item.instructions),
+    )
     return LookupTable(module, dumps.lhs_module(module.name))
 
 

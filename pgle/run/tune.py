@@ -122,7 +122,9 @@ class Proven:
 class Tuning:
     """What the search found."""
 
-    request: RehearseRequest  # what was tuned; its folder is new or empty, or that of the same search
+    request: (
+        RehearseRequest  # what was tuned; its folder is new or empty, or that of the same search
+    )
     budget: int  # trials at most
     verdict: str  # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
     baseline: Simulated  # LHS without a profile, the user's own flags
@@ -130,10 +132,14 @@ class Tuning:
     proof: Proven | None  # of the best setting; None where nothing is better
     trials: tuple[Trial, ...]  # all, in order
     without: dict[str, Trial]  # the best setting without each of its flags, by flag
-    refused: tuple[str, ...]  # settings that the worlds of the search accepted, and the proof did not, with why
+    refused: tuple[
+        str, ...
+    ]  # settings that the worlds of the search accepted, and the proof did not, with why
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
-    launch: ProgramLaunch = field(default_factory=ProgramLaunch)  # how pgle runs the program whose module this is
+    launch: ProgramLaunch = field(
+        default_factory=ProgramLaunch
+    )  # how pgle runs the program whose module this is
     warnings: tuple[str, ...] = ()  # one line each
 
     @property
@@ -152,19 +158,26 @@ OnTrial = Callable[[Trial, Trial], None]
 
 
 def tune(
-    request: RehearseRequest, budget: int = 20, *,
-    on_trial: OnTrial = lambda trial, pgle: None, on_phase: OnPhase = lambda phase: None,
-) -> Tuning:  # fmt: skip
+    request: RehearseRequest,
+    budget: int = 20,
+    *,
+    on_trial: OnTrial = lambda trial, pgle: None,
+    on_phase: OnPhase = lambda phase: None,
+) -> Tuning:
     """Search with so many trials at most, judge, prove."""
     check(request)  # before anything is compiled
     with open_bench(request, on_phase) as bench:
-        write_files({request.out / NAME: json.dumps(_question(request), indent=1) + "\n"}, force=True)
+        write_files(
+            {request.out / NAME: json.dumps(_question(request), indent=1) + "\n"}, force=True
+        )
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not nothing_to_gain(bench.pgle.prediction)
         found = _Search(bench, on_trial)
         proof = found.run(budget) if room else None
-        if proof is None:  # what an earlier search in this folder had found, by another limit, does not stand
+        if (
+            proof is None
+        ):  # what an earlier search in this folder had found, by another limit, does not stand
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
         without = {} if proof is None else found.without(proof.scheduled.trial)
@@ -172,7 +185,13 @@ def tune(
     return Tuning(
         request=request,
         budget=budget,
-        verdict="cannot-tell" if unknown else "no-room" if not room else "not-better" if proof is None else "better",
+        verdict="cannot-tell"
+        if unknown
+        else "no-room"
+        if not room
+        else "not-better"
+        if proof is None
+        else "better",
         baseline=bench.baseline,
         pgle=pgle,
         proof=proof,
@@ -185,7 +204,9 @@ def tune(
             *request.warnings,
             *([bench.carried] if bench.carried else ()),
             *pgle.prediction.timeline.warnings,
-            *assumed_warnings(pgle.module, request.hardware, is_named=request.network_gb_s is not None),
+            *assumed_warnings(
+                pgle.module, request.hardware, is_named=request.network_gb_s is not None
+            ),
             *_warnings(request, pgle, proof),
         ),
     )
@@ -243,12 +264,16 @@ class Bench:
             self._given = as_if_alone(given, table.module)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
-            raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
+            raise UserError(
+                "has no cost of any instruction here", where=request.profile, remedy=remedy
+            )
         self.baseline = self.simulated(({}, "no profile"), result, *self._estimated(table))
         try:
             self.pgle = self.schedule(({}, "the profile"))
         except UserError as error:
-            raise UserError(f"does not compile with the profile: {error}", where=request.module) from None
+            raise UserError(
+                f"does not compile with the profile: {error}", where=request.module
+            ) from None
         self._programs[self._program({})] = self.pgle.trial
 
     def trial(self, setting: Setting) -> Trial:
@@ -261,7 +286,9 @@ class Bench:
             if known is not None:
                 return replace(known, flags=flags, label=label, same_as=known.label)
             trial = self.schedule(setting).trial
-            self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
+            self._programs.setdefault(
+                same, trial
+            )  # another thread may have made the same program meanwhile
             return trial
         except UserError as error:
             if is_full(folder.parent):
@@ -275,7 +302,10 @@ class Bench:
         """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
         flags, _ = setting
         folder, named = self.folder_of(flags), self._named(flags)
-        program, path = named.after_optimizations, folder / "profile.pbtxt"  # flags of the scheduler share a program
+        program, path = (
+            named.after_optimizations,
+            folder / "profile.pbtxt",
+        )  # flags of the scheduler share a program
         for name in SCHEDULES:
             if program not in self._costs:
                 self._costs[program] = self._estimated(_table(named))
@@ -287,7 +317,9 @@ class Bench:
                 break
         return self.simulated(setting, result, profile, modelled)
 
-    def simulated(self, setting: Setting, result: CompileResult, profile: Profile, modelled: int) -> Simulated:
+    def simulated(
+        self, setting: Setting, result: CompileResult, profile: Profile, modelled: int
+    ) -> Simulated:
         """A compilation simulated with its costs, as they are and in all worlds."""
         module = result.scheduled
         prediction = predict(module, profile, self.request.hardware)
@@ -305,7 +337,9 @@ class Bench:
         )
         return Simulated(trial, module, prediction, profile)
 
-    def whole(self, tried: Simulated, folder: Path, *, profile: bool = True) -> tuple[Simulated, CompileResult]:
+    def whole(
+        self, tried: Simulated, folder: Path, *, profile: bool = True
+    ) -> tuple[Simulated, CompileResult]:
         """A setting compiled by all passes, with the profile of its trial or without one, and simulated."""
         emptied(folder)
         flags = tried.trial.flags
@@ -313,14 +347,18 @@ class Bench:
         if profile:
             wanted = replace(wanted, profile=self.folder_of(flags) / "profile.pbtxt")
         result = self.session.compiler.compile(wanted)
-        return self.simulated((flags, tried.trial.label), result, tried.profile, tried.trial.modelled), result
+        return self.simulated(
+            (flags, tried.trial.label), result, tried.profile, tried.trial.modelled
+        ), result
 
     def compile_whole(self) -> None:
         """Compile what settings are judged against by all passes, once: those from scheduling on gave another step."""
         if not self._is_whole:
             self._is_whole = True
             self.session.distrust()
-            self.baseline, _ = self.whole(self.baseline, self.session.base.dump_dir / "baseline", profile=False)
+            self.baseline, _ = self.whole(
+                self.baseline, self.session.base.dump_dir / "baseline", profile=False
+            )
             self.pgle, _ = self.whole(self.pgle, self.session.base.dump_dir / "pgle")
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
@@ -332,9 +370,13 @@ class Bench:
         have = base.allocator_bytes
         if not have or max(trial.memory_bytes or 0, pgle.memory_bytes or 0) < (1 - CLOSE) * have:
             return None
-        self.session.base = replace(base, allocator_bytes=int(have * (1 - LESS)))  # only scheduling sees that
+        self.session.base = replace(
+            base, allocator_bytes=int(have * (1 - LESS))
+        )  # only scheduling sees that
         try:
-            after, before = (self.schedule((each.flags, each.label)).trial for each in (trial, pgle))
+            after, before = (
+                self.schedule((each.flags, each.label)).trial for each in (trial, pgle)
+            )
             return judge(after.worlds_us, before.worlds_us)
         finally:
             self.session.base = base
@@ -362,7 +404,9 @@ class Bench:
         self._complete.add(program)
         final = LookupTable(result.scheduled)
         known = final.costs(self._costs[program][0])
-        if all(name in known or row.is_optional or not row.accepted for name, row in final.rows.items()):
+        if all(
+            name in known or row.is_optional or not row.accepted for name, row in final.rows.items()
+        ):
             return False
         self._costs[program] = self._estimated(_table(result))
         return True
@@ -372,13 +416,17 @@ class Bench:
         return under_other_flags(self._given, self._first, table, self.request.hardware)
 
     def _named(self, flags: Flags) -> CompileResult:
-        return self.session.without_profile(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
+        return self.session.without_profile(
+            f"{self.folder_of(flags).name}/names", self.options(flags)
+        ).result()
 
     def _program(self, flags: Flags) -> tuple[str, str]:
         """What a schedule follows from: the program before scheduling, and what else scheduling reads."""
         late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
         named = self._named(flags)
-        return self.session.program(named) or str(named.after_optimizations), json.dumps(late, sort_keys=True)
+        return self.session.program(named) or str(named.after_optimizations), json.dumps(
+            late, sort_keys=True
+        )
 
 
 @contextmanager
@@ -398,7 +446,9 @@ def open_bench(request: RehearseRequest, on_phase: OnPhase = lambda phase: None)
                 shutil.rmtree(folder, ignore_errors=True)
             if full:  # XLA cuts its dumps short, and says nothing
                 remedy = "free some and give the same command again, or choose another folder with -o DIR"
-                raise UserError("no space left on the device", where=request.out, remedy=remedy) from None
+                raise UserError(
+                    "no space left on the device", where=request.out, remedy=remedy
+                ) from None
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -432,7 +482,9 @@ class _Search:
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
-            self.trials[self.trials.index(trial)] = proof.scheduled.trial  # its figures by a whole compilation
+            self.trials[self.trials.index(trial)] = (
+                proof.scheduled.trial
+            )  # its figures by a whole compilation
             self.refused.append(_refusal(proof))
         return None
 
@@ -449,7 +501,9 @@ class _Search:
         known = [self.bench.pgle.trial, *self.trials]
         for trial in made:
             # What another was at the same time, or elsewhere, is the same.
-            alike = (other for other in known if other.program == trial.program and not other.same_as)
+            alike = (
+                other for other in known if other.program == trial.program and not other.same_as
+            )
             twin = next((other for other in alike if other.worlds_us == trial.worlds_us), None)
             if twin and trial.program and not trial.same_as:
                 trial = replace(trial, same_as=twin.label)
@@ -469,7 +523,10 @@ class _Search:
             return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
 
         idle = [name for name, other in self.without(trial).items() if is_as_good(other)]
-        for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
+        for names in (
+            idle,
+            *([name] for name in idle),
+        ):  # one by one only where they cannot go together
             rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
             if rest and len(rest) < len(trial.flags):
                 other = self._tried([(rest, f"without {', '.join(names)}")])[0]
@@ -485,13 +542,18 @@ class _Search:
         bench, out = self.bench, self.request.out
         tried = bench.schedule((trial.flags, trial.label))
         found, result = bench.whole(tried, out / "proof")
-        changes = _change(found.trial.step_us, trial.step_us), _change(found.trial.temp_bytes, trial.temp_bytes)
+        changes = (
+            _change(found.trial.step_us, trial.step_us),
+            _change(found.trial.temp_bytes, trial.temp_bytes),
+        )
         if not _agree(*changes):
             bench.compile_whole()
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
         covered = cover(
-            tried.profile, [result.scheduled], {result.scheduled.name: result.lhs.module if result.lhs else None}
+            tried.profile,
+            [result.scheduled],
+            {result.scheduled.name: result.lhs.module if result.lhs else None},
         )
         return Proven(
             scheduled=found,
@@ -507,7 +569,11 @@ class _Search:
     def write(self, proof: Proven) -> tuple[Path, ...]:
         """``flags.txt`` and the profile that goes with it."""
         out, own = self.request.out, self.bench.options({})
-        lines = (*own, FOUND_BY_SEARCH, *self.bench.options(proof.scheduled.trial.flags)[len(own) :])
+        lines = (
+            *own,
+            FOUND_BY_SEARCH,
+            *self.bench.options(proof.scheduled.trial.flags)[len(own) :],
+        )
         files: dict[AnyPath, bytes | str] = {out / "flags.txt": "\n".join(lines) + "\n"}
         files |= profile_files(out / "profile.pbtxt", proof.scheduled.profile)
         write_files(files, force=True)

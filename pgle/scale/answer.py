@@ -21,7 +21,12 @@ from pgle.xla.collectives import KINDS, is_product
 from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.targets import Hardware
 
-PARTS = {"compute": "compute_us", "exposed communication": "exposed_us", "copies": "copy_us", "idle time": "idle_us"}
+PARTS = {
+    "compute": "compute_us",
+    "exposed communication": "exposed_us",
+    "copies": "copy_us",
+    "idle time": "idle_us",
+}
 """Of a step, in words, and their fields in a row."""
 Fabric = Literal["NVLink", "network"]
 Range = tuple[float, float]
@@ -41,7 +46,9 @@ class Exposed:
     time_us: float  # of all executions in a step
     exposed_us: float  # the part during which nothing computes
     count: int  # executions in a step
-    weights_us: float = 0.0  # of `exposed_us`, the part of collectives whose arrays are as large as weights
+    weights_us: float = (
+        0.0  # of `exposed_us`, the part of collectives whose arrays are as large as weights
+    )
 
     @property
     def moves_weights(self) -> bool:
@@ -81,13 +88,19 @@ class ScaleRow:
     memory_bytes: int | None = None
     limit_bytes: int | None = None  # that jax's allocator has; None: no limit
     costs_are: str = "estimated"  # ``measured``, ``estimated`` or ``mixed``
-    covered_share: float | None = None  # of the computing time, the part with a cost of the given profile
+    covered_share: float | None = (
+        None  # of the computing time, the part with a cost of the given profile
+    )
     wall_s: float = 0.0  # that the row took
     scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
-    grown: str = ""  # file of the program's module, from that folder on, if it is larger than a capture
+    grown: str = (
+        ""  # file of the program's module, from that folder on, if it is larger than a capture
+    )
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
-    tried: Mapping[str, int | None] = field(default_factory=dict)  # by value of the fitted name, its memory_bytes
+    tried: Mapping[str, int | None] = field(
+        default_factory=dict
+    )  # by value of the fitted name, its memory_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -107,7 +120,9 @@ class ScaleRow:
         return tuple(pair for pair in self.values.items() if pair[0] != self.fitted)
 
 
-def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hardware) -> tuple[Exposed, ...]:
+def exposed_by_collective(
+    module: Module, prediction: Prediction, hardware: Hardware
+) -> tuple[Exposed, ...]:
     """The collectives of a step by kind, group and hosts, the most exposed first."""
     found: dict[tuple[str, int, int], Exposed] = {}
     weights, flow = _weight_sizes(module), _Flow.of(module)
@@ -119,10 +134,13 @@ def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hard
         size, hosts = _reach(module, inner, hardware)
         # activations come from products and go to others; weights and gradients do one of both
         is_weights = _moves_weights(module, item.kind, inner, size, weights) and not (
-            item.name in flow.before and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
+            item.name in flow.before
+            and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
         )
         fabric: Fabric = "network" if hosts > 1 else "NVLink"
-        was = found.get((item.kind, size, hosts)) or Exposed(item.kind, size, hosts, fabric, 0.0, 0.0, 0)
+        was = found.get((item.kind, size, hosts)) or Exposed(
+            item.kind, size, hosts, fabric, 0.0, 0.0, 0
+        )
         found[item.kind, size, hosts] = replace(
             was,
             time_us=was.time_us + item.duration_us,
@@ -130,15 +148,21 @@ def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hard
             count=was.count + item.count,
             weights_us=was.weights_us + item.exposed_us * is_weights,
         )
-    return tuple(sorted(found.values(), key=lambda item: (-item.exposed_us, -item.time_us, item.kind)))
+    return tuple(
+        sorted(found.values(), key=lambda item: (-item.exposed_us, -item.time_us, item.kind))
+    )
 
 
 def _weight_sizes(module: Module) -> frozenset[int]:
     """Elements of what a step returns, its weights and the optimizer's state, and of their slices in loops."""
     root = module.instructions[module.entry_computation.root].shape
-    trips = {count for item in module.walk() if item.opcode == "while" and (count := trip_count(item))} | {1}
+    trips = {
+        count for item in module.walk() if item.opcode == "while" and (count := trip_count(item))
+    } | {1}
     sizes = {prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions}
-    return frozenset(size // count for size in sizes for count in trips if size % count == 0 and size > count)
+    return frozenset(
+        size // count for size in sizes for count in trips if size % count == 0 and size > count
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +177,9 @@ class _Flow:
         after, before = set[str](), set[str]()
         for computation in map(module.computations.__getitem__, module.scheduled):
             works = {
-                item.name for item in computation.instructions if item.opcode == "while" or is_product(module, item)
+                item.name
+                for item in computation.instructions
+                if item.opcode == "while" or is_product(module, item)
             }
             for item in computation.instructions:
                 if any(name in works or name in after for name in item.operands):
@@ -164,11 +190,15 @@ class _Flow:
         return cls(frozenset(after), frozenset(before))
 
 
-def _moves_weights(module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]) -> bool:
+def _moves_weights(
+    module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]
+) -> bool:
     """Whether half of the bytes of a collective, as each GPU holds them, are as large as weights or their gradients."""
     if not KINDS[kind].moves:
         return False
-    shapes = [module.instructions[name].shape for name in item.operands if name in module.instructions]
+    shapes = [
+        module.instructions[name].shape for name in item.operands if name in module.instructions
+    ]
     parts = group if kind == "reduce-scatter" else 1
     alike = sum(shape.size_bytes for shape in shapes if prod(shape.dimensions) // parts in weights)
     return 2 * alike > sum(shape.size_bytes for shape in shapes)
@@ -190,19 +220,27 @@ RECOMPUTED = "rematted_computation"
 def operations_of(module: Module, prediction: Prediction) -> float:
     """Operations of matrix products and attention in a step, on one GPU, without recomputation."""
     timeline = prediction.timeline
-    counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
+    counts = np.bincount(
+        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
+    )
     total = 0.0
     for name, count in zip(timeline.names, counts.tolist(), strict=True):
         item = module.instructions.get(name)
         if count and item is not None and not _is_recomputed(module, item):
-            once = sum(product.operations for product in matmuls(module, item)) or attention_operations(module, item)
+            once = sum(
+                product.operations for product in matmuls(module, item)
+            ) or attention_operations(module, item)
             total += once * count
     return total
 
 
 def _is_recomputed(module: Module, item: Instruction) -> bool:
     fused = module.fused(item)
-    inner = () if fused is None else (one for one in fused.instructions if one.opcode in ("dot", "convolution"))
+    inner = (
+        ()
+        if fused is None
+        else (one for one in fused.instructions if one.opcode in ("dot", "convolution"))
+    )
     return has_remat(item.name) or any(RECOMPUTED in one.op_name for one in (item, *inner))
 
 
@@ -234,7 +272,9 @@ class Judged:
     row: ScaleRow
     step_us: float = 0.0  # moved by the anchor, if there is one
     interval_us: Range = (0.0, 0.0)
-    efficiency: float | None = None  # work per second and GPU against the first row's; None where there is no step
+    efficiency: float | None = (
+        None  # work per second and GPU against the first row's; None where there is no step
+    )
     efficiency_range: Range = (0.0, 0.0)
     flat: float | None = None  # step against the first row's
     scaling: float | None = None  # efficiency against the first row of its own variant
@@ -245,7 +285,9 @@ class ScaleAnswer:
     """All rows, judged."""
 
     rows: tuple[Judged, ...]
-    first: Judged | None  # the smallest size, which others are compared with; None where no row has a step
+    first: (
+        Judged | None
+    )  # the smallest size, which others are compared with; None where no row has a step
     best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
     breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
     culprit: Exposed | None  # the collectives exposed more there than in the first of `best`
@@ -256,13 +298,19 @@ class ScaleAnswer:
     def scales_to(self) -> int | None:
         """The largest size of `best` before it breaks."""
         until = inf if self.breaks is None else self.breaks.row.devices
-        return max((item.row.devices for item in self.best if item.row.devices < until), default=None)
+        return max(
+            (item.row.devices for item in self.best if item.row.devices < until), default=None
+        )
 
     @property
     def nearest(self) -> Judged | None:
         """Of the rows that do not fit, the one that lacks least memory."""
         large = (item for item in self.rows if item.row.fits is False)
-        return min(large, key=lambda item: (item.row.memory_bytes or 0) - (item.row.limit_bytes or 0), default=None)
+        return min(
+            large,
+            key=lambda item: (item.row.memory_bytes or 0) - (item.row.limit_bytes or 0),
+            default=None,
+        )
 
     @property
     def grows(self) -> str:
@@ -271,7 +319,9 @@ class ScaleAnswer:
             return ""
         first, row = self.best[0].row, self.breaks.row
         work = (row.operations or 1.0) / (first.operations or 1.0)
-        more_us = {words: getattr(row, name) - work * getattr(first, name) for words, name in PARTS.items()}
+        more_us = {
+            words: getattr(row, name) - work * getattr(first, name) for words, name in PARTS.items()
+        }
         return max(more_us, key=more_us.__getitem__)
 
     @property
@@ -293,14 +343,18 @@ def answer(rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
         return ScaleAnswer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
     measured_us = measured or {}
     anchors = (
-        Anchor(row.devices, measured_us[row.devices], row.step_us) for row in there if row.devices in measured_us
+        Anchor(row.devices, measured_us[row.devices], row.step_us)
+        for row in there
+        if row.devices in measured_us
     )
     anchor = next(anchors, None)
     own = {row.variant: row for row in reversed(there)}
     judged = tuple(_judged(row, there[0], own.get(row.variant, row), anchor) for row in rows)
     first = next(item for item in judged if item.row is there[0])
     best = _best(judged)
-    breaks = next((item for item in best if item.scaling is not None and item.scaling < BREAKS), None)
+    breaks = next(
+        (item for item in best if item.scaling is not None and item.scaling < BREAKS), None
+    )
     culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
     return ScaleAnswer(judged, first, best, breaks, culprit, share, anchor)
 
@@ -351,7 +405,10 @@ def _rate(row: ScaleRow) -> float:
 def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
     """The rows of the variant that does most work per second at the largest size; one that does not fit comes last."""
     there = [item for item in judged if item.efficiency is not None]
-    last = max(there, key=lambda item: (item.row.fits is not False, item.row.devices, item.efficiency or 0.0))
+    last = max(
+        there,
+        key=lambda item: (item.row.fits is not False, item.row.devices, item.efficiency or 0.0),
+    )
     return tuple(item for item in there if item.row.variant == last.row.variant)
 
 
@@ -362,5 +419,8 @@ def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
         before[item.kind] = before.get(item.kind, 0.0) + item.exposed_us / first.step_us
     if not row.by_collective:
         return None, 0.0
-    worst = max(row.by_collective, key=lambda item: item.exposed_us / row.step_us - before.get(item.kind, 0.0))
+    worst = max(
+        row.by_collective,
+        key=lambda item: item.exposed_us / row.step_us - before.get(item.kind, 0.0),
+    )
     return (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)

@@ -37,7 +37,9 @@ _FORMATS = {"bf16": ">f", "f16": ">e", "f32": ">f", "f64": ">d"}
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+(?: *[*/] *\w+)*)\}", re.ASCII)
 """A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces are one brace."""
 
-_SUM = re.compile(r"\{[\w *\/+%()-]+\}", re.ASCII)  # braces around something else that is worked out
+_SUM = re.compile(
+    r"\{[\w *\/+%()-]+\}", re.ASCII
+)  # braces around something else that is worked out
 
 
 class UnfitError(ValueError):
@@ -89,11 +91,17 @@ class SizeTrial:
     @property
     def name(self) -> str:
         """A file name: ``64`` or ``64-mesh=fsdp8``; of a file also its digest."""
-        words = [str(self.devices), self.digest, *(f"{name}={value}" for name, value in self.values)]
+        words = [
+            str(self.devices),
+            self.digest,
+            *(f"{name}={value}" for name, value in self.values),
+        ]
         return re.sub(r"[^\w.=-]+", "_", "-".join(filter(None, words)))[:120]
 
 
-def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[SizeTrial, ...]:
+def trials(
+    devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]
+) -> tuple[SizeTrial, ...]:
     """Every size with every combination of values, in the order in which they were given."""
     found = [
         SizeTrial(count, per_host, tuple(zip(varied, values, strict=True)))
@@ -104,11 +112,17 @@ def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[
         remedy = f"{MOST_TRIALS} are the most; give fewer sizes or values"
         raise UserError(f"{len(found)} trials", where="--devices, --vary", remedy=remedy)
     if len({trial.name for trial in found}) < len(found):
-        raise UserError("two trials are the same", where="--devices, --vary", remedy="give each size and value once")
+        raise UserError(
+            "two trials are the same",
+            where="--devices, --vary",
+            remedy="give each size and value once",
+        )
     return tuple(found)
 
 
-def fitting(wanted: Sequence[SizeTrial], name: str) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
+def fitting(
+    wanted: Sequence[SizeTrial], name: str
+) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
     """For each size and all other values a bisection for the last value of a varied name that fits into memory; trials
     of one size and the same other values go from the least memory to the most."""
     found: dict[tuple[object, ...], list[SizeTrial]] = {}
@@ -151,11 +165,20 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
     """Refuse a varied name that the command does not hold, and a placeholder that nothing varies."""
     own = {"devices", "hosts"}
     if taken := own & set(varied):
-        raise UserError("is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name")
+        raise UserError(
+            "is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name"
+        )
     used = set[str]()
-    for texts, known in [(words, own | set(varied)), *((values, own) for values in varied.values())]:
+    for texts, known in [
+        (words, own | set(varied)),
+        *((values, own) for values in varied.values()),
+    ]:
         for text in texts:
-            found = {name for match in _PLACE.finditer(text) for name in re.findall(r"[A-Za-z_]\w*", match[1] or "")}
+            found = {
+                name
+                for match in _PLACE.finditer(text)
+                for name in re.findall(r"[A-Za-z_]\w*", match[1] or "")
+            }
             if unknown := sorted(found - known):
                 remedy = suggestion(unknown[0], known) or f"add --vary {unknown[0]}=A,B"
                 remedy += f"; for braces of your own write {{{{{unknown[0]}}}}}"
@@ -166,7 +189,11 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
                     raise UserError("is no placeholder", where=wrong, remedy=remedy)
             used |= found
     if unused := [name for name in varied if name not in used]:
-        raise UserError("is not in the command", where=f"--vary {unused[0]}", remedy=f"write {{{unused[0]}}} in it")
+        raise UserError(
+            "is not in the command",
+            where=f"--vary {unused[0]}",
+            remedy=f"write {{{unused[0]}}} in it",
+        )
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
@@ -193,7 +220,11 @@ def _worked_out(text: str, values: Mapping[str, str]) -> str:
 def _number(name: str, values: Mapping[str, str]) -> int:
     text = values.get(name, name)
     if not text.isdigit():
-        raise UserError("is no whole number", where=f"{{{name}}} = {text}", remedy="vary numbers where you calculate")
+        raise UserError(
+            "is no whole number",
+            where=f"{{{name}}} = {text}",
+            remedy="vary numbers where you calculate",
+        )
     return int(text)
 
 
@@ -208,7 +239,9 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
         largest //= 2
     found = tuple(largest >> shift for shift in reversed(range(SIZES)))
     if largest > most or found[0] % hosts_of or found[0] << (SIZES - 1) != largest:
-        raise UnfitError(f"{devices} GPUs are more than the {most} of a capture, and halves of them are no full hosts")
+        raise UnfitError(
+            f"{devices} GPUs are more than the {most} of a capture, and halves of them are no full hosts"
+        )
     return found
 
 
@@ -225,7 +258,9 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
         raise UnfitError(
             f"{_first_unlike(words)} of its module is another program at {', '.join(map(str, sizes))} GPUs"
         )
-    rule = cache(partial(_at, devices, sizes))  # a module holds few different numbers, each thousands of times
+    rule = cache(
+        partial(_at, devices, sizes)
+    )  # a module holds few different numbers, each thousands of times
     made = [rule(now) for now in zip(*(part[1::2] for part in split), strict=True)]
     return "".join(word + number for word, number in zip(words[0], [*made, ""], strict=True))
 

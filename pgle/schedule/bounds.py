@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pgle.costs.estimate.estimate import least_us
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
 from pgle.costs.profile.value import Origin
-from pgle.schedule.simulate import COLLECTIVES, ROUNDING, Breakdown, HostAction, Op, Program, Stream, Timeline
+from pgle.schedule.simulate import (
+    COLLECTIVES,
+    ROUNDING,
+    Breakdown,
+    HostAction,
+    Op,
+    Program,
+    Stream,
+    Timeline,
+)
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
@@ -32,7 +41,10 @@ def ceiling(
     bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
     if breakdown is None:
         return bound
-    return max(bound, breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us)
+    return max(
+        bound,
+        breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us,
+    )
 
 
 def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
@@ -45,16 +57,21 @@ def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
 def gpu_least_us(module: Module, program: Program, hardware: Hardware) -> float:
     """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
     least = {op.name: _least_of(module, op, hardware) for op in program.ops}
-    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(program.entry)
+    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(
+        program.entry
+    )
 
 
-def too_short(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> Iterator[str]:
+def too_short(
+    module: Module, program: Program, timeline: Timeline, hardware: Hardware
+) -> Iterator[str]:
     """That costs make a step which the GPU cannot reach, with the instruction that falls shortest of its bound."""
     simulated_us = float(timeline.end_us.max(initial=0.0))
     if simulated_us >= program.least_us * (1 - ROUNDING):
         return
     missing, worst = max(
-        ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops), key=lambda it: it[0]
+        ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops),
+        key=lambda it: it[0],
     )
     needs = f"({worst.name} has {worst.cost_us:,.0f} and needs {worst.cost_us + missing:,.0f})"
     yield (
@@ -93,13 +110,17 @@ class _Bounds:
         pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
         collectives = queues.get(COLLECTIVES, 0.0)
         links = collectives + pairs if self.shares_links else max(collectives, pairs)
-        chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
+        chain = _longest_chain(
+            self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner}
+        )
         self.known[name] = max(compute - self.gap_us, links, copy, chain)
         return self.known[name]
 
     def _inner_us(self, op: Op) -> float:
         bodies = [self.of(body) for body in op.bodies]
-        return max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
+        return (
+            max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
+        )
 
     def _queued(self, name: str) -> Mapping[str, float]:
         """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
@@ -117,13 +138,18 @@ class _Bounds:
         return found
 
 
-def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]) -> float:
+def _longest_chain(
+    module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]
+) -> float:
     """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
     computation = module.computations.get(name)
     finish: dict[str, float] = {}
     arrival: dict[str, float] = {}  # of what an async start began
     for item in computation.instructions if computation is not None else ():
-        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
+        ready = max(
+            (finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)),
+            default=0.0,
+        )
         op = ops.get(item.name)
         if op is None:
             finish[item.name] = ready

@@ -21,7 +21,17 @@ EXPOSED_SHARE = 0.05
 NOTHING_INDEPENDENT = "nothing is independent of it"
 UNREAD = "nothing reads its result, and XLA runs it all the same"
 
-_ACTING = ("send", "recv", "outfeed", "infeed", "custom-call", "while", "conditional", "call", "copy-start")
+_ACTING = (
+    "send",
+    "recv",
+    "outfeed",
+    "infeed",
+    "custom-call",
+    "while",
+    "conditional",
+    "call",
+    "copy-start",
+)
 
 DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
 """Names kinds without their hyphens, separated by commas, or all of them: ``allcollectives``."""
@@ -82,7 +92,9 @@ class Move:
         return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
 
 
-def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) -> Mapping[str, Placement]:
+def placements(
+    module: Module, timeline: Timeline, flags: Iterable[str] = ()
+) -> Mapping[str, Placement]:
     """Every collective of a scheduled module, by its name when LHS ran.
 
     Args:
@@ -92,7 +104,10 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
     disabled = {name.strip().lower() for name in given[-1].split(",")} if given else set[str]()
     cost = _cost_by_name(timeline)
-    compute = {timeline.names[code] for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])}
+    compute = {
+        timeline.names[code]
+        for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])
+    }
     exposures = {item.name: item for item in timeline.exposures}
     dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
     chosen: dict[str, list[tuple[str, str]]] = {}  # collectives, each with its kind, by computation
@@ -106,7 +121,11 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
         read = _read(computation)
         for start, kind in inside:
             between = computation.instructions[where[start] + 1 : where[dones.get(start, start)]]
-            covering = [item.name for item in between if item.name in compute and collective_kind(module, item) is None]
+            covering = [
+                item.name
+                for item in between
+                if item.name in compute and collective_kind(module, item) is None
+            ]
             name = names.get(start, start)
             found[name] = Placement(
                 name=name,
@@ -118,13 +137,17 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
                 exposed_us=exposures[start].exposed_us if start in exposures else 0.0,
                 independent_us=free_us[start],
                 count=exposures[start].count if start in exposures else 1,
-                kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
+                kept_by=DISABLE_ASYNC
+                if disabled & {"allcollectives", kind.replace("-", "")}
+                else "",
                 unread=start not in read,
             )
     return found
 
 
-def compare_placements(before: Mapping[str, Placement], after: Mapping[str, Placement]) -> tuple[Move, ...]:
+def compare_placements(
+    before: Mapping[str, Placement], after: Mapping[str, Placement]
+) -> tuple[Move, ...]:
     """Every collective of either schedule, the one whose exposed time changes most first."""
     moves = (Move(name, before.get(name), after.get(name)) for name in {**before, **after})
     change = {move: abs(_exposed_us(move.before) - _exposed_us(move.after)) for move in moves}
@@ -136,11 +159,17 @@ def _cost_by_name(timeline: Timeline) -> dict[str, float]:
     size = len(timeline.names)
     total = np.bincount(timeline.instruction, weights=timeline.duration_us, minlength=size)
     count = np.bincount(timeline.instruction, weights=timeline.count, minlength=size)
-    return {timeline.names[code]: float(total[code] / count[code]) for code in np.flatnonzero(count).tolist()}
+    return {
+        timeline.names[code]: float(total[code] / count[code])
+        for code in np.flatnonzero(count).tolist()
+    }
 
 
 def _independent_us(
-    computation: Computation, names: Sequence[str], cost: Mapping[str, float], compute: Collection[str]
+    computation: Computation,
+    names: Sequence[str],
+    cost: Mapping[str, float],
+    compute: Collection[str],
 ) -> Mapping[str, float]:
     """Time of the compute instructions that could overlap each of some instructions, whatever the schedule.
 
@@ -148,7 +177,10 @@ def _independent_us(
     """
     bits = {name: 1 << number for number, name in enumerate(names)}
     needs, needed = dict(bits), dict(bits)
-    edges = [(item.name, (*item.operands, *item.control_predecessors)) for item in computation.instructions]
+    edges = [
+        (item.name, (*item.operands, *item.control_predecessors))
+        for item in computation.instructions
+    ]
     for name, operands in edges:
         for operand in operands:
             needs[name] = needs.get(name, 0) | needs.get(operand, 0)
@@ -160,7 +192,9 @@ def _independent_us(
     free_us = np.zeros(len(bits))
     for first in range(0, len(compute_names), BLOCK):
         block = compute_names[first : first + BLOCK]
-        tied = b"".join((needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block)
+        tied = b"".join(
+            (needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block
+        )
         packed = np.frombuffer(tied, np.uint8).reshape(len(block), size)
         is_tied = np.unpackbits(packed, axis=1, count=len(bits), bitorder="little")
         free_us += np.array([cost[name] for name in block]) @ (1 - is_tied)
@@ -170,7 +204,11 @@ def _independent_us(
 def _read(computation: Computation) -> set[str]:
     """What the result of a computation depends on, and what does something besides giving a result."""
     operands = {item.name: item.operands for item in computation.instructions}
-    acts = (item.name for item in computation.instructions if item.opcode in _ACTING or item.is_host_transfer)
+    acts = (
+        item.name
+        for item in computation.instructions
+        if item.opcode in _ACTING or item.is_host_transfer
+    )
     read: set[str] = set()
     todo = [computation.root, *acts]
     while todo:
@@ -214,13 +252,23 @@ class ExposedGroup:
 def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
     """Collectives in groups, the most exposed in the second schedule first."""
     found: dict[tuple[str, str, bool], ExposedGroup] = {}
-    for move in sorted(moves, key=lambda move: (-_exposed_us(move.after), -_exposed_us(move.before), move.name)):
+    for move in sorted(
+        moves, key=lambda move: (-_exposed_us(move.after), -_exposed_us(move.before), move.name)
+    ):
         known = move.after or move.before
         if known is None:
             continue
         is_left = move.after is not None and bool(move.after.reason)
-        why = move.after.reason if is_left and move.after else move.before.reason if move.before else ""
-        group = found.setdefault((known.kind, why, is_left), ExposedGroup(known.kind, why, move.name, is_left))
+        why = (
+            move.after.reason
+            if is_left and move.after
+            else move.before.reason
+            if move.before
+            else ""
+        )
+        group = found.setdefault(
+            (known.kind, why, is_left), ExposedGroup(known.kind, why, move.name, is_left)
+        )
         found[known.kind, why, is_left] = replace(
             group,
             count=group.count + known.count,

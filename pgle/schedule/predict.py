@@ -35,7 +35,16 @@ from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
 from pgle.schedule.bounds import ceiling, gpu_least_us, too_short
-from pgle.schedule.simulate import COLLECTIVES, ORIGINS, HostAction, Op, Program, Stream, Timeline, run_program
+from pgle.schedule.simulate import (
+    COLLECTIVES,
+    ORIGINS,
+    HostAction,
+    Op,
+    Program,
+    Stream,
+    Timeline,
+    run_program,
+)
 from pgle.trace.intervals import covered
 from pgle.xla.collectives import (
     FREE_TARGETS,
@@ -52,9 +61,21 @@ from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_cou
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 FREE = frozenset(
-    ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
-     "optimization-barrier", "domain", "get-dimension-size", "async-update")
-)  # fmt: skip
+    (
+        "parameter",
+        "constant",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "after-all",
+        "add-dependency",
+        "opt-barrier",
+        "optimization-barrier",
+        "domain",
+        "get-dimension-size",
+        "async-update",
+    )
+)
 """Opcodes that launch nothing on XLA:GPU."""
 
 MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
@@ -111,7 +132,9 @@ class Prediction:
     uncertain: tuple[Uncertain, ...] = ()  # costs that data decides, the widest range first
     contended_us: float = 0.0  # compute that the step loses to contention
     skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
-    not_modelled: tuple[str, ...] = ()  # what could change this answer and is in no figure, one line each
+    not_modelled: tuple[
+        str, ...
+    ] = ()  # what could change this answer and is in no figure, one line each
 
     @property
     def step_us(self) -> float:
@@ -136,7 +159,9 @@ class Prediction:
         nothing to do with each other, so their reaches add up as the sides of a right angle; the model's error comes on
         top. Never below what the GPU's peaks and links allow; without end if the step is a lower bound.
         """
-        down, up = (abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE)
+        down, up = (
+            abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE
+        )
         likely, *ends = self.steps_us
         contention, data = ([end - likely for end in pair] for pair in (ends[:2], ends[2:]))
         low = math.hypot(down, min(0.0, *contention), min(0.0, *data)) + MODEL_ERROR * self.step_us
@@ -158,7 +183,9 @@ class Gain:
     # low, high: its range: contention from none to twice the likely, costs that data decides at either end
     low: float
     high: float
-    idle_share: float  # the part in which nothing runs, which is the model's noise rather than overlap
+    idle_share: (
+        float  # the part in which nothing runs, which is the model's noise rather than overlap
+    )
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:
@@ -216,18 +243,28 @@ def predict(
         contends = replace(contends, beside=beside)
     likely, factors = program.at(costs(1)), contends.likely
     timeline = run_program(likely, launch, factors, name=module.name, expand_loops=expand_loops)
-    timeline = replace(timeline, warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)))
+    timeline = replace(
+        timeline, warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware))
+    )
     step_us, share = timeline.step_us, timeline.estimated_share
-    ends = (run_program(program, launch, contends.at(times), costs=costs(times)).step_us for times in (0, 2))
+    ends = (
+        run_program(program, launch, contends.at(times), costs=costs(times)).step_us
+        for times in (0, 2)
+    )
     skew_us = 0.0
     if any(cost.slowest_us is not None for cost in given.values()):
-        skew_us = step_us - run_program(program, launch, factors, costs=costs(1, slowest=False)).step_us
+        skew_us = (
+            step_us - run_program(program, launch, factors, costs=costs(1, slowest=False)).step_us
+        )
     uncertain = _uncertain(module, likely, timeline, hardware, given)
     by_data = (
         {item.name: item.range.least_us for item in uncertain},
         {item.name: item.range.most_us for item in uncertain},
     )
-    data = (run_program(likely, launch, factors, costs=end).step_us if uncertain else step_us for end in by_data)
+    data = (
+        run_program(likely, launch, factors, costs=end).step_us if uncertain else step_us
+        for end in by_data
+    )
     return Prediction(
         timeline=timeline,
         ceiling_us=ceiling(module, likely, launch, timeline.breakdown, slower=min(factors)),
@@ -260,7 +297,9 @@ def read_program(
     Raises:
         UserError: its calls run a few instructions millions of times.
     """
-    reader = _ProgramReader(module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware))
+    reader = _ProgramReader(
+        module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware)
+    )
     reader.read(module.entry)
     reader.check_size(module.entry)
     found = Program(module.entry, reader.computations, ())
@@ -322,7 +361,9 @@ class _ProgramReader:
         distinct = sum(map(len, self.computations.values()))
         if count(entry) > max(MOST_EXECUTED, 4 * distinct):
             what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
-            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            remedy = (
+                "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            )
             raise UserError(what, where=self.module.source, remedy=remedy)
 
     def _op(self, instruction: Instruction) -> Op | None:
@@ -353,7 +394,11 @@ class _ProgramReader:
         start = start_of(self.module, instruction)
         if start is None:
             return None
-        if is_sync(self.module, start) if collective_kind(self.module, start) else not is_copy(self.module, start):
+        if (
+            is_sync(self.module, start)
+            if collective_kind(self.module, start)
+            else not is_copy(self.module, start)
+        ):
             return None
         return Op(instruction.name, HostAction.DONE, start=start.name)
 
@@ -369,20 +414,38 @@ class _ProgramReader:
         computation = self.module.computations.get(name)
         if computation is None:
             return True
-        root = next((item for item in computation.instructions if item.name == computation.root), None)
+        root = next(
+            (item for item in computation.instructions if item.name == computation.root), None
+        )
         return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
 
-    def _priced(self, instruction: Instruction, action: HostAction, stream: Stream, lane: str) -> Op:
+    def _priced(
+        self, instruction: Instruction, action: HostAction, stream: Stream, lane: str
+    ) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, cost = self._cost(instruction)
         cost = cost if cost is not None and cost.is_valid else None
         cost_us, origin = (
-            (self.estimate(instruction), Origin.ESTIMATED) if cost is None else (cost.cost_us, cost.origin)
+            (self.estimate(instruction), Origin.ESTIMATED)
+            if cost is None
+            else (cost.cost_us, cost.origin)
         )
-        least = least_us(self.module, instruction, self.hardware) if origin is Origin.ESTIMATED else 0.0
+        least = (
+            least_us(self.module, instruction, self.hardware) if origin is Origin.ESTIMATED else 0.0
+        )
         cost_us = max(cost_us, least)
         return Op(
-            instruction.name, action, stream, lane, cost_us, origin, kernels, cost, kind, lhs_name, least_us=least
+            instruction.name,
+            action,
+            stream,
+            lane,
+            cost_us,
+            origin,
+            kernels,
+            cost,
+            kind,
+            lhs_name,
+            least_us=least,
         )
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
@@ -405,12 +468,21 @@ def is_copy(module: Module, start: Instruction) -> bool:
 def _beside(timeline: Timeline) -> Mapping[str, float]:
     """By instruction whose cost was measured, the share of its time during which a collective runs in a schedule."""
     given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
-    rows = np.flatnonzero((timeline.stream == Stream.COMPUTE) & ~timeline.sync & np.isin(timeline.origin, given))
-    during = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[rows], timeline.end_us[rows])
+    rows = np.flatnonzero(
+        (timeline.stream == Stream.COMPUTE) & ~timeline.sync & np.isin(timeline.origin, given)
+    )
+    during = covered(
+        timeline.busy(Stream.COMMUNICATION), timeline.start_us[rows], timeline.end_us[rows]
+    )
     size, code = len(timeline.names), timeline.instruction[rows]
-    total, shared = (np.bincount(code, column, size) for column in (timeline.duration_us[rows], during))
+    total, shared = (
+        np.bincount(code, column, size) for column in (timeline.duration_us[rows], during)
+    )
     found = shared / np.maximum(total, 1e-9)
-    return {timeline.names[at]: float(found[at]) for at in np.flatnonzero(found >= LEAST_OVERLAP).tolist()}
+    return {
+        timeline.names[at]: float(found[at])
+        for at in np.flatnonzero(found >= LEAST_OVERLAP).tolist()
+    }
 
 
 def _in_flight(ops: Sequence[Op]) -> int:
@@ -430,21 +502,35 @@ def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
     hidden_us = parts.communication_us - parts.exposed_communication_us
     lines = []
     if parts.idle_us > enough:
-        lines.append(f"CUDA graphs (XLA's command buffers): they may save up to {parts.idle_us:,.0f} µs of launch gaps")
+        lines.append(
+            f"CUDA graphs (XLA's command buffers): they may save up to {parts.idle_us:,.0f} µs of launch gaps"
+        )
     if hidden_us > enough:
-        lines.append("collectives slowed by the kernels that hide them: two real jobs show none in the mean")
+        lines.append(
+            "collectives slowed by the kernels that hide them: two real jobs show none in the mean"
+        )
     if any(_in_flight(ops) > 1 for ops in program.computations.values()):
-        lines.append("several collective streams: collectives run one by one, as XLA does by default")
+        lines.append(
+            "several collective streams: collectives run one by one, as XLA does by default"
+        )
     if program.uncounted:
-        lines.append(f"all but one iteration of loops of unknown length ({', '.join(program.uncounted[:3])})")
+        lines.append(
+            f"all but one iteration of loops of unknown length ({', '.join(program.uncounted[:3])})"
+        )
     return tuple(lines)
 
 
 def _uncertain(
-    module: Module, program: Program, timeline: Timeline, hardware: Hardware, measured: Mapping[str, Cost]
+    module: Module,
+    program: Program,
+    timeline: Timeline,
+    hardware: Hardware,
+    measured: Mapping[str, Cost],
 ) -> tuple[Uncertain, ...]:
     """The costs of a program that data decides: estimates by their possible range, measured ones by their samples."""
-    counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
+    counts = np.bincount(
+        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
+    )
     executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
     found = []
     for op in (op for op in program.ops if op.name in executions):
@@ -453,7 +539,9 @@ def _uncertain(
             known = _of_samples(measured.get(op.lhs_name), op.cost_us)
         if known is not None and (op.origin in (Origin.ESTIMATED, Origin.MEASURED)):
             found.append(Uncertain(op.name, op.cost_us, known, executions[op.name]))
-    return tuple(sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count))
+    return tuple(
+        sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count)
+    )
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:
@@ -464,7 +552,9 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
     from scipy.special import stdtrit  # only here, since its import takes a tenth of a second
 
     count, normal = cost.samples, NormalDist()
-    decile = normal.inv_cdf((0.9 * count - 0.275) / (count + 0.25))  # of so few samples: Blom (1958), interpolated
+    decile = normal.inv_cdf(
+        (0.9 * count - 0.275) / (count + 0.25)
+    )  # of so few samples: Blom (1958), interpolated
     t = float(stdtrit(count - 1, (1 + HELD) / 2))
     reach = t * cost.spread * cost.cost_us / (2 * decile) * math.sqrt(1 + 1 / count)
     if reach < DIFFERING * us:
@@ -479,7 +569,9 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
         Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.
     """
     compute = timeline.stream == Stream.COMPUTE
-    overlapped = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute])
+    overlapped = covered(
+        timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute]
+    )
     is_product = np.array([kind == "matmul" for kind in timeline.kinds], bool)
     factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
     return float((overlapped * (1.0 - 1.0 / factor)).sum())

@@ -37,11 +37,19 @@ class Noise:
     skew: float = 0.002  # standard deviation of the time at which a rank begins a step, as a share of the step
     # how long the other ranks wait for the last one in the first execution (it compiled last)
     first_wait_us: float = 2e6
-    pause_us: float = 5.0  # host time between steps; no part of the step times, which a trace must not contradict
+    pause_us: float = (
+        5.0  # host time between steps; no part of the step times, which a trace must not contradict
+    )
 
 
 def record(
-    module: Module, timeline: Timeline, *, ranks: int, executions: int = 6, noise: Noise | None = None, seed: int = 0
+    module: Module,
+    timeline: Timeline,
+    *,
+    ranks: int,
+    executions: int = 6,
+    noise: Noise | None = None,
+    seed: int = 0,
 ) -> Trace:
     """The trace of several executions on several ranks.
 
@@ -91,7 +99,9 @@ class _Step:
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
         items = ((name, module.instructions.get(name)) for name in timeline.names)
         wrapped = ((name, None if item is None else module.wrapped(item)) for name, item in items)
-        names = tuple(name if inner is None else inner.name for name, inner in wrapped)  # as a profiler shows them
+        names = tuple(
+            name if inner is None else inner.name for name, inner in wrapped
+        )  # as a profiler shows them
         start = timeline.start_us[row] + within * each[row]
         instruction, stream = timeline.instruction[row][ran], timeline.stream[row][ran]
         return cls(names, instruction, stream, communicates[row][ran], start[ran], each[row][ran])
@@ -115,7 +125,10 @@ def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
     """
     waits = [np.zeros(len(step.duration_us)) for _ in durations]
     met = begin.copy()
-    gained = [np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us)) for duration in durations]
+    gained = [
+        np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us))
+        for duration in durations
+    ]
     since = np.zeros(len(durations))
     for row in np.flatnonzero(step.collective):
         now = np.array([total[row] for total in gained])
@@ -146,9 +159,14 @@ def _place(step: _Step, begin: float, duration: Floats, waits: Floats) -> tuple[
     return start, total
 
 
-def _trace(module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, Floats]], ranks: int) -> Trace:
+def _trace(
+    module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, Floats]], ranks: int
+) -> Trace:
     """Of parts (rank, execution, start and duration of every launch)."""
-    numbers, times = np.array([part[:2] for part in parts], np.int32), np.array([part[2:] for part in parts])
+    numbers, times = (
+        np.array([part[:2] for part in parts], np.int32),
+        np.array([part[2:] for part in parts]),
+    )
     device, execution = np.repeat(numbers, len(step.stream), axis=0).T
     start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(np.int64)
     order = np.lexsort((start, device))
@@ -157,7 +175,9 @@ def _trace(module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, 
     return Trace(
         start_ns=start[order],
         duration_ns=np.maximum(duration, 1)[order],
-        kind=np.where(stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8)[order],
+        kind=np.where(stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(
+            np.uint8
+        )[order],
         device=device[order],
         stream=stream_ids[stream][order],
         module=np.zeros(len(order), np.int32),

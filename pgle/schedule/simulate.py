@@ -113,9 +113,13 @@ class Timeline:
     duration_us: npt.NDArray[np.float64]  # float64[n], of all `count` executions
     count: npt.NDArray[np.int64]  # int64[n], executions that the row represents
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
-    step_us: float  # length of the step, from the start of the first activity to the end of the last
+    step_us: (
+        float  # length of the step, from the start of the first activity to the end of the last
+    )
     kinds: tuple[str, ...]  # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
-    lhs_names: tuple[str, ...]  # what each of `names` was called when LHS ran, by which schedules are compared
+    lhs_names: tuple[
+        str, ...
+    ]  # what each of `names` was called when LHS ran, by which schedules are compared
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
@@ -151,12 +155,16 @@ class Timeline:
             of_name = np.flatnonzero(self.instruction[rows] == code)
             total, first = float(duration[of_name].sum()), int(rows[of_name[0]])
             exposed = total - float(hidden[of_name].sum())
-            exposed = exposed if exposed > 1e-9 * self.step_us else 0.0  # sums of floats are not exact
+            exposed = (
+                exposed if exposed > 1e-9 * self.step_us else 0.0
+            )  # sums of floats are not exact
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
             names = self.names[code], self.kinds[code], self.lhs_names[code]
             found.append(Exposure(*names, total, exposed, count, bool(self.sync[first]), origin))
-        return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
+        return tuple(
+            sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name))
+        )
 
     @property
     def estimated_share(self) -> float:
@@ -168,7 +176,9 @@ class Timeline:
         return float(self.duration_us[~np.isin(self.origin, given)].sum()) / total
 
 
-def breakdown(compute: Intervals, communication: Intervals, copy: Intervals, step_us: float) -> Breakdown:
+def breakdown(
+    compute: Intervals, communication: Intervals, copy: Intervals, step_us: float
+) -> Breakdown:
     """Where the time of the window [0, step) goes.
 
     |compute| + exposed communication + exposed copy + idle = step, as in TraceLens (`gpu_event_analyser.py`).
@@ -233,7 +243,9 @@ class Program:
     entry: str  # name of the entry computation
     computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
     warnings: tuple[str, ...]  # one line each
-    least_us: float = 0.0  # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
+    least_us: float = (
+        0.0  # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
+    )
 
     @property
     def ops(self) -> Iterator[Op]:
@@ -249,13 +261,17 @@ class Program:
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""
         computations = {
-            name: tuple(replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops)
+            name: tuple(
+                replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops
+            )
             for name, ops in self.computations.items()
         }
         return replace(self, computations=computations)
 
 
-MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
+MAX_ITERATIONS = (
+    64  # iterations simulated one by one at most, while a loop does not come to a steady state
+)
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
 
 NO_OTHERS: Mapping[str, float] = {}
@@ -325,7 +341,9 @@ class _Columns:
         """Append `times` - 1 copies of the rows from `first` on, `period` apart."""
         more = len(self) - first
         self.start += [
-            self.start[row] + again * period for again in range(1, times) for row in range(first, first + more)
+            self.start[row] + again * period
+            for again in range(1, times)
+            for row in range(first, first + more)
         ]
         for column in (self.code, self.duration, self.count):
             column += column[first:] * (times - 1)
@@ -358,7 +376,12 @@ class _Device:
     """The state of host and streams. Times in microseconds from the start."""
 
     def __init__(
-        self, program: Program, launch: LaunchGaps, slower: Factors, expand: bool, costs: Mapping[str, float]
+        self,
+        program: Program,
+        launch: LaunchGaps,
+        slower: Factors,
+        expand: bool,
+        costs: Mapping[str, float],
     ) -> None:
         self.program = program
         self.costs = costs
@@ -371,9 +394,13 @@ class _Device:
         self.host = 0.0
         self.free = 0.0  # end of the last activity of the compute stream, or of what it waited for
         self.ready = 0.0  # when the next kernel can start there
-        self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
+        self.lanes: dict[
+            str, tuple[float, int]
+        ] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
-        self.ends: dict[str, tuple[float, int]] = {}  # and of each async op that nothing has waited for yet
+        self.ends: dict[
+            str, tuple[float, int]
+        ] = {}  # and of each async op that nothing has waited for yet
         self.begins: dict[str, float] = {}  # when the communicating ones begin
 
     def run(self, computation: str) -> None:
@@ -394,7 +421,9 @@ class _Device:
 
     def _launch(self, op: Op) -> None:
         self.host += self.launch.host_us * op.kernels
-        start = max(self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us)
+        start = max(
+            self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us
+        )
         cost_us, sync = self.costs.get(op.name, op.cost_us), op.is_sync
         if sync:  # it shares the links with asynchronous ones, so it runs after them
             start = max(start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us)
@@ -407,7 +436,10 @@ class _Device:
     def _start(self, op: Op) -> None:
         self.host += self.launch.host_us
         cost_us = self.costs.get(op.name, op.cost_us)
-        reached, queued = self.free + self.launch.switch_us, self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us
+        reached, queued = (
+            self.free + self.launch.switch_us,
+            self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us,
+        )
         start = max(reached, queued, self.host - self.launch.host_us)
         row = self.rows.add(op, start, cost_us)
         self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
@@ -419,7 +451,9 @@ class _Device:
         factor, clock = self.slower.of(product=op.kind == "matmul"), start
         if factor == 1.0:
             return clock + left
-        for begin, end in sorted((begin, self.ends[name][0]) for name, begin in self.begins.items()):
+        for begin, end in sorted(
+            (begin, self.ends[name][0]) for name, begin in self.begins.items()
+        ):
             if end <= clock:
                 continue
             if clock + left <= begin:
@@ -471,7 +505,10 @@ class _Device:
             steady = before is not None and _close(state, before, period)
             before = (*state, period)
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
-                limits = (self._until_host_late(self.host - host, period), self._until_others_change(rows, clock))
+                limits = (
+                    self._until_host_late(self.host - host, period),
+                    self._until_others_change(rows, clock),
+                )
                 times = min(op.trips - done, *limits) + 1
                 self._repeat(rows, loops, clock, host, times)
                 if times > folded and not self.expand:
@@ -479,7 +516,11 @@ class _Device:
                 done += times - 1
         self.depth -= 1
         self.loops[number] = replace(
-            self.loops[number], end_us=self.free, folded_start_us=folded_from, folded_end_us=folded_to, folded=folded
+            self.loops[number],
+            end_us=self.free,
+            folded_start_us=folded_from,
+            folded_end_us=folded_to,
+            folded=folded,
         )
 
     def _until_host_late(self, host_us: float, period: float) -> int:
@@ -490,14 +531,23 @@ class _Device:
 
     def _until_others_change(self, rows: int, clock: float) -> int:
         """Iterations like the one since `clock` before something begins or ends that was issued before row `rows`."""
-        period, outside = self.free - clock, [(end, row) for end, row in self.ends.values() if row < rows]
-        times = [time for end, row in outside for time in (self.rows.start[row], end) if time > clock]
-        return max(int((min(times) - self.free) / period), 0) if times and period > 0 else sys.maxsize
+        period, outside = (
+            self.free - clock,
+            [(end, row) for end, row in self.ends.values() if row < rows],
+        )
+        times = [
+            time for end, row in outside for time in (self.rows.start[row], end) if time > clock
+        ]
+        return (
+            max(int((min(times) - self.free) / period), 0) if times and period > 0 else sys.maxsize
+        )
 
     def _state(self, body: str) -> tuple[float, ...]:
         """How far the host and the queues that the body uses are ahead of the compute stream."""
         lanes = self._lanes(body)
-        ahead = [max(self.lanes[lane][0] - self.free, 0.0) for lane in sorted(lanes & self.lanes.keys())]
+        ahead = [
+            max(self.lanes[lane][0] - self.free, 0.0) for lane in sorted(lanes & self.lanes.keys())
+        ]
         return (max(self.host - self.free, 0.0), self.ready - self.free, *ahead)
 
     def _repeat(self, rows: int, loops: int, clock: float, host: float, times: int) -> None:
@@ -526,9 +576,15 @@ class _Device:
         """Queues other than the compute stream that a computation and its callees put work on."""
         if body not in self.lanes_of:
             ops = self.program.computations.get(body, ())
-            queued = [op for op in ops if op.action is HostAction.START or op.stream is Stream.COMMUNICATION]
+            queued = [
+                op
+                for op in ops
+                if op.action is HostAction.START or op.stream is Stream.COMMUNICATION
+            ]
             own = {COLLECTIVES if op.lane == "compute" else op.lane for op in queued}
-            self.lanes_of[body] = own.union(*(self._lanes(called) for op in ops for called in op.bodies))
+            self.lanes_of[body] = own.union(
+                *(self._lanes(called) for op in ops for called in op.bodies)
+            )
         return self.lanes_of[body]
 
 

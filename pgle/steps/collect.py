@@ -20,7 +20,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
+from pgle.steps.series import (
+    LARGEST_LOSS,
+    LARGEST_STEP,
+    Malformed,
+    Mark,
+    Series,
+    Step,
+    check_count,
+    make_series,
+    unfit,
+)
 
 TIME_KEYS: Mapping[str, float] = {
     "step_time_s": 1.0,
@@ -66,12 +76,18 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
         names = [name.strip() for name in reader.fieldnames or ()]
         if not set(names) & set(TIME_KEYS):
             what = f"no column with step times among: {', '.join(names) or 'none'}"
-            raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
+            raise UserError(
+                what,
+                where=source,
+                remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})",
+            )
         reader.fieldnames = names
         rows = ((reader.line_num, delimiter.join(map(str, row.values())), row) for row in reader)
         return _series(source, "csv", rows)
     except csv.Error as error:
-        raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
+        raise UserError(
+            f"not a table of step times ({error})", where=source, remedy="check the file"
+        ) from None
 
 
 def _json_rows(lines: Iterable[str]) -> _Rows:
@@ -113,7 +129,9 @@ def _step(row: _Row, count: int) -> Step | str:
     for name, flag in MARKS.items():
         if _truth(row.get(name)):
             mark |= flag
-    number = next((value for name in STEP_KEYS if (value := _number(row.get(name))) is not None), None)
+    number = next(
+        (value for name in STEP_KEYS if (value := _number(row.get(name))) is not None), None
+    )
     if number is not None and abs(number) > LARGEST_STEP:
         return "the step number is too large"
     return Step(
@@ -144,10 +162,23 @@ def _number(value: Any) -> float | None:
 
 
 def _truth(value: Any) -> bool:
-    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes")) or value == 1
+    return (
+        value is True
+        or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes"))
+        or value == 1
+    )
 
 
-UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+UNITS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
 _GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
 _TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
@@ -184,7 +215,9 @@ _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 _PROFILE_BEGINS = re.compile(
     r"Capture range started|Profiler session (?:initializ|started)|Profiler session is starting"
 )
-_PROFILE_ENDS = re.compile(r"Capture range ended|Profiler session tear down|Profiler session (?:ended|stopped)")
+_PROFILE_ENDS = re.compile(
+    r"Capture range ended|Profiler session tear down|Profiler session (?:ended|stopped)"
+)
 
 
 def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
@@ -219,19 +252,27 @@ def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
             profiled = {"profiled": True} if is_on or was_on else {}
             was_on = False
             yield number, line.strip(), found if isinstance(found, str) else {**found, **profiled}
-        elif "apture range" in line or "rofiler session" in line:  # words are found many times quicker
+        elif (
+            "apture range" in line or "rofiler session" in line
+        ):  # words are found many times quicker
             if _PROFILE_BEGINS.search(line):
                 is_on = True
             elif _PROFILE_ENDS.search(line):
                 is_on, was_on = False, True
 
 
-_REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+_REMEDY = (
+    r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+)
 
 
-_OTHER_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b|\b(?P<of_epoch>\d+)/\d+\b.*?(?:ms|us|µs|s)/(?:step|batch|epoch)\b")
+_OTHER_STEP = re.compile(
+    r"\bstep_i: (?P<step>\d+)\b|\b(?P<of_epoch>\d+)/\d+\b.*?(?:ms|us|µs|s)/(?:step|batch|epoch)\b"
+)
 """Pax's and Keras' lines, which name a step and no time of it."""
-_XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
+_XLA_LINE = re.compile(
+    r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] "
+)
 
 
 def step_number(line: str) -> int | None:
@@ -266,7 +307,11 @@ def _plain(line: str) -> _Row | str | None:
         return None
     parts = named.groupdict()
     unit = (parts["unit"] or parts.get("paren") or (parts.get("suffix") or "s").lstrip("_")).lower()
-    return {"step": _integer(step["step"]), "seconds": _float(named["t"]) * UNITS[unit], **_loss_in(line)}
+    return {
+        "step": _integer(step["step"]),
+        "seconds": _float(named["t"]) * UNITS[unit],
+        **_loss_in(line),
+    }
 
 
 def _loss_in(line: str) -> _Row:
@@ -275,7 +320,9 @@ def _loss_in(line: str) -> _Row:
 
 
 def _integer(text: str) -> int:
-    return int(text.replace(",", "")[:100])  # Python refuses 4,300 digits; a hundred are too large a step already
+    return int(
+        text.replace(",", "")[:100]
+    )  # Python refuses 4,300 digits; a hundred are too large a step already
 
 
 def _float(text: str) -> float:
@@ -286,7 +333,9 @@ def _custom(pattern: str) -> _Match:
     compiled = re.compile(pattern)
     unit = next((name for name in ("s", "ms", "us") if name in compiled.groupindex), None)
     if unit is None:
-        raise UserError("has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)")
+        raise UserError(
+            "has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)"
+        )
 
     def match(line: str) -> _Row | str | None:
         found = compiled.search(line)
@@ -296,7 +345,11 @@ def _custom(pattern: str) -> _Match:
         try:
             step = _integer(groups["step"]) if groups.get("step") else None
             seconds = _float(groups[unit] or "nan") * UNITS[unit]
-            return {"step": step, "seconds": seconds, **_loss_in(f"loss {groups.get('loss') or ''}")}
+            return {
+                "step": step,
+                "seconds": seconds,
+                **_loss_in(f"loss {groups.get('loss') or ''}"),
+            }
         except ValueError:
             return "not a number"
 

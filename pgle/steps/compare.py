@@ -17,7 +17,9 @@ from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.series import Side, StepTimes, check_runs
 
 DEFAULTS = Assumptions()
-TAIL_ERRORS = 4.0  # standard errors from which means of steady steps tell another change than medians
+TAIL_ERRORS = (
+    4.0  # standard errors from which means of steady steps tell another change than medians
+)
 GRAIN_SHOWN = 0.001  # of a step: step times that are written more coarsely get a warning
 STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls that gets a warning
 LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
@@ -53,7 +55,10 @@ class Comparison:
         """What the records show to be other than on the other side, so that a change is of more than one thing."""
         found = []
         for name, what in UNLIKE.items():
-            one, two = ({run.series.about.get(name, "") for run in side.runs} for side in (self.base, self.new))
+            one, two = (
+                {run.series.about.get(name, "") for run in side.runs}
+                for side in (self.base, self.new)
+            )
             if "" not in one | two and one != two:
                 found.append(f"{what}: {', '.join(sorted(one))} and {', '.join(sorted(two))}")
         return tuple(found)
@@ -90,8 +95,12 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
     check_runs((*base.runs, *new.runs))
     if len({run.series.format == "trace" for side in (base, new) for run in side.runs}) > 1:
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
-        raise UserError(what, where=f"{base.label}, {new.label}", remedy="give both sides in the same form")
-    found = _with_grain(_with_means(estimate(base, new, assumptions), base, new, assumptions), base, new)
+        raise UserError(
+            what, where=f"{base.label}, {new.label}", remedy="give both sides in the same form"
+        )
+    found = _with_grain(
+        _with_means(estimate(base, new, assumptions), base, new, assumptions), base, new
+    )
     return Comparison(
         verdict=_verdict(found, assumptions),
         estimate=found,
@@ -107,9 +116,15 @@ def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions
     """If means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
     # of each side: by how much the mean of a run exceeds its median, as a logarithm; and standard errors of the means,
     # relative, as if steps were independent
-    tails = [np.mean([np.log(run.step_time_s.mean() / run.median_s) for run in side.runs]) for side in (base, new)]
+    tails = [
+        np.mean([np.log(run.step_time_s.mean() / run.median_s) for run in side.runs])
+        for side in (base, new)
+    ]
     apart = float(tails[1] - tails[0])
-    errors = [[run.step_time_s.std() / run.median_s / np.sqrt(len(run)) for run in side.runs] for side in (base, new)]
+    errors = [
+        [run.step_time_s.std() / run.median_s / np.sqrt(len(run)) for run in side.runs]
+        for side in (base, new)
+    ]
     error = math.hypot(*(float(np.linalg.norm(values)) / len(values) for values in errors))
     if abs(apart) <= max(assumptions.margin, TAIL_ERRORS * error):
         return found
@@ -160,7 +175,11 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
             yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
         shares = (("base", base.stall_share), ("new", new.stall_share))
-        some = [f"{share * 100:.1f} % of {name}'s time" for name, share in shares if share >= LEAST_STALLS]
+        some = [
+            f"{share * 100:.1f} % of {name}'s time"
+            for name, share in shares
+            if share >= LEAST_STALLS
+        ]
         yield f"stalls take {' and '.join(some)}; medians ignore them"
     for side in (base, new):
         for run in side.runs:
@@ -197,7 +216,9 @@ def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | N
     one, two = _losses(base), _losses(new)
     common = sorted(set(one) & set(two))
     later = common[len(common) // 2 :]
-    means = [float(np.mean([side[step] for step in later])) if later else math.nan for side in (one, two)]
+    means = [
+        float(np.mean([side[step] for step in later])) if later else math.nan for side in (one, two)
+    ]
     broken = [_first_infinite(side) for side in (base, new)]
     if broken[1] is not None:
         as_base = "" if broken[0] is None else f" (of BASE, in step {broken[0]})"
@@ -217,7 +238,9 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
     by_run = []
     for run in runs:
         known = ~np.isnan(run.series.loss)
-        by_run.append(dict(zip(run.series.step[known].tolist(), run.series.loss[known].tolist(), strict=True)))
+        by_run.append(
+            dict(zip(run.series.step[known].tolist(), run.series.loss[known].tolist(), strict=True))
+        )
     shared = set.intersection(*(set(item) for item in by_run)) if by_run else set()
     return {step: float(np.mean([item[step] for item in by_run])) for step in shared}
 
@@ -226,10 +249,14 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
 class Limits:
     """What NEW must keep; None: no limit."""
 
-    fail_slower: float | None = None  # fail if NEW is shown to be slower by more: the whole interval is above
+    fail_slower: float | None = (
+        None  # fail if NEW is shown to be slower by more: the whole interval is above
+    )
     fail_undecided: bool = False  # fail too if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
-    max_loss_change: float | None = None  # band of the relative difference of losses, both directions
+    max_loss_change: float | None = (
+        None  # band of the relative difference of losses, both directions
+    )
 
 
 class Outcome(StrEnum):
@@ -279,20 +306,31 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
             checks.append(LimitCheck("loss", Outcome.FAIL, what, advice='Record "loss" per step.'))
     elif math.isinf(loss.new):
         checks.append(
-            LimitCheck("loss", Outcome.FAIL, loss.basis, advice="Do not use this profile until you know why.")
+            LimitCheck(
+                "loss",
+                Outcome.FAIL,
+                loss.basis,
+                advice="Do not use this profile until you know why.",
+            )
         )
     elif bound is not None:
         kept = abs(loss.change) <= bound
         what = f"{change(loss.change)} ({loss.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
         advice = "Use the same seed and data on both sides; else the program changed, not only its schedule."
-        checks.append(LimitCheck("loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice))
+        checks.append(
+            LimitCheck(
+                "loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice
+            )
+        )
     return tuple(checks)
 
 
 def overall(checks: Iterable[LimitCheck]) -> Outcome:
     """The worst outcome: a failure, else an undecided limit."""
     outcomes = {check.outcome for check in checks}
-    return next((worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK)
+    return next(
+        (worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK
+    )
 
 
 def parse_share(text: str, where: str) -> float:
@@ -306,7 +344,11 @@ def parse_share(text: str, where: str) -> float:
     if not 0 <= value < math.inf:
         raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%")
     if not percent and value >= 1:
-        raise UserError(f"'{text}' is not a share", where=where, remedy=f"write {stripped}% if per cent are meant")
+        raise UserError(
+            f"'{text}' is not a share",
+            where=where,
+            remedy=f"write {stripped}% if per cent are meant",
+        )
     return value
 
 
@@ -314,12 +356,20 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
     """The gate of the step time: fails above the bound, is kept below it, cannot tell if the interval holds it."""
     name, text, bound = "step time", describe(found), limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
-        return LimitCheck(name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change)))
+        return LimitCheck(
+            name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change))
+        )
     if bound is None:
         return LimitCheck(name, Outcome.OK, figure=text)
     if found.unlike:
         what = f"not the same thing on both sides: {'; '.join(found.unlike)}"
-        return LimitCheck(name, _undecided(limits), what, text, "Run the same program on the same GPUs on both sides.")
+        return LimitCheck(
+            name,
+            _undecided(limits),
+            what,
+            text,
+            "Run the same program on the same GPUs on both sides.",
+        )
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"

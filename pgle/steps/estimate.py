@@ -150,15 +150,15 @@ class LaunchSpread:
 NO_SPREAD = LaunchSpread(0.0, math.inf, "")
 """Of simulated runs."""
 SAME_PLACE = LaunchSpread(
-    0.0021, 5, "five public pairs of control runs, marin-community/marin#7012, #7912, #8277 and #8822"
+    0.0021,
+    5,
+    "five public pairs of control runs, marin-community/marin#7012, #7912, #8277 and #8822",
 )
 """Of launches on the same hosts within hours: the pooled differences of those pairs."""
 UNKNOWN_PLACE = LaunchSpread(0.0015, 1, "control runs of a 64-GPU job, marin-community/marin#7012")
 """Where the place is not known: those controls differed by 0.03 points of 22.2 % model FLOPs utilisation. It is another
 job's figure, so it counts as one pair of launches: with one degree of freedom."""
-ELSEWHERE = (
-    "launches on other nodes or days differ by 1.6 to 3% in public (reframe-hpc/reframe#1345, iree-org/iree#24257)"
-)
+ELSEWHERE = "launches on other nodes or days differ by 1.6 to 3% in public (reframe-hpc/reframe#1345, iree-org/iree#24257)"
 WITHIN_HOURS = 6.0
 """Between the starts of two runs "within hours". The sources give no exact time: this bound is our reading of them."""
 PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
@@ -167,7 +167,9 @@ PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
 
 def _doubts(base: Series, new: Series) -> Iterator[str]:
     """Why the records do not prove that two runs had the same hosts, GPUs and versions, within hours."""
-    versions = {name: name for name in (*base.about, *new.about) if name.startswith("jax")} or {"jax": "jax version"}
+    versions = {name: name for name in (*base.about, *new.about) if name.startswith("jax")} or {
+        "jax": "jax version"
+    }
     for name, what in {**PLACE, **versions}.items():
         one, two = base.about.get(name), new.about.get(name)
         if one is None or two is None:
@@ -176,7 +178,14 @@ def _doubts(base: Series, new: Series) -> Iterator[str]:
             yield f"the two runs had different {what}, and {ELSEWHERE}"
     started = [series.about.get("started", "") for series in (base, new)]
     try:
-        hours = abs((datetime.fromisoformat(started[1]) - datetime.fromisoformat(started[0])).total_seconds()) / 3600
+        hours = (
+            abs(
+                (
+                    datetime.fromisoformat(started[1]) - datetime.fromisoformat(started[0])
+                ).total_seconds()
+            )
+            / 3600
+        )
     except (ValueError, TypeError):
         yield "the records hold no start time"
         return
@@ -197,7 +206,9 @@ class Entry:
     hardware: str  # what it ran on; series of different hardware are never joined
     commit: str = ""  # of the program; empty if unknown
     median_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_S)]  # median step time
-    spread: Annotated[float, Meta(ge=0, le=1e9)] = 0.0  # half the distance of the quartiles, relative
+    spread: Annotated[float, Meta(ge=0, le=1e9)] = (
+        0.0  # half the distance of the quartiles, relative
+    )
     runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # how many
     steps: Annotated[int, Meta(ge=0, le=MOST)] = 0  # steady steps in all
     simulated: bool = False  # on the simulated GPU
@@ -236,25 +247,44 @@ class Trend:
             return None
         logs = np.log([entry.median_s for entry in self.present])
         runs = np.array([entry.runs for entry in self.present], float)
-        return math.sqrt(float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1))
+        return math.sqrt(
+            float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1)
+        )
 
 
-def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None) -> tuple[Trend, ...]:
+def make_trends(
+    entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None
+) -> tuple[Trend, ...]:
     """The entries by name and hardware, in order of time (as recorded where equal)."""
-    chosen = [entry for entry in entries if name in (None, entry.name) and hardware in (None, entry.hardware)]
+    chosen = [
+        entry
+        for entry in entries
+        if name in (None, entry.name) and hardware in (None, entry.hardware)
+    ]
     if not chosen:
-        raise UserError("no entry matches", where="--name, --hardware", remedy=f"see {HISTORY_SHOW} without them")
+        raise UserError(
+            "no entry matches",
+            where="--name, --hardware",
+            remedy=f"see {HISTORY_SHOW} without them",
+        )
     chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
     groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
     return tuple(Trend(*key, tuple(group)) for key, group in groups)
 
 
-def measured_spread(trends: Iterable[Trend], median_s: float, *, simulated: bool, source: str) -> LaunchSpread:
+def measured_spread(
+    trends: Iterable[Trend], median_s: float, *, simulated: bool, source: str
+) -> LaunchSpread:
     """By how much launches differ, from the trend whose present level is nearest to `median_s`."""
     known = [trend for trend in trends if trend.entries[-1].simulated == simulated]
     nearest = min(known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None)
     if nearest is None or abs(math.log(median_s / nearest.level_s)) > math.log1p(NEAR):
-        listed = ", ".join(f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in known) or "none"
+        listed = (
+            ", ".join(
+                f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in known
+            )
+            or "none"
+        )
         what = f"no trend has step times near {median_s:.4g} s (it has: {listed})"
         raise UserError(what, where=source, remedy=f"add runs of this program with {HISTORY_ADD}")
     if nearest.noise is None:
@@ -275,7 +305,9 @@ MOST_ROUNDS = 12  # of `--abba` that are proposed: 48 runs
 class Assumptions:
     """The statistical assumptions, as a value."""
 
-    confidence: float = 0.95  # of the interval, two-sided; 1 - confidence is the level of every test
+    confidence: float = (
+        0.95  # of the interval, two-sided; 1 - confidence is the level of every test
+    )
     margin: float = 0.005  # differences below this share count as equality
     # what launches of one program differ by, used where each side has one run; None: from the records
     launch_spread: LaunchSpread | None = None
@@ -297,7 +329,8 @@ class Design:
 
 
 BLOCKS = Design(
-    "one run per side, blocks of steps", "ratio of medians; Student t with the standard error of a block bootstrap"
+    "one run per side, blocks of steps",
+    "ratio of medians; Student t with the standard error of a block bootstrap",
 )
 RUNS = Design("runs", "ratio of geometric means of run medians; Welch t", "Mann-Whitney")
 ONE_AGAINST_RUNS = Design(
@@ -305,7 +338,11 @@ ONE_AGAINST_RUNS = Design(
     "ratio to the geometric mean of run medians; prediction interval, Student t",
     "Mann-Whitney",
 )
-PAIRS = Design("pairs of runs", "geometric mean of the ratios of paired run medians; Student t", "Wilcoxon signed-rank")
+PAIRS = Design(
+    "pairs of runs",
+    "geometric mean of the ratios of paired run medians; Student t",
+    "Wilcoxon signed-rank",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +353,9 @@ class Estimate:
     difference: float  # the estimate
     # of the two-sided interval at the confidence asked for; infinite if nothing is known
     half_width: float = math.inf
-    detectable: float = math.inf  # smallest true difference found with probability `POWER` at this noise
+    detectable: float = (
+        math.inf
+    )  # smallest true difference found with probability `POWER` at this noise
     p: float | None = None  # of the rank test, two-sided; None: no test, the interval alone decides
     least_p: float = 1.0  # the smallest p that this number of units can give; 1 without a test
     n: tuple[int, int] = (1, 1)  # units of base and new
@@ -340,7 +379,9 @@ class Estimate:
         """
         for rounds in range(1, MOST_ROUNDS + 1):
             freedom, error = 2 * rounds - 1, math.sqrt(self.pair_variance / (2 * rounds))
-            if (t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)) * error <= difference:
+            if (
+                t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)
+            ) * error <= difference:
                 return rounds
         return None
 
@@ -366,7 +407,9 @@ def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
     p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
     variance = float(differences.var(ddof=1))
     return _of_runs(
-        Estimate(PAIRS, float(differences.mean()), n=(count, count), p=p, least_p=2.0 ** (1 - count)),
+        Estimate(
+            PAIRS, float(differences.mean()), n=(count, count), p=p, least_p=2.0 ** (1 - count)
+        ),
         variance / count,
         count - 1,
         variance,
@@ -388,14 +431,22 @@ def _runs(base: Side, new: Side, alpha: float) -> Estimate:
     else:
         design, spreads = RUNS, [float(logs.var(ddof=1)) for logs in sides]
         parts = [(spread / count, count - 1) for spread, count in zip(spreads, n, strict=True)]
-        variance, freedom, pair_variance = parts[0][0] + parts[1][0], satterthwaite(*parts), sum(spreads)
+        variance, freedom, pair_variance = (
+            parts[0][0] + parts[1][0],
+            satterthwaite(*parts),
+            sum(spreads),
+        )
     p = float(mannwhitneyu(*sides).pvalue) if np.ptp(np.concatenate(sides)) else 1.0
     fewest = 2
     while 2 / math.comb(2 * fewest, fewest) > alpha:
         fewest += 1
     return _of_runs(
         Estimate(
-            design, float(sides[1].mean() - sides[0].mean()), n=n, p=p, least_p=min(1.0, 2 / math.comb(sum(n), n[0]))
+            design,
+            float(sides[1].mean() - sides[0].mean()),
+            n=n,
+            p=p,
+            least_p=min(1.0, 2 / math.comb(sum(n), n[0])),
         ),
         variance,
         freedom,
@@ -406,7 +457,13 @@ def _runs(base: Side, new: Side, alpha: float) -> Estimate:
 
 
 def _of_runs(
-    found: Estimate, variance: float, freedom: float, pair_variance: float, alpha: float, *, needed: str
+    found: Estimate,
+    variance: float,
+    freedom: float,
+    pair_variance: float,
+    alpha: float,
+    *,
+    needed: str,
 ) -> Estimate:
     """With the t interval of a difference, and a warning if there are too few runs for the rank test."""
     error = math.sqrt(variance)
@@ -459,7 +516,9 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     # number are resampled alike, so they are not paired.
     draws = np.roll(two.draws, 1) - one.draws
     apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
-    by_steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max()))
+    by_steps = max(
+        t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max())
+    )
     half = math.hypot(by_steps, by_launches)
     warnings = [_about_launches(spread, doubt)]
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
@@ -468,7 +527,9 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
             f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)) * 100:.1f} %; the interval spans the "
             "ratio at the start and at the end"
         )
-    noise = math.hypot(t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches)
+    noise = math.hypot(
+        t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches
+    )
     return Estimate(
         BLOCKS,
         two.median - one.median,
@@ -487,7 +548,11 @@ def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> 
 
     trend, freedom = two.trend - one.trend, one.blocks + two.blocks - 4
     error = math.sqrt(one.trend_variance + two.trend_variance)
-    if min(one.blocks, two.blocks) <= 2 or error == 0 or 2 * stdtr(freedom, -abs(trend) / error) >= DRIFT_LEVEL:
+    if (
+        min(one.blocks, two.blocks) <= 2
+        or error == 0
+        or 2 * stdtr(freedom, -abs(trend) / error) >= DRIFT_LEVEL
+    ):
         return None
     # The level at either end of a fitted line has twice the standard error of the mean.
     at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)

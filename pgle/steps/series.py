@@ -25,7 +25,9 @@ def execution_series(trace: Trace, source: str) -> Series:
     known = trace.execution >= 0
     if not known.any():
         where = trace.sources[0].path if trace.sources else None
-        raise UserError("trace without module executions", where=where, remedy="record a window of whole steps")
+        raise UserError(
+            "trace without module executions", where=where, remedy="record a window of whole steps"
+        )
     main = int(np.argmax(compute_ns(trace)))
     found = find_executions(trace)
     here = found.module == main
@@ -43,7 +45,9 @@ def execution_series(trace: Trace, source: str) -> Series:
         if span > 0
     ]
     about = {"module": trace.modules[main].name}
-    return make_series(source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings, about=about)
+    return make_series(
+        source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings, about=about
+    )
 
 
 Floats = npt.NDArray[np.float64]
@@ -105,13 +109,17 @@ class Series:
         return len(self.step)
 
 
-COLUMNS = dict.fromkeys(Step._fields, np.float64) | {"step": np.int64, "mark": np.uint8}  # arrays of a `Series`
+COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
+    "step": np.int64,
+    "mark": np.uint8,
+}  # arrays of a `Series`
 
 
 def make_series(source: str, format: str, steps: Sequence[Step], **about: Any) -> Series:
     """The series of steps, whose times must be positive and finite; `about` has further fields of a `Series`."""
     columns: dict[str, Any] = {
-        name: np.array([getattr(step, name) for step in steps], kind) for name, kind in COLUMNS.items()
+        name: np.array([getattr(step, name) for step in steps], kind)
+        for name, kind in COLUMNS.items()
     }
     return Series(source, format, **columns, **about)
 
@@ -119,14 +127,20 @@ def make_series(source: str, format: str, steps: Sequence[Step], **about: Any) -
 def check_count(source: str, lines: int) -> None:
     """Raise `UserError` if a run has more steps and unreadable lines than `MOST_STEPS`."""
     if lines > MOST_STEPS:
-        raise UserError(f"more than {MOST_STEPS:,} steps", where=source, remedy="give the part that matters")
+        raise UserError(
+            f"more than {MOST_STEPS:,} steps", where=source, remedy="give the part that matters"
+        )
 
 
 def unfit(seconds: float) -> str:
     """Why a number is no step time; empty where it can be one."""
     if not 0 < seconds < float("inf"):
         return "is not a positive number"
-    return "" if SHORTEST_S <= seconds <= LONGEST_S else "is out of range (under 1 ns, or years: a time stamp?)"
+    return (
+        ""
+        if SHORTEST_S <= seconds <= LONGEST_S
+        else "is out of range (under 1 ns, or years: a time stamp?)"
+    )
 
 
 def slowest_rank(ranks: Sequence[Series]) -> Series:
@@ -138,7 +152,9 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
         return ranks[0]
     lengths = sorted({len(rank) for rank in ranks})
     uneven = [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"] if len(lengths) > 1 else []
-    columns: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in COLUMNS}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in COLUMNS
+    }
     whole = Series(
         source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
         format=ranks[0].format,
@@ -187,7 +203,9 @@ STALL_FACTOR = 1.5
 """A step this many times the median is a stall: something other than the step ran (checkpoint, compile, evaluation)."""
 DISPATCH_FACTOR = 0.5
 """A step below this share of the median was not waited for (asynchronous dispatch): its time is the launch's."""
-FREQUENT_STALLS = 0.2  # above this share of steps, slow steps are how the program runs and no stalls
+FREQUENT_STALLS = (
+    0.2  # above this share of steps, slow steps are how the program runs and no stalls
+)
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
 LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case
 FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
@@ -270,7 +288,9 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     if series.malformed:
         item = series.malformed[0]
         more = f" and {len(series.malformed) - 1} more" if len(series.malformed) > 1 else ""
-        warnings.append(f"{series.source}: line {item.line}{more} could not be read ({item.reason})")
+        warnings.append(
+            f"{series.source}: line {item.line}{more} could not be read ({item.reason})"
+        )
     _stalls(chosen, warnings)
     if rules.warmup is None:
         _warm_up(chosen, warnings)
@@ -294,8 +314,13 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     )
 
 
-_MARKED = {"profiled": Mark.PROFILED, "truncated": Mark.TRUNCATED, "compile": Mark.COMPILED,
-           "checkpoint": Mark.CHECKPOINT, "warm-up": Mark.WARM_UP}  # fmt: skip
+_MARKED = {
+    "profiled": Mark.PROFILED,
+    "truncated": Mark.TRUNCATED,
+    "compile": Mark.COMPILED,
+    "checkpoint": Mark.CHECKPOINT,
+    "warm-up": Mark.WARM_UP,
+}
 """The rules that leave out what the recording marks, in their order."""
 
 
@@ -364,7 +389,9 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
     which[kept[:count]] = True
     chosen.drop("warm-up", which)
     if count >= int(WARM_UP_AT_MOST * len(values)):
-        warnings.append(f"{chosen.series.source}: still settling after half of its steps; record more")
+        warnings.append(
+            f"{chosen.series.source}: still settling after half of its steps; record more"
+        )
 
 
 def truncation(values: Floats) -> int:
@@ -391,15 +418,24 @@ def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float]
     count = len(values)
     if count < 2 * SHORTEST_LEVEL:
         return None
-    around = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5), axis=1)
+    around = np.median(
+        np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5), axis=1
+    )
     sigma = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
     clean = np.where(np.abs(values - around) > 4 * sigma, around, values)
-    sums, place = np.cumsum(clean - clean.mean()), np.arange(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1)
+    sums, place = (
+        np.cumsum(clean - clean.mean()),
+        np.arange(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1),
+    )
     at = int(place[np.argmax(sums[place - 1] ** 2 / (place * (count - place)))])
     before, after = clean[:at], clean[at:]
     shift = float(np.median(values[at:]) - np.median(values[:at]))
     error = np.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
-    return None if abs(shift) < least or abs(after.mean() - before.mean()) < CLEAR * error else (at, shift)
+    return (
+        None
+        if abs(shift) < least or abs(after.mean() - before.mean()) < CLEAR * error
+        else (at, shift)
+    )
 
 
 FEWEST_STEPS = 3
@@ -460,8 +496,14 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
             gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
             what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
             outside = any(item.rule == "outside --steps" for item in run.left_out)
-            first, last = (run.series.step.min(), run.series.step.max()) if len(run.series) else (0, 0)
-            remedy = f"its steps are {first} to {last}" if outside else "record more steps, or pass --warmup 0"
+            first, last = (
+                (run.series.step.min(), run.series.step.max()) if len(run.series) else (0, 0)
+            )
+            remedy = (
+                f"its steps are {first} to {last}"
+                if outside
+                else "record more steps, or pass --warmup 0"
+            )
             raise UserError(what, where=run.series.source, remedy=remedy)
     known = (run for run in runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
     ordered = sorted(known, key=lambda run: run.median_s)
@@ -472,4 +514,6 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
             f"{slow.median_s / fast.median_s:.4g} ({fast.median_s:.4g} s and {slow.median_s:.4g} s): "
             "other units, or one loop does not wait for its steps"
         )
-        raise UserError(what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms")
+        raise UserError(
+            what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms"
+        )

@@ -14,9 +14,13 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
 Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-BLOCK_BYTES = 32 << 20  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
+BLOCK_BYTES = (
+    32 << 20
+)  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
 
-BLOCK_ROWS = 1 << 18  # rows that are worked on together: bounds the working memory, whatever the length of a trace
+BLOCK_ROWS = (
+    1 << 18
+)  # rows that are worked on together: bounds the working memory, whatever the length of a trace
 
 MANY = 1 << 17
 """A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
@@ -27,7 +31,11 @@ def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDA
     if values.dtype.kind != "i":
         return values
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    sizes = [size for size in (2, 4) if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low]
+    sizes = [
+        size
+        for size in (2, 4)
+        if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low
+    ]
     fewest = next((size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize)
     return values.astype(f"i{fewest}", copy=False)
 
@@ -85,11 +93,15 @@ class GrowingColumn(Generic[Number]):
         return joined
 
 
-def totals(codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.float64]:
+def totals(
+    codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int
+) -> npt.NDArray[np.float64]:
     """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
     found = np.zeros(count)
     for at in range(0, len(codes), BLOCK_ROWS):
-        found += np.bincount(codes[at : at + BLOCK_ROWS], weights=values[at : at + BLOCK_ROWS], minlength=count)
+        found += np.bincount(
+            codes[at : at + BLOCK_ROWS], weights=values[at : at + BLOCK_ROWS], minlength=count
+        )
     return found
 
 
@@ -111,7 +123,9 @@ def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
     """int32[n], the number of each row's item among those of its group: from 0 on, in the order of their first rows."""
     _, item = np.unique(item, return_inverse=True)
     width = len(item) + 1
-    pairs, first, inverse = np.unique(group.astype(np.int64) * width + item, return_index=True, return_inverse=True)
+    pairs, first, inverse = np.unique(
+        group.astype(np.int64) * width + item, return_index=True, return_inverse=True
+    )
     of_group = pairs // width
     order = np.lexsort((first, of_group))
     number = np.empty(len(pairs), np.int32)
@@ -135,8 +149,12 @@ def median(values: npt.NDArray[np.number]) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
-DEVIATIONS = 3.0  # normal ones, that values differ by from their median without anybody calling them special
-MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
+DEVIATIONS = (
+    3.0  # normal ones, that values differ by from their median without anybody calling them special
+)
+MAD_TO_DEVIATION = (
+    1.4826  # median absolute deviation to standard deviation of a normal distribution
+)
 UNUSUAL = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
 
 

@@ -85,7 +85,8 @@ def _measure_before(cover: Intervals, time: Floats) -> Floats:
     total = np.concatenate([[0.0], np.cumsum(cover.end - cover.start)])
     index = np.searchsorted(cover.start, time, side="right")
     inside = np.minimum(
-        time - cover.start[np.maximum(index - 1, 0)], (cover.end - cover.start)[np.maximum(index - 1, 0)]
+        time - cover.start[np.maximum(index - 1, 0)],
+        (cover.end - cover.start)[np.maximum(index - 1, 0)],
     )
     return np.asarray(np.where(index > 0, total[np.maximum(index - 1, 0)] + inside, 0.0))
 

@@ -117,12 +117,18 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
             of_device = trace.module[rows].astype(np.int64) * devices + trace.device[rows]
             yield rows, of_device * last + trace.execution[rows]
 
-    keys = distinct(np.concatenate([np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())]))
+    keys = distinct(
+        np.concatenate([np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())])
+    )
     count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
     final = np.full(len(keys), np.iinfo(np.int64).min)
     for rows, key in blocks():
-        number, start, duration = np.searchsorted(keys, key), trace.start_ns[rows], trace.duration_ns[rows]
+        number, start, duration = (
+            np.searchsorted(keys, key),
+            trace.start_ns[rows],
+            trace.duration_ns[rows],
+        )
         count += np.bincount(number, minlength=len(keys))
         weights = np.where(collective[trace.instruction[rows]], 0, duration)
         compute += np.bincount(number, weights=weights, minlength=len(keys))
@@ -143,7 +149,9 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
     return found
 
 
-def measured_window(executions: ModuleExecutions, module: int, keep_all: bool) -> tuple[Flags, MeasuredWindow]:
+def measured_window(
+    executions: ModuleExecutions, module: int, keep_all: bool
+) -> tuple[Flags, MeasuredWindow]:
     """The executions of one module to measure: bool[executions], and what was dropped.
 
     Args:
@@ -154,9 +162,15 @@ def measured_window(executions: ModuleExecutions, module: int, keep_all: bool) -
     keep = here & (executions.keep | keep_all)
     kept = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
     kept[executions.execution[keep]] = True
-    dropped = {} if keep_all else {number: why for (of, number), why in executions.reasons.items() if of == module}
+    dropped = (
+        {}
+        if keep_all
+        else {number: why for (of, number), why in executions.reasons.items() if of == module}
+    )
     spans = executions.span_ns[keep]
-    counts = np.bincount(executions.device[here])  # `np.unique` imports `numpy.ma`, a tenth of a small conversion
+    counts = np.bincount(
+        executions.device[here]
+    )  # `np.unique` imports `numpy.ma`, a tenth of a small conversion
     devices = np.flatnonzero(counts)
     per_device = counts[devices].tolist()
     return kept, MeasuredWindow(
@@ -180,7 +194,9 @@ def _mark(found: ModuleExecutions) -> None:
             here = of_module[found.device[of_module] == device]
             _drop_truncated(found, here, dropped)
         whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
-        by_device = [whole[found.device[whole] == device] for device in distinct(found.device[whole])]
+        by_device = [
+            whole[found.device[whole] == device] for device in distinct(found.device[whole])
+        ]
         dropped |= dict(_warm_up(found, by_device))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
@@ -229,8 +245,14 @@ def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tup
         if median(here) > limit:
             slow = int((here > limit).sum())
             where = f" on {slow} of {len(here)} devices" if slow < len(here) else ""
-            yield number, f"warm-up: compute {median(here) * 100:.1f} % above the steady median{where}"
+            yield (
+                number,
+                f"warm-up: compute {median(here) * 100:.1f} % above the steady median{where}",
+            )
         elif (longer := median(np.array(span[number]))) > max(LONG_EXCESS, span_noise):
-            yield number, f"warm-up: {1 + longer:.1f} times the steady median from first start to last end"
+            yield (
+                number,
+                f"warm-up: {1 + longer:.1f} times the steady median from first start to last end",
+            )
         else:
             return

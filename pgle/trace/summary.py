@@ -91,7 +91,11 @@ def summarise_trace(trace: Trace) -> TraceSummary:
     instructions = _instructions(trace)
     return TraceSummary(
         trace,
-        kinds={kind.name.lower(): count for kind, count in zip(ActivityKind, kinds, strict=True) if count},
+        kinds={
+            kind.name.lower(): count
+            for kind, count in zip(ActivityKind, kinds, strict=True)
+            if count
+        },
         span_us=max((item.span_us for item in devices), default=0.0),
         gpu_time_us=float(trace.duration_ns.sum()) / 1e3,
         devices=devices,
@@ -105,7 +109,11 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
     start, duration = trace.start_ns[rows], trace.duration_ns[rows]
     span = int((start + duration).max() - start.min()) if len(start) else 0
     return DeviceSummary(
-        trace.devices[number], len(distinct(trace.stream[rows])), len(start), float(duration.sum()) / 1e3, span / 1e3
+        trace.devices[number],
+        len(distinct(trace.stream[rows])),
+        len(start),
+        float(duration.sum()) / 1e3,
+        span / 1e3,
     )
 
 
@@ -120,7 +128,9 @@ def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[
             spans = found.span_ns[(found.module == at) & found.keep]
             step_us = median(spans) / 1e3 if len(spans) else float("nan")
             sums = time[at] / 1e3, time[at] / total
-            summaries.append(ModuleSummary(key, counts[key], *sums, step_us, _executions(found, at)))
+            summaries.append(
+                ModuleSummary(key, counts[key], *sums, step_us, _executions(found, at))
+            )
     return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name)))
 
 
@@ -131,13 +141,17 @@ def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary,
         here = mine[found.execution[mine] == number]
         reason = "" if bool(found.keep[here].all()) else found.reasons.get((module, number), "")
         span = median(found.span_ns[here]) / 1e3
-        executions.append(ExecutionSummary(number, len(here), int(found.rows[here].sum()), span, reason))
+        executions.append(
+            ExecutionSummary(number, len(here), int(found.rows[here].sum()), span, reason)
+        )
     return tuple(executions)
 
 
 def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
     width = max(len(trace.instructions), 1)
-    pairs, inverse = np.unique(trace.module.astype(np.int64) * width + trace.instruction, return_inverse=True)
+    pairs, inverse = np.unique(
+        trace.module.astype(np.int64) * width + trace.instruction, return_inverse=True
+    )
     time = np.bincount(inverse, weights=trace.duration_ns, minlength=len(pairs))
     activities = np.bincount(inverse, minlength=len(pairs))
     _, first = np.unique(trace.instance, return_index=True)
@@ -146,10 +160,16 @@ def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
     total = max(float(time.sum()), 1.0)
     summaries = [
         InstructionSummary(
-            trace.instructions[pair % width], trace.modules[pair // width],
-            guess_kind(trace.instructions[pair % width]), int(launches[at]), int(activities[at]),
-            time[at] / 1e3, time[at] / total,
+            trace.instructions[pair % width],
+            trace.modules[pair // width],
+            guess_kind(trace.instructions[pair % width]),
+            int(launches[at]),
+            int(activities[at]),
+            time[at] / 1e3,
+            time[at] / total,
         )
         for at, pair in enumerate(pairs.tolist())
-    ]  # fmt: skip
-    return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name)))
+    ]
+    return tuple(
+        sorted(summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name))
+    )

@@ -111,7 +111,9 @@ class Source:
 class Recording:
     """Facts about one process's recording besides its activities."""
 
-    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown
+    utc_ns: int | None = (
+        None  # the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown
+    )
     # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown
     gpus: frozenset[str] = frozenset()
     namespace: str = ""  # the container's process namespace; empty where unknown
@@ -129,10 +131,10 @@ class Trace:
     device: Codes  # int[n], index into `devices`
     stream: Codes  # int[n], as recorded
     module: Codes  # int[n], index into `modules`
-    instruction: Codes  # int[n], index into `instructions`: the run-time (final) HLO instruction name
-    execution: (
-        Codes  # int[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
+    instruction: (
+        Codes  # int[n], index into `instructions`: the run-time (final) HLO instruction name
     )
+    execution: Codes  # int[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
     # int[n], number of the launch (thunk range) that issued the activity; activities of one launch on one device
     # share it; -1 unknown, then every row is its own launch
     instance: Codes
@@ -147,7 +149,9 @@ class Trace:
     # kept: it may hold secrets.
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
-    recordings: Mapping[str, Recording] = field(default_factory=dict)  # by process; one may be missing
+    recordings: Mapping[str, Recording] = field(
+        default_factory=dict
+    )  # by process; one may be missing
     # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing where none
     # are recorded
     compiling: Mapping[str, Ints] = field(default_factory=dict)
@@ -168,7 +172,17 @@ class Trace:
         return np.asarray(self.start_ns + self.duration_ns)
 
 
-ROW_COLUMNS = ("start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance")
+ROW_COLUMNS = (
+    "start_ns",
+    "duration_ns",
+    "kind",
+    "device",
+    "stream",
+    "module",
+    "instruction",
+    "execution",
+    "instance",
+)
 """The columns of a `Trace` with a value for each row."""
 
 
@@ -177,12 +191,23 @@ def without_repeats(trace: Trace) -> Trace:
 
     A stream runs one activity at a time, so rows of one stream, start, duration and instruction are one activity.
     """
-    same = (np.diff(trace.start_ns) == 0) & (np.diff(trace.device) == 0) & (np.diff(trace.duration_ns) == 0)
+    same = (
+        (np.diff(trace.start_ns) == 0)
+        & (np.diff(trace.device) == 0)
+        & (np.diff(trace.duration_ns) == 0)
+    )
     if not same.any():
         return trace
     near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     near = near[trace.kind[near] != ActivityKind.HOST]
-    columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
+    columns = (
+        trace.instruction,
+        trace.module,
+        trace.stream,
+        trace.duration_ns,
+        trace.start_ns,
+        trace.device,
+    )
     order = near[np.lexsort(tuple(column[near] for column in columns))]
     again = ~changes(*(column[order] for column in columns))
     if not again.any():
@@ -218,7 +243,9 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
         renamed: dict[str, str] = {}
         moves: dict[str, int] = {}
         windows = {name: _Window.of(trace, name) for name in names}
-        if names and all(any(other.has(windows[name]) for other in known.get(name, ())) for name in names):
+        if names and all(
+            any(other.has(windows[name]) for other in known.get(name, ())) for name in names
+        ):
             repeated.append(windows[names[0]].source)
             continue
         for name, window in windows.items():
@@ -231,13 +258,20 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
                 guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
             renamed[name], moves[name] = mine.name, mine.add(window)
         result.append(_placed(trace, renamed, moves))
-    lines = [f"{PurePath(source).name}: another copy of a recording that was given; left out" for source in repeated]
+    lines = [
+        f"{PurePath(source).name}: another copy of a recording that was given; left out"
+        for source in repeated
+    ]
     return result, (*lines, *(_nothing_tells(name, sources) for name, sources in guessed.items()))
 
 
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
     shown = _distinct(sources[0], sources[1])
-    given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
+    given = (
+        f"{', '.join(shown)} and {len(sources) - 2} more all"
+        if len(sources) > 2
+        else f"{' and '.join(shown)} both"
+    )
     return (
         f"{given} name their process {name}, taken for windows of it; "
         f"if they are of several ranks, convert each alone and join them with `{MERGE}`"
@@ -284,7 +318,9 @@ class _Window:
             gpus = [{gpu for gpu in one.gpus if gpu.startswith(kind)} for one in (mine, theirs)]
             if all(gpus) and not gpus[0] & gpus[1]:
                 return True
-        if any(other.numbers.get(ordinal, number) != number for ordinal, number in self.numbers.items()):
+        if any(
+            other.numbers.get(ordinal, number) != number for ordinal, number in self.numbers.items()
+        ):
             return True
         if mine.utc_ns is None or theirs.utc_ns is None:
             return False
@@ -336,8 +372,13 @@ def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace
         trace,
         start_ns=trace.start_ns + by_device[trace.device] if by_device.any() else trace.start_ns,
         devices=tuple(replace(device, process=names[device.process]) for device in trace.devices),
-        recordings={names.get(name, name): recording for name, recording in trace.recordings.items()},
-        compiling={names.get(name, name): times + moves.get(name, 0) for name, times in trace.compiling.items()},
+        recordings={
+            names.get(name, name): recording for name, recording in trace.recordings.items()
+        },
+        compiling={
+            names.get(name, name): times + moves.get(name, 0)
+            for name, times in trace.compiling.items()
+        },
     )
 
 
@@ -353,7 +394,9 @@ def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
 def _distinct(one: str, other: str) -> tuple[str, str]:
     """Two paths by their last parts, as many as tell them apart: files of several ranks often have one name."""
     parts = PurePath(one).parts, PurePath(other).parts
-    ends = (["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1))
+    ends = (
+        ["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1)
+    )
     shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
     return shown[0] or "one input", shown[1] or "another"
 
@@ -378,17 +421,28 @@ def combine(traces: Sequence[Trace]) -> Trace:
         return traces[0]
 
     traces, same_names = distinguish_processes(traces)
-    columns = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS}
+    columns = {
+        name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS
+    }
     modules, of_module = _unite([trace.modules for trace in traces])
     instructions, of_instruction = _unite([trace.instructions for trace in traces])
     devices, of_device = _unite([trace.devices for trace in traces])
-    for name, tables in (("module", of_module), ("instruction", of_instruction), ("device", of_device)):
+    for name, tables in (
+        ("module", of_module),
+        ("instruction", of_instruction),
+        ("device", of_device),
+    ):
         codes = [table[getattr(trace, name)] for trace, table in zip(traces, tables, strict=True)]
         columns[name] = np.concatenate(codes)
-    columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # there are more now
+    columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(
+        np.int32
+    )  # there are more now
     _number_on(columns["execution"], columns["device"], columns["module"], traces)
     launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
-    instance = [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
+    instance = [
+        np.where(t.instance < 0, -1, t.instance + base)
+        for t, base in zip(traces, launches[:-1], strict=True)
+    ]
     columns["instance"] = np.concatenate(instance).astype(np.int32)
     order = np.lexsort((columns["start_ns"], columns["device"]))
     unresolved: dict[str, tuple[int, int]] = {}
@@ -407,13 +461,17 @@ def combine(traces: Sequence[Trace]) -> Trace:
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=tuple(Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())),
+        unresolved=tuple(
+            Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())
+        ),
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
         sources=tuple(source for trace in traces for source in trace.sources),
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
         warnings=(*_said_once(traces), *same_names),
         # of several windows of one process, all are on the clock of the first
-        recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
+        recordings={
+            name: known for trace in reversed(traces) for name, known in trace.recordings.items()
+        },
         compiling={process: np.concatenate(parts) for process, parts in compiling.items()},
         kernels=kernels,
     )
@@ -425,7 +483,9 @@ def _said_once(traces: Sequence[Trace]) -> list[str]:
     once: dict[str, dict[str, None]] = {}
     for line in (line for trace in traces for line in trace.warnings):
         file = next((file for file in files if line.startswith(file)), "")
-        once.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
+        once.setdefault(line[len(file) :], {}).update(
+            {file.removesuffix(": "): None} if file else {}
+        )
     return [f"{some(names, 1)}: {text}" if names else text for text, names in once.items()]
 
 
@@ -440,7 +500,9 @@ def _number_on(execution: Column, device: Column, module: Column, traces: Sequen
     modules = int(module.max(initial=0)) + 1
     following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
     ends = np.cumsum([len(trace) for trace in traces]).tolist()
-    for number in sorted(range(len(traces)), key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1))):
+    for number in sorted(
+        range(len(traces)), key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1))
+    ):
         first, last = ends[number] - len(traces[number]), ends[number]
         rows = np.arange(first, last)[execution[first:last] >= 0]
         key = device[rows].astype(np.int64) * modules + module[rows]
@@ -452,6 +514,7 @@ def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]
     """The distinct values of all tables, and per table the new code of each old one."""
     codes: dict[T, int] = {}
     maps = [
-        np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32) for table in tables
+        np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32)
+        for table in tables
     ]
     return tuple(codes), maps

@@ -34,7 +34,9 @@ Flags = Mapping[str, str]  # values by flag name, without dashes
 MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
-MOST_UNROLLED = 4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
+MOST_UNROLLED = (
+    4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
+)
 PART = 0.1  # of all exposed time, from which on a kind that is combined is tried before others
 TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
 STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
@@ -45,7 +47,9 @@ SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
-LOOPS = "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
+LOOPS = (
+    "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,15 @@ class Axis:
     name: str  # in words
     kind: str  # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
     settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
-    number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty if absent
+    number: str = (
+        ""  # the flag whose value is halved and doubled, on as long as that helps; empty if absent
+    )
     parts: bool = False  # whether it splits combined collectives
 
 
-def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
+def axes(
+    module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0
+) -> tuple[Axis, ...]:
     """The axes of a program. If a loop holds collectives, what others recommend is a start that the search has to beat.
 
     Args:
@@ -116,12 +124,15 @@ class _Facts:
                 looped.add(kind)
                 inside = len(module.computations[item.computation].instructions)
                 unrolled = max(unrolled, inside * prod(count or inf for _, count in around))
-        if "reduce-scatter" in looped:  # XLA pipelines these as all-reduces, before it joins each with its slice
+        if (
+            "reduce-scatter" in looped
+        ):  # XLA pipelines these as all-reduces, before it joins each with its slice
             looped.add("all-reduce")
         joined = frozenset(
             place
             for place, those in names.items()
-            if any(count > 1 for _, count in sizes[place]) or _are_apart(module.computations[place[1]], those)
+            if any(count > 1 for _, count in sizes[place])
+            or _are_apart(module.computations[place[1]], those)
         )
         opcodes = frozenset(item.opcode for item in module.walk())
         return _Facts(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
@@ -148,7 +159,11 @@ class _Facts:
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
             return Axis(
-                f"{setting.about} combined to", setting.about, (start,), setting.name, self.is_combined(setting.about)
+                f"{setting.about} combined to",
+                setting.about,
+                (start,),
+                setting.name,
+                self.is_combined(setting.about),
             )
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
@@ -159,11 +174,18 @@ class _Facts:
 
     def is_combined(self, kind: str) -> bool:
         """Whether a collective of a kind carries several tensors."""
-        return any(count > 1 for (other, _), sizes in self.sizes.items() if other == kind for _, count in sizes)
+        return any(
+            count > 1
+            for (other, _), sizes in self.sizes.items()
+            if other == kind
+            for _, count in sizes
+        )
 
     def start_bytes(self, kind: str) -> int:
         """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""
-        groups = [sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1]
+        groups = [
+            sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1
+        ]
         if self.is_combined(kind):
             return START_BYTES
         pair = min((sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0)
@@ -193,7 +215,10 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
     source = next((module.instructions.get(name) for name in collective.operands), None)
     if elements or source is None:
         return max(len(elements), 1)
-    inner = next((module.computations[name].root for name in source.called if source.opcode == "fusion"), source.name)
+    inner = next(
+        (module.computations[name].root for name in source.called if source.opcode == "fusion"),
+        source.name,
+    )
     root = module.instructions[inner]
     return len(root.operands) if root.opcode == "concatenate" else 1
 
@@ -201,12 +226,24 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     """What only helps together: all pipelining, and all of it with two copies of each loop body."""
     on = [(axis, axis.settings[0]) for axis in found if set(axis.settings[0].values()) <= set(_ON)]
-    pipelined = {name: value for axis, setting in on if axis.kind not in ("", LOOPS) for name, value in setting.items()}
+    pipelined = {
+        name: value
+        for axis, setting in on
+        if axis.kind not in ("", LOOPS)
+        for name, value in setting.items()
+    }
     if len(pipelined) > 1:
         yield Axis("all pipelining", ALL, (pipelined,))
-    double = {name: value for axis, setting in on for name, value in setting.items() if "double_buffering" in name}
+    double = {
+        name: value
+        for axis, setting in on
+        for name, value in setting.items()
+        if "double_buffering" in name
+    }
     if pipelined and double:
-        yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
+        yield Axis(
+            "all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},)
+        )
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
@@ -219,11 +256,17 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
     apart = {axis.kind for axis in found if axis.parts and exposed.get(axis.kind, 0.0) >= many}
     return sorted(
         found,
-        key=lambda axis: (axis.kind not in (ALL, LOOPS), axis.kind not in apart, -exposed.get(axis.kind, 0.0)),
+        key=lambda axis: (
+            axis.kind not in (ALL, LOOPS),
+            axis.kind not in apart,
+            -exposed.get(axis.kind, 0.0),
+        ),
     )
 
 
-LEAST_SAVED = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
+LEAST_SAVED = (
+    0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
+)
 WON_SHARE = 0.9
 NEAR_CEILING = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
@@ -238,10 +281,14 @@ class Trial:
     label: str  # what was tried, in words
     step_us: float | None = None  # by the costs as they stand; None where it did not compile
     exposed_us: float = 0.0  # communication of it that nothing hides
-    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)  # the same by kind of collective
+    exposed_by_kind: Mapping[str, float] = field(
+        default_factory=dict
+    )  # the same by kind of collective
     worlds_us: tuple[float, ...] = ()  # steps in the worlds
     temp_bytes: int | None = None  # temporary memory that XLA plans for; None if it left no report
-    memory_bytes: int | None = None  # all device memory that XLA plans for; None if it left no report
+    memory_bytes: int | None = (
+        None  # all device memory that XLA plans for; None if it left no report
+    )
     lower_bound: bool = False  # whether the step is one: a loop has an unknown length
     modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
@@ -291,7 +338,10 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
     """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
     if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
         return False
-    return trial.step_us <= pgle.step_us * (1 - LEAST_SAVED) and judge(trial.worlds_us, pgle.worlds_us).accepted
+    return (
+        trial.step_us <= pgle.step_us * (1 - LEAST_SAVED)
+        and judge(trial.worlds_us, pgle.worlds_us).accepted
+    )
 
 
 def best(current: Trial, trials: Sequence[Trial]) -> Trial:
@@ -313,9 +363,13 @@ Setting = tuple[Flags, str]
 
 
 def search(
-    pgle: Trial, ceiling_us: float, found: Sequence[Axis], attempt: Callable[[Sequence[Setting]], Sequence[Trial]],
-    *, budget: int,
-) -> list[Trial]:  # fmt: skip
+    pgle: Trial,
+    ceiling_us: float,
+    found: Sequence[Axis],
+    attempt: Callable[[Sequence[Setting]], Sequence[Trial]],
+    *,
+    budget: int,
+) -> list[Trial]:
     """All trials, in order; `best` picks from them.
 
     Args:
@@ -336,7 +390,11 @@ def search(
         nonlocal current
         made, before = (pgle, *trials), current
         known = [trial.flags for trial in made]
-        unknown = [item for item in settings if item[0] not in known and not _is_between_alike(item[0], number, made)]
+        unknown = [
+            item
+            for item in settings
+            if item[0] not in known and not _is_between_alike(item[0], number, made)
+        ]
         new = unknown[: max(left(), 0)]
         trials.extend(attempt(new) if new else ())
         current = best(current, trials)
@@ -348,11 +406,20 @@ def search(
     while left() > 0:
         before = current
         for axis in by_exposure(found, current.exposed_by_kind):
-            start = pgle if axis.kind == ALL else current  # presets and the like are starts of their own
+            start = (
+                pgle if axis.kind == ALL else current
+            )  # presets and the like are starts of their own
             near = _half_and_twice(axis, axis.settings[0])
-            tried([*_without(axis, current.flags), *on_top(axis, [*axis.settings, *near], start)], axis.number)
-            while axis.number in current.flags:  # halved and doubled as long as that helps, then three quarters
-                if not tried(on_top(axis, _half_and_twice(axis, current.flags), current), axis.number):
+            tried(
+                [*_without(axis, current.flags), *on_top(axis, [*axis.settings, *near], start)],
+                axis.number,
+            )
+            while (
+                axis.number in current.flags
+            ):  # halved and doubled as long as that helps, then three quarters
+                if not tried(
+                    on_top(axis, _half_and_twice(axis, current.flags), current), axis.number
+                ):
                     value = int(current.flags[axis.number]) * 3 // 4
                     tried(on_top(axis, [{axis.number: str(value)}], current), axis.number)
                     break
@@ -368,13 +435,19 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
     flags = accepted.flags
     if len(flags) < 2:
         return {}
-    return {left: ({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags}
+    return {
+        left: ({name: flags[name] for name in flags if name != left}, f"without {left}")
+        for left in flags
+    }
 
 
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
     """Whether nothing is left to hide. A step below the ceiling is of another program, whose ceiling is not known."""
     step_us = trial.step_us or 0.0
-    return ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING) or trial.exposed_us < LEAST_SAVED * step_us
+    return (
+        ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING)
+        or trial.exposed_us < LEAST_SAVED * step_us
+    )
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
@@ -384,7 +457,11 @@ def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
     others = {name: value for name, value in flags.items() if name != number}
     values: dict[str, list[int]] = {}
     for trial in made:
-        if trial.program and number in trial.flags and trial.flags == {**others, number: trial.flags[number]}:
+        if (
+            trial.program
+            and number in trial.flags
+            and trial.flags == {**others, number: trial.flags[number]}
+        ):
             values.setdefault(trial.program, []).append(int(trial.flags[number]))
     return any(min(alike) <= int(flags[number]) <= max(alike) for alike in values.values())
 
@@ -399,7 +476,11 @@ def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
 
 def _without(axis: Axis, flags: Flags) -> list[Setting]:
     """The setting without what a start of several flags brought it of an axis; none where it has nothing else."""
-    rest = {name: value for name, value in flags.items() if all(name not in setting for setting in axis.settings)}
+    rest = {
+        name: value
+        for name, value in flags.items()
+        if all(name not in setting for setting in axis.settings)
+    }
     if axis.kind == ALL or not 0 < len(rest) < len(flags):
         return []
     return [(rest, f"left out: {axis.name.removesuffix(' to')}")]
@@ -418,9 +499,13 @@ class Spread:
     """How far worlds differ, above and below the likely value."""
 
     compute: float = 0.15  # share by which kernels of one shape differ together
-    collectives: float = 0.3  # share by which the part of a collective that grows with its bytes differs, by kind
+    collectives: float = (
+        0.3  # share by which the part of a collective that grows with its bytes differs, by kind
+    )
     fixed_us: float = 30.0  # the fixed part of each collective, from nothing to twice; at most half of what it takes
-    contention: float = 1.0  # slowdown of kernels during collectives, from none to twice the likely one
+    contention: float = (
+        1.0  # slowdown of kernels during collectives, from none to twice the likely one
+    )
     launch: float = 1.0  # launch gaps and host time, from none to twice
 
 
@@ -453,7 +538,10 @@ class World:
         """The gaps between kernels here."""
         times = 1 + self.spread.launch * self.draw("launch")
         return replace(
-            likely, gap_us=likely.gap_us * times, switch_us=likely.switch_us * times, host_us=likely.host_us * times
+            likely,
+            gap_us=likely.gap_us * times,
+            switch_us=likely.switch_us * times,
+            host_us=likely.host_us * times,
         )
 
 
@@ -465,12 +553,19 @@ def _draw(text: str) -> float:
 
 def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
     """That many worlds, in opposite pairs; if the count is odd, the last is the likely one."""
-    sides = [(number // 2, 0 if number == count - 1 and count % 2 else 1 - 2 * (number % 2)) for number in range(count)]
+    sides = [
+        (number // 2, 0 if number == count - 1 and count % 2 else 1 - 2 * (number % 2))
+        for number in range(count)
+    ]
     return tuple(World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides)
 
 
 def step_in(
-    world: World, program: Program, shapes: dict[str, str], launch: LaunchGaps, contention: Contention
+    world: World,
+    program: Program,
+    shapes: dict[str, str],
+    launch: LaunchGaps,
+    contention: Contention,
 ) -> float:
     """Microseconds of a step in a world; kernels with the same text in `shapes`, by instruction, differ together."""
     costs = {
@@ -479,11 +574,15 @@ def step_in(
         for op in ops
         if op.cost_us
     }
-    return run_program(program, world.launch(launch), contention.at(world.contended), costs=costs).step_us
+    return run_program(
+        program, world.launch(launch), contention.at(world.contended), costs=costs
+    ).step_us
 
 
 def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:
     """Microseconds of a scheduled module's step in each world, with costs, launch gaps and contention of its
     prediction."""
     shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
-    return tuple(step_in(world, found.program, shapes, found.launch, found.contention) for world in among)
+    return tuple(
+        step_in(world, found.program, shapes, found.launch, found.contention) for world in among
+    )

@@ -15,7 +15,14 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, backend_config, trip_count
+from pgle.xla.hlo.module import (
+    HOST_MEMORY_SPACE,
+    Instruction,
+    Module,
+    Shape,
+    backend_config,
+    trip_count,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +34,54 @@ class CollectiveKind:
     flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
     # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
-    measured: str = ""  # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
+    measured: str = (
+        ""  # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
+    )
     rounds: int = 1  # how often each byte goes around a ring
     ends_together: bool = True  # whether no rank can end before the last has begun
-    moves: str = ""  # what a sharded training step moves with it, where XLA combines its kind by bytes
+    moves: str = (
+        ""  # what a sharded training step moves with it, where XLA combines its kind by bytes
+    )
 
 
 KINDS: Mapping[str, CollectiveKind] = {
     kind.name: kind
     for kind in (
-        CollectiveKind("all-reduce", ("all_reduce", "psum", "psum_invariant", "pmax", "pmin"), "allreduce",
-             measured="all-reduce", rounds=2, moves="gradients"),
-        CollectiveKind("all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"),
-        CollectiveKind("reduce-scatter", ("reduce_scatter", "psum_scatter"), "reducescatter",
-             measured="reduce-scatter", moves="gradients"),
+        CollectiveKind(
+            "all-reduce",
+            ("all_reduce", "psum", "psum_invariant", "pmax", "pmin"),
+            "allreduce",
+            measured="all-reduce",
+            rounds=2,
+            moves="gradients",
+        ),
+        CollectiveKind(
+            "all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"
+        ),
+        CollectiveKind(
+            "reduce-scatter",
+            ("reduce_scatter", "psum_scatter"),
+            "reducescatter",
+            measured="reduce-scatter",
+            moves="gradients",
+        ),
         CollectiveKind("all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"),
-        CollectiveKind("ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"),
-        CollectiveKind("collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"),
-        CollectiveKind("collective-permute", ("collective_permute", "ppermute"), "collectivepermute",
-             ends_together=False),
+        CollectiveKind(
+            "ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"
+        ),
+        CollectiveKind(
+            "collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"
+        ),
+        CollectiveKind(
+            "collective-permute",
+            ("collective_permute", "ppermute"),
+            "collectivepermute",
+            ends_together=False,
+        ),
         CollectiveKind("send", ends_together=False),
         CollectiveKind("recv", ends_together=False),
     )
-}  # fmt: skip
+}
 """Every kind of collective, by name."""
 
 COLLECTIVES = tuple(KINDS)  # what `collective_kind` returns
@@ -59,10 +91,19 @@ ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
 
 # what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
-_NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
+_NAMES = sorted(
+    {name for kind in KINDS.values() for name in (kind.name, *kind.primitives)},
+    key=len,
+    reverse=True,
+)
 _COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
 _FROM_RANK_TO_RANK = re.compile(
-    "|".join(name for kind in KINDS.values() if not kind.ends_together for name in (kind.name, *kind.primitives))
+    "|".join(
+        name
+        for kind in KINDS.values()
+        if not kind.ends_together
+        for name in (kind.name, *kind.primitives)
+    )
 )
 _COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
 _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
@@ -82,7 +123,11 @@ def ends_together(name: str) -> bool:
     return _FROM_RANK_TO_RANK.search(name) is None
 
 
-_KINDS = {opcode: kind for kind in COLLECTIVES for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")}
+_KINDS = {
+    opcode: kind
+    for kind in COLLECTIVES
+    for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")
+}
 _GENERIC = ("async-start", "async-update", "async-done")
 
 
@@ -107,7 +152,9 @@ def collective_kind(module: Module, instruction: Instruction) -> str | None:
         return None if wrapped is None else collective_kind(module, wrapped)
     if instruction.opcode == "fusion" and instruction.fusion_kind == "kCustom":
         for name in instruction.called:
-            for inner in module.computations[name].instructions if name in module.computations else ():
+            for inner in (
+                module.computations[name].instructions if name in module.computations else ()
+            ):
                 if inner.opcode in _KINDS:
                     return _KINDS[inner.opcode]
     return None
@@ -157,8 +204,12 @@ def is_product(module: Module, instruction: Instruction) -> bool:
     """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
     opcode = instruction.opcode
     if opcode in ("fusion", "async-start", "call"):
-        called = (module.computations[name] for name in instruction.called if name in module.computations)
-        return any(is_product(module, item) for computation in called for item in computation.instructions)
+        called = (
+            module.computations[name] for name in instruction.called if name in module.computations
+        )
+        return any(
+            is_product(module, item) for computation in called for item in computation.instructions
+        )
     if opcode == "custom-call":
         return is_gemm(instruction) or is_convolution(instruction) or is_attention(instruction)
     return opcode in ("dot", "convolution")
@@ -202,7 +253,9 @@ def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
             if start is not None:
                 wrapped, kind = module.wrapped(start), collective_kind(module, start)
                 other = start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode
-                pairs.append(AsyncPair(start.name, done.name, computation.name, kind or other, bool(kind)))
+                pairs.append(
+                    AsyncPair(start.name, done.name, computation.name, kind or other, bool(kind))
+                )
     return tuple(pairs)
 
 
@@ -235,7 +288,9 @@ def start_of(module: Module, done: Instruction) -> Instruction | None:
     same = [
         item
         for item in module.computations[done.computation].instructions
-        if is_start(item) and item.channel_id == done.channel_id and item.opcode.removesuffix("-start") == opcode
+        if is_start(item)
+        and item.channel_id == done.channel_id
+        and item.opcode.removesuffix("-start") == opcode
     ]
     return same[0] if len(same) == 1 else None
 
@@ -270,18 +325,29 @@ def group_size(module: Module, instruction: Instruction) -> int:
 
 def is_host_copy(module: Module, instruction: Instruction) -> bool:
     """Whether an operation moves data between device and host memory (offload)."""
-    if instruction.opcode not in ("copy-start", "copy-done", "copy", *_GENERIC, "fusion", "dynamic-update-slice"):
+    if instruction.opcode not in (
+        "copy-start",
+        "copy-done",
+        "copy",
+        *_GENERIC,
+        "fusion",
+        "dynamic-update-slice",
+    ):
         return False
     inner = module.wrapped(instruction) or instruction
     if collective_kind(module, inner) is not None:
         return False
     return _on_host(inner.shape) or any(
-        _on_host(module.instructions[name].shape) for name in inner.operands if name in module.instructions
+        _on_host(module.instructions[name].shape)
+        for name in inner.operands
+        if name in module.instructions
     )
 
 
 def _on_host(shape: Shape) -> bool:
-    return shape.memory_space == HOST_MEMORY_SPACE or any(_on_host(element) for element in shape.elements)
+    return shape.memory_space == HOST_MEMORY_SPACE or any(
+        _on_host(element) for element in shape.elements
+    )
 
 
 def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
@@ -353,7 +419,9 @@ def _starts(module: Module) -> dict[str, tuple[str, Hashable]]:
     return known
 
 
-def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]) -> dict[str, str]:
+def _match(
+    module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]
+) -> dict[str, str]:
     """Pair collectives of two compilations by kind, channel and shape, in order; only where the counts agree.
 
     Channel ids are unique in programs that jit partitioned; inside `shard_map` all are 1, so shape, framework name and
@@ -370,7 +438,9 @@ def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: 
         ours, theirs = _grouped(module, items, key), _grouped(lhs_module, free, key)
         for value, group in ours.items():
             partners = theirs.get(value, [])
-            for item, partner in zip(group, partners, strict=True) if len(partners) == len(group) else ():
+            for item, partner in (
+                zip(group, partners, strict=True) if len(partners) == len(group) else ()
+            ):
                 names[item.name] = names[(module.wrapped(item) or item).name] = partner.name
         items = [item for item in items if item.name not in names]
         free = [item for item in free if item.name not in names.values()]
@@ -379,7 +449,11 @@ def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: 
 
 def _key(module: Module, item: Instruction) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
     wrapped = module.wrapped(item) or item
-    return collective_kind(module, item) or "", str(result_shape(module, item)), wrapped.replica_groups
+    return (
+        collective_kind(module, item) or "",
+        str(result_shape(module, item)),
+        wrapped.replica_groups,
+    )
 
 
 def _channel(module: Module, item: Instruction) -> int | None:
@@ -423,5 +497,7 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
     return tuple(reversed(found))
 
 
-FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
+FREE_TARGETS = frozenset(
+    ("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice")
+)
 """Custom calls that launch nothing."""

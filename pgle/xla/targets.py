@@ -71,7 +71,9 @@ class Hardware:
     devices_per_host: int = 8  # GPUs that share NVLink: of one host, in a rack of all its hosts
     is_rack: bool = False  # whether NVLink joins hosts
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
-    matmul_efficiency: float = MATMUL_EFFICIENCY  # part of the peak that large matrix products reach
+    matmul_efficiency: float = (
+        MATMUL_EFFICIENCY  # part of the peak that large matrix products reach
+    )
 
     def peak_tflops(self, dtype: str) -> float:
         """Peak of dots of that type."""
@@ -89,8 +91,16 @@ class Hardware:
 
 
 _FAMILY = {
-    "bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32", "tf": "tf32",
-}  # fmt: skip
+    "bf": "f16",
+    "f1": "f16",
+    "f8": "f8",
+    "f4": "f4",
+    "s8": "s8",
+    "u8": "s8",
+    "f6": "f64",
+    "f3": "tf32",
+    "tf": "tf32",
+}
 
 
 _WIDER = {"f4": "f8", "f8": "f16"}
@@ -103,23 +113,78 @@ def dtype_family(dtype: str) -> str:
 
 _A100_TFLOPS = {"f16": 312.0, "tf32": 156.0, "f32": 19.5, "f64": 19.5, "s8": 624.0}
 _H100_TFLOPS = {"f16": 989.0, "tf32": 494.0, "f32": 67.0, "f64": 67.0, "s8": 1979.0, "f8": 1979.0}
-_B200_TFLOPS = {"f16": 2250.0, "tf32": 1125.0, "f32": 75.0, "f64": 37.0, "s8": 4500.0, "f8": 4500.0, "f4": 9000.0}
-_GB200_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 40.0, "s8": 5000.0, "f8": 5000.0, "f4": 10000.0}
-_GB300_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 1.3, "s8": 165.0, "f8": 5000.0, "f4": 15000.0}
+_B200_TFLOPS = {
+    "f16": 2250.0,
+    "tf32": 1125.0,
+    "f32": 75.0,
+    "f64": 37.0,
+    "s8": 4500.0,
+    "f8": 4500.0,
+    "f4": 9000.0,
+}
+_GB200_TFLOPS = {
+    "f16": 2500.0,
+    "tf32": 1250.0,
+    "f32": 80.0,
+    "f64": 40.0,
+    "s8": 5000.0,
+    "f8": 5000.0,
+    "f4": 10000.0,
+}
+_GB300_TFLOPS = {
+    "f16": 2500.0,
+    "tf32": 1250.0,
+    "f32": 80.0,
+    "f64": 1.3,
+    "s8": 165.0,
+    "f8": 5000.0,
+    "f4": 15000.0,
+}
 
 _GPUS = (
-    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
-    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
+    Hardware(
+        "a100-40gb",
+        _A100_TFLOPS,
+        1555,
+        108,
+        1.41,
+        235.0,
+        25,
+        32,
+        "h100-sxm",
+        matmul_efficiency=A100_EFFICIENCY,
+    ),
+    Hardware(
+        "a100-80gb",
+        _A100_TFLOPS,
+        2039,
+        108,
+        1.41,
+        235.0,
+        25,
+        32,
+        "h100-sxm",
+        matmul_efficiency=A100_EFFICIENCY,
+    ),
     Hardware("h100-sxm", _H100_TFLOPS, 3352, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("b200", _B200_TFLOPS, 7672, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
-    Hardware("gb200", _GB200_TFLOPS, 7928, 152, 2.062, 18 * 40.1, 50, 225, "gb200", 72, is_rack=True),
-    Hardware("gb300", _GB300_TFLOPS, 7928, 152, 2.07, 18 * 40.1, 100, 225, "gb300", 72, is_rack=True),
+    Hardware(
+        "gb200", _GB200_TFLOPS, 7928, 152, 2.062, 18 * 40.1, 50, 225, "gb200", 72, is_rack=True
+    ),
+    Hardware(
+        "gb300", _GB300_TFLOPS, 7928, 152, 2.07, 18 * 40.1, 100, 225, "gb300", 72, is_rack=True
+    ),
 )
 TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
 
-_BY_CAPABILITY = (((8, 0), "a100-40gb"), ((9, 0), "h100-sxm"), ((10, 0), "b200"), ((10, 3), "gb300"))
+_BY_CAPABILITY = (
+    ((8, 0), "a100-40gb"),
+    ((9, 0), "h100-sxm"),
+    ((10, 0), "b200"),
+    ((10, 3), "gb300"),
+)
 """The GPU used for a compute capability and for higher ones, up to the next row."""
 
 
@@ -144,7 +209,11 @@ def find_hardware(
         UserError: nothing is known of it.
     """
     if isinstance(target, Target):
-        found = TABLE.get(target.name) or TABLE.get(shipped_name(target)) or by_capability(target.compute_capability)
+        found = (
+            TABLE.get(target.name)
+            or TABLE.get(shipped_name(target))
+            or by_capability(target.compute_capability)
+        )
         found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9)
         found = replace(found, cores=target.core_count, clock_ghz=target.clock_ghz)
     else:
@@ -174,7 +243,11 @@ def weaker(hardware: Hardware) -> list[Hardware]:
     """The GPUs of `TABLE` before that which XLA measured in its place, on the same network and with no faster links."""
     order = list(TABLE)
     return [
-        replace(each, nic_gb_s=min(each.nic_gb_s, hardware.nic_gb_s), devices_per_host=hardware.devices_per_host)
+        replace(
+            each,
+            nic_gb_s=min(each.nic_gb_s, hardware.nic_gb_s),
+            devices_per_host=hardware.devices_per_host,
+        )
         for each in map(TABLE.__getitem__, order[: order.index(hardware.measured_as)])
         if each.nvlink_gb_s <= hardware.nvlink_gb_s
     ]
@@ -182,7 +255,9 @@ def weaker(hardware: Hardware) -> list[Hardware]:
 
 def by_capability(capability: tuple[int, int] | None) -> Hardware:
     """The GPU of `TABLE` for a compute capability; an H100 if none is known."""
-    at_most = [name for lowest, name in _BY_CAPABILITY if capability is not None and lowest <= capability]
+    at_most = [
+        name for lowest, name in _BY_CAPABILITY if capability is not None and lowest <= capability
+    ]
     unknown = "h100-sxm" if capability is None else "a100-40gb"
     return TABLE[at_most[-1] if at_most else unknown]
 
@@ -195,7 +270,13 @@ _MAX_FIGURE = 1e18
 
 _SHIPPED = resources.files("pgle.xla").joinpath("data/targets")
 _SUFFIX = ".txtpb"
-BUILT_IN = tuple(sorted(file.name.removesuffix(_SUFFIX) for file in _SHIPPED.iterdir() if file.name.endswith(_SUFFIX)))
+BUILT_IN = tuple(
+    sorted(
+        file.name.removesuffix(_SUFFIX)
+        for file in _SHIPPED.iterdir()
+        if file.name.endswith(_SUFFIX)
+    )
+)
 """Names of the shipped targets."""
 
 ALIASES: Mapping[str, str] = {
@@ -248,7 +329,9 @@ def load_target(name_or_path: str) -> Target:
     name = name_or_path.lower()
     name = ALIASES.get(name, name)
     if name in BUILT_IN:
-        return parse_target(_SHIPPED.joinpath(f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name=name)
+        return parse_target(
+            _SHIPPED.joinpath(f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name=name
+        )
     path = as_path(name_or_path)
     looks_like_path = not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
     if not looks_like_path and not path.exists():
@@ -260,7 +343,9 @@ def load_target(name_or_path: str) -> Target:
         text = data.decode()
     except UnicodeDecodeError:
         raise UserError("not a text description of a GPU", where=path, remedy=_DUMP_HINT) from None
-    if "runtime_version" not in text:  # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
+    if (
+        "runtime_version" not in text
+    ):  # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
         text = f"{text.rstrip()}\n{_RUNTIME}\n"
     return parse_target(text, name=name_or_path)
 
@@ -281,7 +366,11 @@ def target_beside(source: str) -> Target | None:
     """
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
-    found = [file for pattern in (f"{stem}.*", "*") for file in sorted(path.parent.glob(pattern + _DESCRIPTION))]
+    found = [
+        file
+        for pattern in (f"{stem}.*", "*")
+        for file in sorted(path.parent.glob(pattern + _DESCRIPTION))
+    ]
     for file in found[:1]:
         with suppress(UserError):
             given = load_target(str(file))
@@ -293,8 +382,13 @@ def shipped_name(target: Target) -> str:
     """The name of the shipped target that is the same GPU by its figures; empty if absent."""
     for name in BUILT_IN:
         known = load_target(name)
-        alike = known.compute_capability == target.compute_capability and known.core_count == target.core_count
-        if alike and math.isclose(known.memory_bytes, target.memory_bytes, rel_tol=0.1):  # drivers keep some memory
+        alike = (
+            known.compute_capability == target.compute_capability
+            and known.core_count == target.core_count
+        )
+        if alike and math.isclose(
+            known.memory_bytes, target.memory_bytes, rel_tol=0.1
+        ):  # drivers keep some memory
             return name
     return ""
 
@@ -313,9 +407,13 @@ def parse_target(text: str, *, name: str) -> Target:
     capability = re.search(r"cuda_compute_capability\s*\{([^}]*)\}", clean)
     if capability is None:
         raise UserError(
-            "not a description of an NVIDIA GPU (no cuda_compute_capability)", where=name, remedy=_DUMP_HINT
+            "not a description of an NVIDIA GPU (no cuda_compute_capability)",
+            where=name,
+            remedy=_DUMP_HINT,
         )
-    parts = {key: int(value) for key, value in re.findall(r"\b(major|minor)\s*:\s*(\d+)", capability[1])}
+    parts = {
+        key: int(value) for key, value in re.findall(r"\b(major|minor)\s*:\s*(\d+)", capability[1])
+    }
     device = re.search(r'\bdevice_description_str\s*:\s*"([^"]*)"', clean)
     return Target(
         name=name,
@@ -340,7 +438,9 @@ def _figure(text: str, field: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < _MAX_FIGURE:
-        raise UserError(f"not a description of a GPU ({field}: {found[1]})", where=name, remedy=_DUMP_HINT)
+        raise UserError(
+            f"not a description of a GPU ({field}: {found[1]})", where=name, remedy=_DUMP_HINT
+        )
     return value
 
 

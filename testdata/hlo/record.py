@@ -25,7 +25,9 @@ RUNS = {
     "off": ("step", ["--xla_gpu_enable_latency_hiding_scheduler=false", SYNC]),
     "collectives": ("collectives", [LHS]),
 }
-KEPT = re.compile(r"jit_\w+\.schedule\.(txt|pb)|module_\d+\.jit_\w+\.sm_8\.0_gpu_after_optimizations\.(txt|hlo\.pb)")
+KEPT = re.compile(
+    r"jit_\w+\.schedule\.(txt|pb)|module_\d+\.jit_\w+\.sm_8\.0_gpu_after_optimizations\.(txt|hlo\.pb)"
+)
 FEW_NAMES = (
     "no-such-name",
     "gemm_fusion_dot.9",
@@ -54,7 +56,9 @@ def compile_program(program: str, profiles: list[str]) -> None:
 
     target = next((Path(os.environ["TARGETS"])).glob("module_0040*gpu_target_config.pbtxt.xz"))
     text = lzma.decompress(target.read_bytes()).decode()
-    topology = topologies.get_topology_desc("", platform="cuda", target_config=text, topology="1x1x4")
+    topology = topologies.get_topology_desc(
+        "", platform="cuda", target_config=text, topology="1x1x4"
+    )
     mesh = Mesh(np.array(topology.devices), ("d",))
 
     def struct(shape, *spec, dtype=jnp.bfloat16):
@@ -86,7 +90,9 @@ def compile_program(program: str, profiles: list[str]) -> None:
         params = {"layers": layers, "out": struct((512, 1024), "d")}
         lowered = jax.jit(step).lower(params, struct((128, 512), "d"))
     else:
-        mapped = jax.shard_map(collectives, mesh=mesh, in_specs=P("d"), out_specs=(P("d"), P()), check_vma=False)
+        mapped = jax.shard_map(
+            collectives, mesh=mesh, in_specs=P("d"), out_specs=(P("d"), P()), check_vma=False
+        )
         lowered = jax.jit(mapped).lower(struct((64, 64), "d", dtype=jnp.float32))
     for names in profiles or [""]:
         costs = "".join(f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names.split())
@@ -124,10 +130,13 @@ def compiled(jobs: Sequence[tuple[str, list[str], Sequence[str]]]) -> str:
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         "OPENBLAS_NUM_THREADS": "1",  # a process with threads is not to fork
         "TF_CPP_MIN_LOG_LEVEL": "0",
-        "TARGETS": os.environ.get("TARGETS") or str(Path(__file__).resolve().parents[1] / "pax_fsdp4/proc0/dump"),
+        "TARGETS": os.environ.get("TARGETS")
+        or str(Path(__file__).resolve().parents[1] / "pax_fsdp4/proc0/dump"),
     }
     arguments = [sys.executable, __file__, "--compile", json.dumps(jobs)]
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stderr
+    return subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, check=True
+    ).stderr
 
 
 def child(program: str, flags: list[str], profiles: Sequence[str] = ()) -> str:
@@ -137,7 +146,10 @@ def child(program: str, flags: list[str], profiles: Sequence[str] = ()) -> str:
 
 def record_runs(out: Path, runs: Sequence[str]) -> None:
     """Write the dumps of some of `RUNS`."""
-    both = ["--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto"]  # of schedules this gives the text alone
+    both = [
+        "--xla_dump_hlo_as_text",
+        "--xla_dump_hlo_as_proto",
+    ]  # of schedules this gives the text alone
     jobs, dumps = [], []
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
@@ -163,7 +175,11 @@ def record(out: Path) -> None:
         record_runs(out, list(RUNS))
     said = []
     for names, log in zip(FEW_NAMES, logs.result().split(BEFORE)[1:], strict=True):
-        lines = [line.partition("] ")[2] for line in log.splitlines() if "profile_guided_latency_estimator.cc" in line]
+        lines = [
+            line.partition("] ")[2]
+            for line in log.splitlines()
+            if "profile_guided_latency_estimator.cc" in line
+        ]
         found = next(int(line.split()[1]) for line in lines if line.startswith("Found "))
         missing = sorted(line.strip() for line in lines if line.startswith("  "))
         said.append({"names": names.split(), "found": found, "missing": missing})

@@ -18,7 +18,9 @@ from pgle.xla.targets import load_target
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 NO_LHS = "--xla_gpu_enable_latency_hiding_scheduler=false"
 STRICT = "--xla_gpu_pgle_accuracy_checker=PGLE_STRICTNESS_LEVEL_ERROR"
-NOISE = re.compile(r"cudart_stub|ptxas|subprocess_compilation|shardy|GpuTargetConfigProto|error when writing|^\s*$")
+NOISE = re.compile(
+    r"cudart_stub|ptxas|subprocess_compilation|shardy|GpuTargetConfigProto|error when writing|^\s*$"
+)
 
 
 class Recorder:
@@ -31,17 +33,25 @@ class Recorder:
     def record(self, case: str, *flags: str, profile: Path | None = None) -> tuple[str, str]:
         """Compile, keep the log as ``case.log``; returns the whole log and the fingerprint."""
         dump = self.folder / case
-        request = CompileRequest(self.module, self.target.texts, dump, flags=flags or (LHS,), profile=profile)
+        request = CompileRequest(
+            self.module, self.target.texts, dump, flags=flags or (LHS,), profile=profile
+        )
         failed = fingerprint = ""
         try:
             fingerprint = compile_once(request, self.python).fingerprint
         except UserError as error:
-            failed = re.sub(r".*XLA could not compile it: (.*?); the whole log.*", r"XlaRuntimeError: \1\n", str(error))
+            failed = re.sub(
+                r".*XLA could not compile it: (.*?); the whole log.*",
+                r"XlaRuntimeError: \1\n",
+                str(error),
+            )
         log = (dump / LOG).read_text(errors="replace")
         kept = [line for line in log.splitlines(keepends=True) if not NOISE.search(line)]
         text = "".join(kept) + (failed if failed.startswith("Xla") else "")
         text = text.replace(f"{self.folder}/", "").replace(str(Path(sys.prefix)), "/venv")
-        (self.out / f"{case}.log").write_text(re.sub(r"at \S*/(jax_plugins/)", r"at /venv/\1", text))
+        (self.out / f"{case}.log").write_text(
+            re.sub(r"at \S*/(jax_plugins/)", r"at /venv/\1", text)
+        )
         return log, fingerprint
 
 
@@ -59,7 +69,9 @@ def missing_names(log: str) -> list[str]:
 
 def costs(names: list[str], prefix: str = "") -> str:
     """A profile that gives each name another cost."""
-    return "".join(f'costs {{ name: "{prefix}{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names))
+    return "".join(
+        f'costs {{ name: "{prefix}{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names)
+    )
 
 
 def main(python: str, module: str, out: str) -> None:
@@ -89,7 +101,9 @@ def main(python: str, module: str, out: str) -> None:
         recorder.record("no_profile", LHS)
         recorder.record("wrong_path", profile=profiles / "missing.pbtxt")
         recorder.record("wrong_extension", profile=profile("profile.txt", costs(names)))
-        recorder.record("wrong_fingerprint", profile=profile("wrong.pbtxt", costs(names, "0" * 32 + "::")))
+        recorder.record(
+            "wrong_fingerprint", profile=profile("wrong.pbtxt", costs(names, "0" * 32 + "::"))
+        )
         recorder.record("text_in_pb", profile=profile("text.pb", costs(names)))
         recorder.record("syntax_error", profile=profile("syntax.pbtxt", "costs { name: "))
         recorder.record("checker_error", LHS, STRICT, profile=half)

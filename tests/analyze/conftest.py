@@ -80,7 +80,9 @@ def measured() -> Callable[..., MeasuredStep]:
 
     def measure(trace: Trace, *modules: Module, **known: Any) -> MeasuredStep:
         program = find_programs(trace, modules)[0]
-        return measure_step(trace, aggregate(trace, [program])[0], TABLE["h100-sxm"] if modules else None, **known)
+        return measure_step(
+            trace, aggregate(trace, [program])[0], TABLE["h100-sxm"] if modules else None, **known
+        )
 
     return measure
 
@@ -92,7 +94,9 @@ def pax() -> MeasuredStep:
     module = read_module(next((PAX / "proc0/dump").glob("module_0040*after_optimizations*")))
     program = next(item for item in find_programs(trace, [module]) if item.hlo is not None)
     return measure_step(
-        trace, aggregate(trace, [program])[0], None if program.hlo is None else hardware_of(program.hlo)
+        trace,
+        aggregate(trace, [program])[0],
+        None if program.hlo is None else hardware_of(program.hlo),
     )
 
 
@@ -104,5 +108,7 @@ def maxtext() -> MeasuredStep:
     trace = read_nsys(MAXTEXT / "rebuilt.sqlite")
     program = find_programs(trace, read_modules(MAXTEXT / "dump"))[0]
     return measure_step(
-        trace, aggregate(trace, [program])[0], None if program.hlo is None else hardware_of(program.hlo)
+        trace,
+        aggregate(trace, [program])[0],
+        None if program.hlo is None else hardware_of(program.hlo),
     )

@@ -29,14 +29,22 @@ Key = tuple[int | None, str]
 
 
 @pytest.fixture(scope="module", params=["jax08_gemm", "jax_conv_minimal_08_tw003"])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, dict[Key, Row]]:
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trace, dict[Key, Row]]:
     """A trace as pgle reads it, and XProf's statistics by program and instruction."""
     path = ROOT / "testdata" / "jax_xplane" / f"{request.param}.xplane.pb"
-    copy = shutil.copy(path, tmp_path_factory.mktemp("xprof"))  # it leaves caches beside what it reads
+    copy = shutil.copy(
+        path, tmp_path_factory.mktemp("xprof")
+    )  # it leaves caches beside what it reads
     table = json.loads(converter.xspace_to_tool_data([str(copy)], "hlo_stats", {})[0])
     names = [column["id"] for column in table["cols"]]
-    rows = [dict(zip(names, (cell.get("v") for cell in row["c"]), strict=True)) for row in table["rows"]]
-    return read_xplane([Path(path)]), {(int(row["program_id"]), row["hlo_op_name"]): row for row in rows}
+    rows = [
+        dict(zip(names, (cell.get("v") for cell in row["c"]), strict=True)) for row in table["rows"]
+    ]
+    return read_xplane([Path(path)]), {
+        (int(row["program_id"]), row["hlo_op_name"]): row for row in rows
+    }
 
 
 def keys(trace: Trace) -> list[Key]:

@@ -33,15 +33,28 @@ def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureReques
     exposed: dict[str, float] = defaultdict(float)
     for window in step.windows:
         rows = list(
-            zip(window.rows.tolist(), window.start.tolist(), window.end.tolist(), window.stream.tolist(), strict=True)
+            zip(
+                window.rows.tolist(),
+                window.start.tolist(),
+                window.end.tolist(),
+                window.stream.tolist(),
+                strict=True,
+            )
         )
         compute = sorted((start, end) for _, start, end, stream in rows if stream == Stream.COMPUTE)
         for row, start, end, stream in rows:
-            if stream == Stream.COMMUNICATION and step.trace.module[row] == step.costs.program.index:
+            if (
+                stream == Stream.COMMUNICATION
+                and step.trace.module[row] == step.costs.program.index
+            ):
                 near = [span for span in compute if span[1] > start and span[0] < end]
-                exposed[step.trace.instructions[step.trace.instruction[row]]] += uncovered(start, end, near)
+                exposed[step.trace.instructions[step.trace.instruction[row]]] += uncovered(
+                    start, end, near
+                )
     found = {item.trace_name: item.exposed_us for item in step.collectives}
-    assert found == pytest.approx({name: ns / 1e3 / step.steps for name, ns in exposed.items()}, abs=1e-6)
+    assert found == pytest.approx(
+        {name: ns / 1e3 / step.steps for name, ns in exposed.items()}, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -74,7 +87,9 @@ def test_overlap_is_what_is_not_exposed(job: str, request: pytest.FixtureRequest
         spans = {
             stream: [
                 (s, e)
-                for s, e, kind in zip(window.start.tolist(), window.end.tolist(), window.stream.tolist(), strict=True)
+                for s, e, kind in zip(
+                    window.start.tolist(), window.end.tolist(), window.stream.tolist(), strict=True
+                )
                 if kind == stream
             ]
             for stream in (Stream.COMPUTE, Stream.COMMUNICATION)

@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import ChangeKind, Differences, StepChange, StepVerdict, find_differences
+from pgle.analyze.differences import (
+    ChangeKind,
+    Differences,
+    StepChange,
+    StepVerdict,
+    find_differences,
+)
 from pgle.cli.main import run
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -17,7 +23,9 @@ from tests.analyze.conftest import ROOT, SIDE, Run, repeated
 Measure = Callable[..., MeasuredStep]
 
 
-def module_of(*names: str, op_names: tuple[str, ...] = ("a", "b", "c"), start: str = "all-gather-start.1") -> Module:
+def module_of(
+    *names: str, op_names: tuple[str, ...] = ("a", "b", "c"), start: str = "all-gather-start.1"
+) -> Module:
     """Three kernels that look alike but for the framework's name, and a collective."""
     kernels = "\n".join(
         f'  {name} = f32[1024]{{0}} negate(p), metadata={{op_name="jit(step)/{op_name}/neg" '
@@ -33,11 +41,18 @@ ENTRY main {{
   ROOT done = f32[2048]{{0}} all-gather-done({start})
 }}
 """  # noqa: E501
-    return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
+    return module_from_text(
+        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+    )
 
 
 def step_of(
-    measured: Measure, module: Module, times: dict[str, float], *, exposed: float = 0.0, gather: float = 50
+    measured: Measure,
+    module: Module,
+    times: dict[str, float],
+    *,
+    exposed: float = 0.0,
+    gather: float = 50,
 ) -> MeasuredStep:
     """Kernels one after the other, and a gather beside the last of them that ends `exposed` after it."""
     runs, clock = [], 0.0
@@ -73,9 +88,13 @@ def test_a_step_against_itself_has_no_change(base: MeasuredStep) -> None:
     assert found.matched == 4
 
 
-def test_a_kernel_that_got_slower_under_another_number(base: MeasuredStep, measured: Measure) -> None:
+def test_a_kernel_that_got_slower_under_another_number(
+    base: MeasuredStep, measured: Measure
+) -> None:
     names = ("fusion.2", "fusion.3", "fusion.1")  # the numbers of other kernels
-    after = step_of(measured, module_of(*names), dict(zip(names, (1000.0, 2500.0, 3000.0), strict=True)))
+    after = step_of(
+        measured, module_of(*names), dict(zip(names, (1000.0, 2500.0, 3000.0), strict=True))
+    )
     found = find_differences(base, after)
     assert only(found) == (ChangeKind.SLOWER, "fusion.3", pytest.approx(500))
     (change,) = of_instructions(found)
@@ -87,7 +106,9 @@ def test_a_kernel_that_got_slower_under_another_number(base: MeasuredStep, measu
 def test_appeared_and_gone(base: MeasuredStep, measured: Measure) -> None:
     names = ("fusion.1", "fusion.2", "fusion.4")
     after = step_of(
-        measured, module_of(*names, op_names=("a", "b", "new")), dict(zip(names, (1000.0, 2000.0, 2500.0), strict=True))
+        measured,
+        module_of(*names, op_names=("a", "b", "new")),
+        dict(zip(names, (1000.0, 2000.0, 2500.0), strict=True)),
     )
     found = find_differences(base, after)
     # of one opcode and shape, but the framework calls them differently: another kernel
@@ -108,23 +129,35 @@ def test_appeared_and_gone(base: MeasuredStep, measured: Measure) -> None:
 def test_a_collective_of_which_more_is_exposed(
     base: MeasuredStep, measured: Measure, gather: float, kind: ChangeKind
 ) -> None:
-    after = step_of(measured, module_of(*BASE, start="all-gather-start.9"), BASE, exposed=40, gather=gather)
+    after = step_of(
+        measured, module_of(*BASE, start="all-gather-start.9"), BASE, exposed=40, gather=gather
+    )
     found = find_differences(base, after)
     assert only(found) == (kind, "all-gather-start.9", pytest.approx(40))
-    assert found.after.exposed_communication_us - found.before.exposed_communication_us == pytest.approx(40)
+    assert (
+        found.after.exposed_communication_us - found.before.exposed_communication_us
+        == pytest.approx(40)
+    )
 
 
 def test_changes_add_up(base: MeasuredStep, measured: Measure) -> None:
-    after = step_of(measured, module_of(*BASE), {"fusion.1": 1001.0, "fusion.2": 1500.0, "fusion.3": 3300.0})
+    after = step_of(
+        measured, module_of(*BASE), {"fusion.1": 1001.0, "fusion.2": 1500.0, "fusion.3": 3300.0}
+    )
     found = find_differences(base, after)
-    assert sum(change.delta_us for change in found.changes) + found.other_us == pytest.approx(found.delta_us, abs=1e-6)
+    assert sum(change.delta_us for change in found.changes) + found.other_us == pytest.approx(
+        found.delta_us, abs=1e-6
+    )
     compute_us = sum(change.delta_us for change in of_instructions(found))
     assert compute_us + 1 == pytest.approx(found.after.compute_us - found.before.compute_us)
     assert [change.name for change in found.changes] == ["fusion.2", "fusion.3", "between steps"]
 
 
 def test_without_hlo_by_name(measured: Measure) -> None:
-    sides = [measured(repeated(Run("fusion.1", 0, one), Run("fusion.2", one, 500))) for one in (1000.0, 1200.0)]
+    sides = [
+        measured(repeated(Run("fusion.1", 0, one), Run("fusion.2", one, 500)))
+        for one in (1000.0, 1200.0)
+    ]
     assert only(find_differences(*sides)) == (ChangeKind.SLOWER, "fusion.1", pytest.approx(200))
 
 
@@ -136,7 +169,11 @@ def test_with_hlo_of_one_side_only_by_name(base: MeasuredStep, measured: Measure
 def test_the_real_a100_ranks_run_one_program(pax: MeasuredStep) -> None:
     found = find_differences(pax, pax)
     assert found.verdict == StepVerdict.CANNOT_TELL
-    assert (found.matched, found.renamed, found.changes) == (len(pax.compute) + len(pax.collectives), 0, ())
+    assert (found.matched, found.renamed, found.changes) == (
+        len(pax.compute) + len(pax.collectives),
+        0,
+        (),
+    )
 
 
 @pytest.mark.parametrize("release", ["0.10.2", "0.12.0.1"])
@@ -146,6 +183,11 @@ def test_two_schedules_of_one_program_are_matched_through_renames(
     dumps = ROOT / "testdata" / "hlo" / f"jax-{release}"
     assert run(["analyze", str(dumps / "sync"), "--against", str(dumps / "async"), "--json"]) == 0
     changes = json.loads(capsys.readouterr().out)["against"]["changes"]
-    collectives = [change for change in changes if change["opcode"].startswith(("all-", "reduce-scatter"))]
+    collectives = [
+        change for change in changes if change["opcode"].startswith(("all-", "reduce-scatter"))
+    ]
     assert {change["kind"] for change in collectives} == {"hidden less"}
-    assert sum(change["note"].startswith("now synchronous") for change in collectives) > len(collectives) / 2
+    assert (
+        sum(change["note"].startswith("now synchronous") for change in collectives)
+        > len(collectives) / 2
+    )

@@ -66,7 +66,9 @@ ENTRY main {
   ROOT result = (f32[16777216]{0}) tuple(negate.2)
 }
 """  # noqa: E501
-    return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
+    return module_from_text(
+        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+    )
 
 
 MODULE = hlo()
@@ -88,7 +90,9 @@ class Step:
         self.runs: list[Run] = []
         self.clock = 0.0
 
-    def run(self, name: str, time: float, *, gap: float = 1.0, kind: ActivityKind = ActivityKind.KERNEL) -> Step:
+    def run(
+        self, name: str, time: float, *, gap: float = 1.0, kind: ActivityKind = ActivityKind.KERNEL
+    ) -> Step:
         self.clock += gap
         self.runs.append(Run(name, self.clock, time, kind=kind))
         self.clock += time
@@ -103,7 +107,12 @@ class Step:
 
 def usual() -> Step:
     """Ten milliseconds in which nothing is lost."""
-    step = Step().run("negate.1", 4000).run("dot.1", expected_us("dot.1") * 1.2).run("custom-call.1", 100)
+    step = (
+        Step()
+        .run("negate.1", 4000)
+        .run("dot.1", expected_us("dot.1") * 1.2)
+        .run("custom-call.1", 100)
+    )
     step.run("copy.1", 100).beside("all-gather-start.2", expected_us("all-gather-start.2"))
     return step.run("negate.2", 5000)
 
@@ -114,8 +123,18 @@ def steps_of(step: Step, *, pause: float = 5.0) -> Trace:
 
 def skewed() -> Trace:
     """Device 1 computes longer before a collective that both end together."""
-    slow = Step().run("negate.1", 5800).beside("all-gather-start.2", 100, exposed=100).run("negate.2", 4000)
-    fast = Step().run("negate.1", 5000).beside("all-gather-start.2", 900, exposed=900).run("negate.2", 4000)
+    slow = (
+        Step()
+        .run("negate.1", 5800)
+        .beside("all-gather-start.2", 100, exposed=100)
+        .run("negate.2", 4000)
+    )
+    fast = (
+        Step()
+        .run("negate.1", 5000)
+        .beside("all-gather-start.2", 900, exposed=900)
+        .run("negate.2", 4000)
+    )
     return made(
         (device, number, [replace(run, start=run.start + 10_000 * number) for run in step.runs])
         for device, step in enumerate((fast, slow))
@@ -180,7 +199,9 @@ def with_another_module() -> Trace:
     last = np.flatnonzero(np.append(np.diff(trace.execution) != 0, True))  # of each execution
     module = trace.module.copy()
     module[last] = 1
-    return replace(trace, module=module, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_metrics", 2)))
+    return replace(
+        trace, module=module, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_metrics", 2))
+    )
 
 
 def memory_of(share: float) -> Memory:
@@ -191,9 +212,13 @@ def memory_of(share: float) -> Memory:
 
 
 FAULTS = {
-    "synchronous-collective": lambda: steps_of(usual().run("all-reduce.9", expected_us("all-reduce.9"))),
+    "synchronous-collective": lambda: steps_of(
+        usual().run("all-reduce.9", expected_us("all-reduce.9"))
+    ),
     "exposed-communication": lambda: steps_of(
-        usual().beside("all-gather-start.1", expected_us("all-gather-start.1"), exposed=600).run("negate.3", 20)
+        usual()
+        .beside("all-gather-start.1", expected_us("all-gather-start.1"), exposed=600)
+        .run("negate.3", 20)
     ),
     "rank-skew": skewed,
     "slow-steps": one_slow,
@@ -205,10 +230,14 @@ FAULTS = {
     "idle": lambda: steps_of(usual().run("negate.3", 20, gap=2500)),
     "launch-gaps": lambda: steps_of(many("negate.3", 60, 20, gap=15)),
     "slow-collective": lambda: steps_of(
-        usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
+        usual()
+        .beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200)
+        .run("negate.3", 20)
     ),
     "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)),
-    "needless-rematerialisation": lambda: steps_of(usual().run("negate.5", 500).run("negate.4.remat", 300)),
+    "needless-rematerialisation": lambda: steps_of(
+        usual().run("negate.5", 500).run("negate.4.remat", 300)
+    ),
     "stale-profile": lambda: steps_of(usual()),
     "recompilation": recompiling,
     "window": warming_up,
@@ -250,8 +279,15 @@ def test_nothing_is_found_in_a_clean_step(seed, measured):
     step.run("dot.1", expected_us("dot.1") * chance.uniform(0.9, 1.8))
     trace = steps_of(step, pause=chance.uniform(1, 100))
     costs = measured(trace, MODULE).costs.costs
-    used = Profile(tuple(Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs))
-    assert find_findings(measured(trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used)) == ()
+    used = Profile(
+        tuple(Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs)
+    )
+    assert (
+        find_findings(
+            measured(trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used)
+        )
+        == ()
+    )
 
 
 def test_a_profile_run_is_not_blamed_for_collectives_that_pgle_keeps_synchronous(measured):
@@ -263,7 +299,9 @@ def test_a_profile_run_is_not_blamed_for_collectives_that_pgle_keeps_synchronous
 
 
 @pytest.mark.parametrize("fault", ["slow-collective", "launch-gaps"])
-def test_a_profile_run_names_a_fault_that_it_may_have_made_itself_and_claims_nothing(fault, measured):
+def test_a_profile_run_names_a_fault_that_it_may_have_made_itself_and_claims_nothing(
+    fault, measured
+):
     (found,) = find_findings(measured(FAULTS[fault](), MODULE, mode="sync"))
     assert (found.id, found.share) == (fault, 0.0)
     assert "profile run" in found.unclaimed
@@ -286,8 +324,18 @@ def test_what_is_hidden_is_not_exposed_and_the_wait_for_a_rank_is_no_transfer(me
 
 
 def test_one_device_that_pauses_costs_the_others_as_much(measured):
-    late = Step().run("negate.1", 4000, gap=2000).beside("all-gather-start.2", 100, exposed=100).run("negate.2", 3000)
-    waits = Step().run("negate.1", 4000).beside("all-gather-start.2", 2099, exposed=2099).run("negate.2", 3000)
+    late = (
+        Step()
+        .run("negate.1", 4000, gap=2000)
+        .beside("all-gather-start.2", 100, exposed=100)
+        .run("negate.2", 3000)
+    )
+    waits = (
+        Step()
+        .run("negate.1", 4000)
+        .beside("all-gather-start.2", 2099, exposed=2099)
+        .run("negate.2", 3000)
+    )
     trace = made(
         (device, number, [Run("negate.3", 10_000 * number, 900), *(replace(run, start=run.start + 10_000 * number + 900)
                                                                   for run in step.runs)])
@@ -312,7 +360,10 @@ def test_bus_bandwidth_is_that_of_nccl_tests(measured):
 
 def test_without_hlo_the_stream_says_what_is_synchronous(measured):
     step = measured(steps_of(usual().run("all-reduce.9", 600)))
-    assert {item.name: item.sync for item in step.collectives} == {"all-reduce.9": True, "all-gather-start.2": False}
+    assert {item.name: item.sync for item in step.collectives} == {
+        "all-reduce.9": True,
+        "all-gather-start.2": False,
+    }
 
 
 def test_the_real_h100_job_is_slowed_by_a_scatter_and_by_ranks_that_differ(maxtext):
@@ -339,7 +390,11 @@ def test_even_ranks_save_no_more_than_the_time_without_compute(measured):
     )
     step = measured(trace, MODULE)
     skew = {finding.id: finding for finding in find_findings(step)}["rank-skew"]
-    assert step.late.us > step.step_us - step.breakdown.compute_us == pytest.approx(skew.share * step.step_us)
+    assert (
+        step.late.us
+        > step.step_us - step.breakdown.compute_us
+        == pytest.approx(skew.share * step.step_us)
+    )
 
 
 def test_the_time_between_steps_is_that_of_the_table_when_one_step_is_slow(measured):
@@ -356,13 +411,17 @@ def test_the_page_says_every_rule_as_it_is() -> None:
     assert [row for row in rows if row not in page] == []
 
 
-@pytest.mark.parametrize(("target", "said"), [("a100-40gb", []), ("h100", ["the trace is of a100-40gb"])])
+@pytest.mark.parametrize(
+    ("target", "said"), [("a100-40gb", []), ("h100", ["the trace is of a100-40gb"])]
+)
 def test_a_target_that_is_another_gpu_is_said(
     testdata: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: list[str]
 ) -> None:
     # what a schedule could hide takes seconds, and is not asked here
     monkeypatch.setattr(analysis, "find_overlap", lambda _, __, found, *___, **____: (None, found))
     step = measured_step(
-        StepInput((testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target)
+        StepInput(
+            (testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target
+        )
     )
     assert [line.partition(";")[0] for line in step.trace.warnings if "--target" in line] == said

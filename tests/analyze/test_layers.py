@@ -41,12 +41,17 @@ ENTRY main {
   ROOT result = (bf16[512,256]{1,0}, bf16[1024,256]{1,0}, bf16[1024,256]{1,0}) tuple(add.1, dot.1, dot.4.remat)
 }
 """  # noqa: E501
-    return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt")
+    return module_from_text(
+        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
+    )
 
 
 def ran(module: Module, **us: float) -> list[MeasuredInstruction]:
     items = [(module.instructions[name.replace("_", ".")], time) for name, time in us.items()]
-    return [MeasuredInstruction(Cost(item.name, us), item, us, 1.0, work_of(module, item)) for item, us in items]
+    return [
+        MeasuredInstruction(Cost(item.name, us), item, us, 1.0, work_of(module, item))
+        for item, us in items
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,10 @@ def test_layers_hold_all_that_ran_once(module: Module) -> None:
         ("Model/layers_0/mlp", "backward"): 30,
         ("", "optimizer"): 5,
     }
-    assert [(layer.name, layer.us) for layer in found.lines] == [("/src/model.py:12", 60), ("/src/sgd.py:3", 5)]
+    assert [(layer.name, layer.us) for layer in found.lines] == [
+        ("/src/model.py:12", 60),
+        ("/src/sgd.py:3", 5),
+    ]
 
 
 def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
@@ -101,7 +109,9 @@ def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
 
 
 def test_an_operation_on_an_element_takes_the_place_of_a_multiplication_and_an_addition() -> None:
-    assert Work(0.0, 1e9, 0).roofline_us(H100) == pytest.approx(Work(2e9, 0.0, 0, "f32", False).roofline_us(H100))
+    assert Work(0.0, 1e9, 0).roofline_us(H100) == pytest.approx(
+        Work(2e9, 0.0, 0, "f32", False).roofline_us(H100)
+    )
 
 
 def test_a_roofline_is_the_larger_of_arithmetic_and_memory(module: Module) -> None:
@@ -113,7 +123,12 @@ def test_a_roofline_is_the_larger_of_arithmetic_and_memory(module: Module) -> No
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "fits"),
-    [("bf16", "DEFAULT", True), ("f32", "DEFAULT", True), ("f32", "HIGHEST", False), ("f64", "DEFAULT", True)],
+    [
+        ("bf16", "DEFAULT", True),
+        ("f32", "DEFAULT", True),
+        ("f32", "HIGHEST", False),
+        ("f64", "DEFAULT", True),
+    ],
 )
 def test_which_products_fit_tensor_cores(dtype: str, precision: str, fits: bool) -> None:
     text = f"""HloModule m
@@ -132,8 +147,17 @@ def layer(name: str, us: float) -> Layer:
 
 
 def test_many_layers_fold_to_the_rows_there_are_and_lose_nothing() -> None:
-    layers = [layer(f"model/block_{number}/{part}", 10.0) for number in range(12) for part in ("mlp", "attention")]
-    layers += [layer("model/block_3", 5.0), layer("model/embed/a", 1.0), layer("model/embed/b", 1.0), layer("", 3.0)]
+    layers = [
+        layer(f"model/block_{number}/{part}", 10.0)
+        for number in range(12)
+        for part in ("mlp", "attention")
+    ]
+    layers += [
+        layer("model/block_3", 5.0),
+        layer("model/embed/a", 1.0),
+        layer("model/embed/b", 1.0),
+        layer("", 3.0),
+    ]
     groups = {name: sum(item.us for item in items) for name, items in folded(layers, 5)}
     assert groups == {
         "model/block_*/mlp": 120,
@@ -146,9 +170,15 @@ def test_many_layers_fold_to_the_rows_there_are_and_lose_nothing() -> None:
 
 def test_layers_of_the_real_a100_step_hold_all_its_kernels(pax: MeasuredStep) -> None:
     assert pax.layers is not None
-    assert sum(layer.us for layer in pax.layers.scopes) == pytest.approx(sum(item.us for item in pax.compute))
-    assert sum(layer.us for layer in pax.layers.lines) == pytest.approx(sum(item.us for item in pax.compute))
-    assert pax.layers.phase_us(TrainingPhase.BACKWARD) > pax.layers.phase_us(TrainingPhase.FORWARD) > 0
+    assert sum(layer.us for layer in pax.layers.scopes) == pytest.approx(
+        sum(item.us for item in pax.compute)
+    )
+    assert sum(layer.us for layer in pax.layers.lines) == pytest.approx(
+        sum(item.us for item in pax.compute)
+    )
+    assert (
+        pax.layers.phase_us(TrainingPhase.BACKWARD) > pax.layers.phase_us(TrainingPhase.FORWARD) > 0
+    )
 
 
 def test_the_real_a100_step_computes_what_its_model_size_says(pax: MeasuredStep) -> None:

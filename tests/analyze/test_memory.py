@@ -30,7 +30,9 @@ def test_the_plan_of_the_real_job_is_what_xla_allocates(plan: BufferPlan) -> Non
     assert plan.peak_at == "input_convert_reduce_fusion.13"
 
 
-def test_the_limit_is_jaxs_share_unless_the_program_needs_more(plan: BufferPlan, dump: Path) -> None:
+def test_the_limit_is_jaxs_share_unless_the_program_needs_more(
+    plan: BufferPlan, dump: Path
+) -> None:
     module, peak = read_module(as_path(dump)), plan.peak_bytes
     assert find_memory(module, plan, 2 * peak).limit_bytes == int(2 * peak * JAX_SHARE)
     assert find_memory(module, plan, peak + 1).limit_bytes == peak + 1

@@ -16,11 +16,19 @@ SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_1
     [
         (SGEMM, "f32", False),
         ("cutlass_80_simt_sgemm_128x64_8x5_nn_align1", "f32", False),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma_aligna4", "f32", False),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma_aligna4",
+            "f32",
+            False,
+        ),
         ("implicit_convolve_sgemm", "f32", False),
         ("ampere_dgemm_64x64_nn", "f64", False),
         (TF32, "tf32", True),
-        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute", "tf32", True),
+        (
+            "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute",
+            "tf32",
+            True,
+        ),
         ("nvjet_sss_tf32_128x256_TNT", "tf32", True),
         ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn", "bf16", True),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "bf16", True),
@@ -41,7 +49,12 @@ def test_names_of_library_kernels(kernel: str, dtype: str, tensor_cores: bool) -
 
 @pytest.mark.parametrize(
     "kernel",
-    ["gemm_fusion_dot_general_5", "loop_add_fusion", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "splitKreduce"],
+    [
+        "gemm_fusion_dot_general_5",
+        "loop_add_fusion",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+        "splitKreduce",
+    ],
 )
 def test_other_kernels_say_nothing(kernel: str) -> None:
     assert multiplied(kernel) is None
@@ -61,12 +74,14 @@ def test_a_product_that_was_to_run_on_the_tensor_cores_and_did_not_is_found(meas
     step = measured(ran_as(trace, "dot.1", SGEMM), MODULE)
     (found,) = (item for item in find_findings(step) if item.id == "off-tensor-cores")
     assert found.evidence[0].note == f"the HLO asks for bf16; f32 by {SGEMM}"
-    assert [(item.dtype, item.tensor_cores, item.named_us == item.us) for item in step.products] == [
-        ("f32", False, True)
-    ]
+    assert [
+        (item.dtype, item.tensor_cores, item.named_us == item.us) for item in step.products
+    ] == [("f32", False, True)]
 
 
-def test_a_product_that_a_kernel_ran_on_the_tensor_cores_is_none_whatever_the_hlo_asks(measured) -> None:
+def test_a_product_that_a_kernel_ran_on_the_tensor_cores_is_none_whatever_the_hlo_asks(
+    measured,
+) -> None:
     trace = FAULTS["off-tensor-cores"]()
     assert find_findings(measured(ran_as(trace, "dot.9", TF32), MODULE)) == ()
 

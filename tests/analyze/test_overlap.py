@@ -31,7 +31,9 @@ ENTRY main {
   ROOT result = (f32[1024]{0}, f32[4096]{0}) tuple(negate.1, negate.3)
 }
 """  # noqa: E501
-    return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
+    return module_from_text(
+        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+    )
 
 
 STEP = (
@@ -51,7 +53,9 @@ def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: o
 
 def test_only_independent_compute_can_hide_a_collective(measured, module) -> None:
     step = measured(repeated(*STEP, every=1000), module)
-    judged = {item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives}
+    judged = {
+        item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives
+    }
     # negate.1 is independent of both: it can hide 60 of the first, or of the second
     assert judged["all-gather-start.1"] == pytest.approx((100, 60))
     assert judged["all-gather-start.2"] == pytest.approx((80, 60))
@@ -81,7 +85,9 @@ ENTRY main {
   ROOT while.1 = (s32[], f32[1024]{0}) while(start), condition=cond, body=body, backend_config={"known_trip_count":{"n":"3"}}
 }
 """  # noqa: E501
-    module = module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
+    module = module_from_text(
+        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+    )
     of = ((Run("all-reduce-start.1", at, 100, SIDE), Run("negate.1", at + 100, 60), Run("add.1", at + 160, 10))
           for at in (0, 200, 400))  # fmt: skip
     step = measured(repeated(*(run for runs in of for run in runs), every=1000), module)
@@ -91,7 +97,10 @@ ENTRY main {
 
 
 def test_reasons_are_in_words(measured, module) -> None:
-    why = {item.name: item.why for item in measured(repeated(*STEP, every=1000), module).exposed_collectives}
+    why = {
+        item.name: item.why
+        for item in measured(repeated(*STEP, every=1000), module).exposed_collectives
+    }
     assert set(why.values()) <= {
         "too little independent compute", "independent compute is not scheduled next to it",
         "nothing is scheduled next to it",
@@ -100,7 +109,9 @@ def test_reasons_are_in_words(measured, module) -> None:
 
 
 def test_a_profile_is_held_against_what_ran(measured, module) -> None:
-    used = Profile((Cost("negate.1", 60.0), Cost("negate.2", 150.0), Cost("all-gather-start.1", 90.0)))
+    used = Profile(
+        (Cost("negate.1", 60.0), Cost("negate.2", 150.0), Cost("all-gather-start.1", 90.0))
+    )
     use = overlap_of(measured, module, used=used).profile
     assert use is not None
     rows = {row.name: (row.profile_us, row.measured_us, row.error_us) for row in use.rows}
@@ -118,4 +129,6 @@ def test_a_profile_of_the_run_itself_is_right(pax: MeasuredStep) -> None:
     assert pax.overlap.hideable_us + pax.overlap.stuck_us == pytest.approx(
         sum(item.transfer_exposed_us for item in pax.collectives)
     )
-    assert pax.overlap.predicted.step_us == pytest.approx(pax.step_us - pax.idle_us["between steps"], rel=0.01)
+    assert pax.overlap.predicted.step_us == pytest.approx(
+        pax.step_us - pax.idle_us["between steps"], rel=0.01
+    )

@@ -62,7 +62,9 @@ def one_dump() -> Iterator[None]:
         patch.setattr(inputs, "read_dumps", cache(read_dumps))
         patch.setattr(inputs, "buffers_from_bytes", cache(inputs.buffers_from_bytes))
         patch.setattr(analysis, "work_of", work_once)
-        patch.setattr(analysis, "find_overlap", lambda module, costs, found, *_, **__: (None, found))
+        patch.setattr(
+            analysis, "find_overlap", lambda module, costs, found, *_, **__: (None, found)
+        )
         yield
 
 
@@ -125,7 +127,9 @@ def in_turn(sizes: Sequence[float]) -> Callable[[Faulty], float]:
     return plant
 
 
-def gap(ms: float, executions: Sequence[int] | None = None, at: float = 0.5) -> Callable[[Faulty], float]:
+def gap(
+    ms: float, executions: Sequence[int] | None = None, at: float = 0.5
+) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
         chosen = list(executions or every(faulty))
         for execution in chosen:
@@ -153,7 +157,8 @@ def stretched(factor: float, executions: Sequence[int]) -> Callable[[Faulty], fl
         for execution in executions:
             rows = [rank.of(execution) for rank in faulty.ranks]
             spans = [
-                rank.end[here].max() - rank.start[here].min() for rank, here in zip(faulty.ranks, rows, strict=True)
+                rank.end[here].max() - rank.start[here].min()
+                for rank, here in zip(faulty.ranks, rows, strict=True)
             ]
             added += float(sum(spans)) / len(spans) * (factor - 1)
             faulty.stretch(execution, factor)
@@ -164,8 +169,12 @@ def stretched(factor: float, executions: Sequence[int]) -> Callable[[Faulty], fl
 
 def longer_instruction(name: str, factor: float) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
-        faulty.lengthen(name, factor, [number for number in whole(faulty) if number not in every(faulty)])
-        return faulty.lengthen(name, factor, every(faulty)) / MS  # an execution of warm-up waits for seconds
+        faulty.lengthen(
+            name, factor, [number for number in whole(faulty) if number not in every(faulty)]
+        )
+        return (
+            faulty.lengthen(name, factor, every(faulty)) / MS
+        )  # an execution of warm-up waits for seconds
 
     return plant
 
@@ -205,34 +214,61 @@ SLOW = 2.5  # of collectives below XLA's table
 GATHER, PRODUCT = "all-gather-start.2", "custom-call.219.0"
 
 FAULTS: dict[str, Fault] = {
-    "rank 3 late: its host pauses 5 ms": Fault(late(1, 5), "rank-skew", ("proc3:",), "late", WAITS_LONGER, True),
-    "rank 0 late: its host pauses 4 ms": Fault(late(0, 4), "rank-skew", ("proc0:",), "late", WAITS_LONGER, True),
-    "rank 3 late: a kernel takes 6 ms longer": Fault(late(1, 6, busy=True), "rank-skew", ("proc3:",), "late", WAITS),
+    "rank 3 late: its host pauses 5 ms": Fault(
+        late(1, 5), "rank-skew", ("proc3:",), "late", WAITS_LONGER, True
+    ),
+    "rank 0 late: its host pauses 4 ms": Fault(
+        late(0, 4), "rank-skew", ("proc0:",), "late", WAITS_LONGER, True
+    ),
+    "rank 3 late: a kernel takes 6 ms longer": Fault(
+        late(1, 6, busy=True), "rank-skew", ("proc3:",), "late", WAITS
+    ),
     "rank 0 late: a kernel takes 3 ms longer": Fault(
         late(0, 3, busy=True), "rank-skew", ("proc0:",), "late", WAITS_LONGER, True
     ),
     "a rank late in turn by 3 to 4.5 ms": Fault(
-        in_turn((3, 3.5, 4.5)), "rank-skew", ("last in 5 of 9", "last in 4 of 9"), "late", WAITS_LONGER, True
+        in_turn((3, 3.5, 4.5)),
+        "rank-skew",
+        ("last in 5 of 9", "last in 4 of 9"),
+        "late",
+        WAITS_LONGER,
+        True,
     ),
     "a gap of 3 ms in every step": Fault(gap(3), "idle", ("before",), "host gaps", 0.1, True),
-    "a gap of 2 ms early in every step": Fault(gap(2, at=0.2), "idle", ("before",), "host gaps", 0.15),
+    "a gap of 2 ms early in every step": Fault(
+        gap(2, at=0.2), "idle", ("before",), "host gaps", 0.15
+    ),
     "a gap of 50 ms in one of three steps": Fault(
         gap(50, (3,)), "slow-steps", ("execution 3", "host gaps"), "slow steps", verdict=None
     ),
     "a gap of 30 ms in one of nine steps": Fault(
-        gap(30, (6,)), "slow-steps", ("execution 6", "host gaps"), "slow steps", 0, True, verdict=None
+        gap(30, (6,)),
+        "slow-steps",
+        ("execution 6", "host gaps"),
+        "slow steps",
+        0,
+        True,
+        verdict=None,
     ),
     "one of three steps 40 % longer on all ranks": Fault(
         stretched(1.4, (4,)), "slow-steps", ("execution 4", "compute"), "slow steps", verdict=None
     ),
     "one of nine steps 40 % longer on all ranks": Fault(
-        stretched(1.4, (7,)), "slow-steps", ("execution 7", "compute"), "slow steps", 0, True, verdict=None
+        stretched(1.4, (7,)),
+        "slow-steps",
+        ("execution 7", "compute"),
+        "slow steps",
+        0,
+        True,
+        verdict=None,
     ),
     "a pause of 12 ms between steps": Fault(pause(12), "input-bound", (), "between steps", PAUSES),
     "another module of 12 ms between steps": Fault(
         module("jit_metrics", 12), "other-modules", ("jit_metrics",), "jit_metrics", 0, True
     ),
-    "another module of 2 ms between steps": Fault(module("jit_lr", 2), "other-modules", ("jit_lr",), "jit_lr"),
+    "another module of 2 ms between steps": Fault(
+        module("jit_lr", 2), "other-modules", ("jit_lr",), "jit_lr"
+    ),
     "an exposed collective five times as long": Fault(
         longer_instruction("all-gather-start.2", 5),
         "slow-collective",
@@ -273,34 +309,51 @@ def test_a_planted_fault_is_found_by_name_and_size(
     faulty = Faulty(longer if fault.is_many else exports(), tmp_path, MAIN)
     planted = fault.plant(faulty)
     step = measured_step(side(faulty.write()))
-    findings, against = find_findings(step), find_differences(clean_longer if fault.is_many else clean, step)
+    findings, against = (
+        find_findings(step),
+        find_differences(clean_longer if fault.is_many else clean, step),
+    )
     if fault.finding:
         (finding,) = (one for one in findings if one.id == fault.finding)
         words = f"{finding.number} {' '.join(f'{row.name} {row.note}' for row in finding.evidence)}"
         assert all(part in words for part in fault.names), words
         if fault.is_saved:
-            assert finding.share * step.step_us / 1e3 == pytest.approx(planted + fault.base_ms, rel=0.1)
+            assert finding.share * step.step_us / 1e3 == pytest.approx(
+                planted + fault.base_ms, rel=0.1
+            )
     assert against.delta_us / 1e3 == pytest.approx(planted, rel=0.1)
-    assert sum(change.delta_us for change in against.changes) + against.other_us == pytest.approx(against.delta_us)
+    assert sum(change.delta_us for change in against.changes) + against.other_us == pytest.approx(
+        against.delta_us
+    )
     if fault.row == "late":
         grown = against.late_us[1] - against.late_us[0]
     else:
-        grown = sum(change.delta_us for change in against.changes if fault.row in (change.group, change.name))
+        grown = sum(
+            change.delta_us
+            for change in against.changes
+            if fault.row in (change.group, change.name)
+        )
     assert grown / 1e3 == pytest.approx(planted, rel=0.1)
     if fault.verdict is not None:
         assert against.verdict == fault.verdict, against.why
 
 
-def test_nothing_is_found_in_the_clean_recording(clean: MeasuredStep, clean_longer: MeasuredStep) -> None:
+def test_nothing_is_found_in_the_clean_recording(
+    clean: MeasuredStep, clean_longer: MeasuredStep
+) -> None:
     assert {one.id for one in find_findings(clean_longer)} == {"slow-collective", "window"}
     assert find_differences(clean, clean_longer).verdict == StepVerdict.CANNOT_TELL
 
 
-def test_a_collective_that_is_longer_but_hidden_costs_nothing(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_a_collective_that_is_longer_but_hidden_costs_nothing(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     for rank in faulty.ranks:
         for execution in every(faulty):
-            (row,) = (at for at in rank.of(execution).tolist() if rank.name[at] == "all-gather-start.4")
+            (row,) = (
+                at for at in rank.of(execution).tolist() if rank.name[at] == "all-gather-start.4"
+            )
             rank.end[row] += 50_000
     against = find_differences(clean, measured_step(side(faulty.write())))
     assert abs(against.delta_us) < 20
@@ -338,18 +391,24 @@ def test_the_clock_of_a_rank_does_not_matter(tmp_path: Path, clean: MeasuredStep
 def test_ranks_of_one_run_are_not_compared_as_two_runs() -> None:
     one, two = (measured_step(StepInput((path,), hlo=(DUMP,))) for path in exports())
     found = find_differences(one, two)
-    assert (found.verdict, found.why) == (StepVerdict.CANNOT_TELL, "both sides are ranks of one run")
+    assert (found.verdict, found.why) == (
+        StepVerdict.CANNOT_TELL,
+        "both sides are ranks of one run",
+    )
     assert any("1 of 4 ranks" in line for line in one.costs.warnings)
 
 
-def test_a_slow_step_is_no_skew_and_the_profile_stays_typical(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_a_slow_step_is_no_skew_and_the_profile_stays_typical(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     faulty.stretch(4, 1.4)
     step = measured_step(side(faulty.write()))
     assert step.costs.skew_us is not None
     assert step.costs.skew_us < 500
     before, after = (
-        sum(cost.cost_us * cost.samples / one.costs.window.used for cost in one.costs.costs) for one in (clean, step)
+        sum(cost.cost_us * cost.samples / one.costs.window.used for cost in one.costs.costs)
+        for one in (clean, step)
     )
     assert after == pytest.approx(before, rel=0.02)
 

@@ -39,7 +39,9 @@ def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, ActivityKin
         clock = 10**9 * device
         for number, (later, activities) in enumerate(executions):
             clock += later
-            runs = [Run(name, clock + start, time, kind=kind) for name, start, time, kind in activities]
+            runs = [
+                Run(name, clock + start, time, kind=kind) for name, start, time, kind in activities
+            ]
             steps.append((device, number, runs))
             clock = int(max(run.start + run.time for run in runs))
     return made(steps)
@@ -59,9 +61,14 @@ def sweep(step: MeasuredStep, device: int, stream_of: Callable[[int], int]) -> d
     used = used if used.any() else of_main
     begin, end = int(trace.start_ns[used].min()), int(trace.end_ns[used].max())
     events = []
-    for row in np.flatnonzero((trace.device == device) & (trace.start_ns < end) & (trace.end_ns > begin)).tolist():
+    for row in np.flatnonzero(
+        (trace.device == device) & (trace.start_ns < end) & (trace.end_ns > begin)
+    ).tolist():
         kind = stream_of(row)
-        events += [(max(int(trace.start_ns[row]), begin), 1, kind), (min(int(trace.end_ns[row]), end), -1, kind)]
+        events += [
+            (max(int(trace.start_ns[row]), begin), 1, kind),
+            (min(int(trace.end_ns[row]), end), -1, kind),
+        ]
     running, clock, total = [0, 0, 0], begin, [0, 0, 0, 0]
     for time, change, kind in sorted(events):
         total[next((part for part in range(3) if running[part]), 3)] += time - clock
@@ -107,7 +114,9 @@ def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
 def test_the_parts_of_a_real_step_add_up_and_are_those_of_a_sweep(job, request):
     step = request.getfixturevalue(job)
     opcodes = {"all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all"}
-    communicates = {item.name for item in step.module.walk() if opcode_of(step.module, item) in opcodes}
+    communicates = {
+        item.name for item in step.module.walk() if opcode_of(step.module, item) in opcodes
+    }
 
     def stream_of(row: int) -> int:
         return int(step.trace.instructions[step.trace.instruction[row]] in communicates)
@@ -136,7 +145,9 @@ def test_what_another_program_computes_between_steps_is_compute(measured):
     """As the learning rate of the 4 × H100 job: 69.44 µs on device 0 that no kernel of the step's takes."""
     trace = repeated(Run("fusion", 0, 100), Run("cosine", 150, 20), every=200, steps=3)
     other = (trace.instruction == trace.instructions.index("cosine")).astype(np.int32)
-    step = measured(replace(trace, module=other, modules=(*trace.modules, ModuleKey("jit_cosine", 2))))
+    step = measured(
+        replace(trace, module=other, modules=(*trace.modules, ModuleKey("jit_cosine", 2)))
+    )
     parts = step.breakdown
     assert (parts.step_us, parts.compute_us, parts.idle_us) == pytest.approx((200, 120, 80))
 
@@ -147,14 +158,20 @@ def test_the_pause_after_a_step_alone_is_not_known(measured):
 
 
 def test_a_collective_under_compute_is_not_exposed(measured):
-    step = measured(repeated(Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150))
+    step = measured(
+        repeated(Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150)
+    )
     assert step.breakdown.exposed_communication_us == pytest.approx(50)
     assert step.breakdown.communication_us == pytest.approx(130)
 
 
-def test_idle_time_while_xla_compiles_is_known_as_that(measured: Callable[..., MeasuredStep]) -> None:
+def test_idle_time_while_xla_compiles_is_known_as_that(
+    measured: Callable[..., MeasuredStep],
+) -> None:
     trace = repeated(Run("fusion.1", 0, 100), every=1000, steps=3)
-    times = np.array([[150, 450], [1080, 1180], [9000, 9900]], np.int64) * 1000  # the last is after the window
+    times = (
+        np.array([[150, 450], [1080, 1180], [9000, 9900]], np.int64) * 1000
+    )  # the last is after the window
     step = measured(replace(trace, compiling={"host:1": times}))
     assert [window.parts_ns["compile_ns"] for window in step.windows] == [380_000, 380_000]
     assert step.idle_us["while compiling"] == pytest.approx(380 / 2)

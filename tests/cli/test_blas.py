@@ -9,7 +9,9 @@ import pytest
 from pgle.cli.main import one_blas_thread
 
 
-def test_the_variable_is_set_while_numpy_is_imported_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_is_set_while_numpy_is_imported_and_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with one_blas_thread():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"

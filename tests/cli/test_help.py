@@ -51,7 +51,9 @@ LEAVES = dict(leaves())
 
 
 def options(command: click.Command) -> dict[str, click.Option]:
-    params = (param for param in command.params if isinstance(param, click.Option) and not param.hidden)
+    params = (
+        param for param in command.params if isinstance(param, click.Option) and not param.hidden
+    )
     return {max(param.opts, key=len).removeprefix("--"): param for param in params}
 
 
@@ -71,7 +73,9 @@ def test_a_command_has_examples_that_it_takes(name: str) -> None:
         line = re.findall(r"pgle ([^|)]*)", example)[-1]
         words = shlex.split(line, comments=True)
         assert " ".join(words).startswith(f"{name} ") or words == name.split()
-        command.make_parser(click.Context(command, info_name=name)).parse_args(words[len(name.split()) :])
+        command.make_parser(click.Context(command, info_name=name)).parse_args(
+            words[len(name.split()) :]
+        )
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -94,14 +98,20 @@ def test_groups_name_options_that_exist() -> None:
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_few_options_stand_without_a_group(name: str) -> None:
-    loose = [option for option in options(LEAVES[name]) if not any(option in s.split() for s in own.SECTIONS.values())]
+    loose = [
+        option
+        for option in options(LEAVES[name])
+        if not any(option in s.split() for s in own.SECTIONS.values())
+    ]
     assert len(loose) <= 6, "put the rarer ones into a group of pgle/cli/help.py"
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 @pytest.mark.parametrize("words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join)
 def test_help_fits(words: list[str], width: int) -> None:
-    done = CliRunner().invoke(main.group, [*words, "--help"], terminal_width=width, max_content_width=200)
+    done = CliRunner().invoke(
+        main.group, [*words, "--help"], terminal_width=width, max_content_width=200
+    )
     assert done.exit_code == 0
     for line in done.output.splitlines():
         alone = len(line.split()) <= 2  # a word longer than the line stays whole

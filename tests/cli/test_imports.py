@@ -26,9 +26,15 @@ OF_HLO = {
         ),
         (["show", PROFILE], {"numpy", "google.protobuf"}),
         (["diff", PROFILE, PROFILE], {"numpy", "google.protobuf"}),
-        (["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"], {"numpy", "google.protobuf"}),
+        (
+            ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
+            {"numpy", "google.protobuf"},
+        ),
         (["confirm", "maxtext_pgle/llama2_7b_pgle_run.log"], {"numpy"}),
-        (["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async"], {"scipy"}),  # numpy: it estimates what lacks a cost
+        (
+            ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async"],
+            {"scipy"},
+        ),  # numpy: it estimates what lacks a cost
         (
             ["merge", PROFILE, "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "-o", "OUT"],
             {"scipy", "google.protobuf"},
@@ -37,7 +43,10 @@ OF_HLO = {
             ["convert", "nsys_synthetic/synthetic_cases.sqlite", "-o", "OUT"],
             {"scipy", "numpy.ma", "google.protobuf", *OF_HLO},
         ),
-        (["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"], {"google.protobuf", "scipy.stats"}),
+        (
+            ["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"],
+            {"google.protobuf", "scipy.stats"},
+        ),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
@@ -47,7 +56,11 @@ def test_commands_import_only_what_they_need(
     words = [str(tmp_path / "out.pbtxt") if word == "OUT" else word for word in arguments]
     code = "import sys; from pgle.cli.main import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=testdata, check=True
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        cwd=testdata,
+        check=True,
     )
     assert done.stdout, done.stderr
     assert not set(done.stderr.split()) & (unneeded | {"jax", "matplotlib", "etils"})

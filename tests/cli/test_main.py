@@ -69,7 +69,9 @@ def test_importing_pgle_is_light():
 def test_a_user_error_is_one_line_and_exit_code_2(failing, capsys):
     failing(UserError("not a SQLite database", where="report.sqlite", remedy="export it again"))
     assert main.run(["show"]) == 2
-    assert capsys.readouterr().err == "pgle: report.sqlite: not a SQLite database; export it again\n"
+    assert (
+        capsys.readouterr().err == "pgle: report.sqlite: not a SQLite database; export it again\n"
+    )
 
 
 def test_a_password_in_an_address_is_not_repeated(failing, capsys):
@@ -111,7 +113,9 @@ def test_with_debug_a_defect_shows_its_traceback(failing, monkeypatch):
         main.run(["show"])
 
 
-@pytest.mark.parametrize("words", [["no-such-command"], ["show"], ["show", "--no-such-option", "x"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "words", [["no-such-command"], ["show"], ["show", "--no-such-option", "x"], ["--nonsense"]]
+)
 def test_bad_usage_is_one_line_and_exit_code_2(words, capsys):
     assert main.run(words) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -121,7 +125,10 @@ def test_a_bad_line_of_a_flags_file_is_named(tmp_path, capsys):
     file = tmp_path / "flags.txt"
     file.write_text("# of a search\n--xla_gpu_autotune_level=1\nxla_gpu_no_dashes=2\n")
     assert main.run(["profile", "--flags-file", str(file), "--", "true"]) == 2
-    assert f"pgle: {file}, line 3: 'xla_gpu_no_dashes=2' does not begin with --" in capsys.readouterr().err
+    assert (
+        f"pgle: {file}, line 3: 'xla_gpu_no_dashes=2' does not begin with --"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_program_that_is_captured_ends_with_us(tmp_path):

@@ -17,7 +17,11 @@ FOLDERS = [["init", "slurm", "-o"], ["tune", "x.mlir", "-o"], ["rehearse", "x.ml
 @pytest.mark.parametrize("where", ["-", "gs://bucket/runs/a", "/dev/null"])
 @pytest.mark.parametrize("words", FOLDERS, ids=" ".join)
 def test_a_folder_is_one_of_this_machine(
-    words: list[str], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run([*words, where]) == 2
@@ -29,17 +33,30 @@ def test_a_folder_is_one_of_this_machine(
     ("words", "said"),
     [
         (["perf-table", "x.sqlite", "-o", "-"], "is stdin or stdout, and a file is needed"),
-        (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
+        (
+            ["perf-table", "x.sqlite", "-o", "x.txt"],
+            "is of no known form; choose a name that ends in .pbtxt, .txtpb",
+        ),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
-        (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
-        (["compare", "--abba", "1", "--html", "folder.html", "--", "touch", "ran"], "folder.html: is a directory"),
+        (
+            ["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"],
+            "taken.html: already exists",
+        ),
+        (
+            ["compare", "--abba", "1", "--html", "folder.html", "--", "touch", "ran"],
+            "folder.html: is a directory",
+        ),
         (["perf-table", "x.sqlite", "-o", "taken.html/x.pbtxt"], "is a file, not a directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("taken.html").touch()

@@ -18,7 +18,9 @@ PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
 
 @pytest.mark.parametrize("command", ["rehearse", "tune", "run", "profile", "perf"])
-def test_an_option_of_the_users_program_gets_the_hint_to_put_dashes_before_it(command, capsys) -> None:
+def test_an_option_of_the_users_program_gets_the_hint_to_put_dashes_before_it(
+    command, capsys
+) -> None:
     assert run([command, "--devices", "8", "sh", "train.sh", "--layers", "4"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "No such option: --layers; put -- before your program: pgle" in line
@@ -26,7 +28,9 @@ def test_an_option_of_the_users_program_gets_the_hint_to_put_dashes_before_it(co
 
 
 @pytest.mark.parametrize("words", [["flags"], ["history"]])
-def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_of_several_prints_its_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 0
     output = capsys.readouterr()
     assert output.out.startswith("Usage: pgle")
@@ -41,13 +45,23 @@ def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.C
         (["verify", "--modul", "name", "x"], "--module"),
         (["flags", "presett"], "preset"),
         (["flags", "preset", "fsdpp"], "fsdp"),
-        (["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"], "jit_step"),
-        (["convert", "pax_fsdp4/proc0.sqlite", "-o", "x.pbtxt", "--module", "wraped_step_fn"], "pjit__wrapped_step_fn"),
+        (
+            ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"],
+            "jit_step",
+        ),
+        (
+            ["convert", "pax_fsdp4/proc0.sqlite", "-o", "x.pbtxt", "--module", "wraped_step_fn"],
+            "pjit__wrapped_step_fn",
+        ),
         (["complete", PROFILE, "--hlo", "hlo", "--target", "h10", "-o", "x.pbtxt"], "h100"),
     ],
 )
 def test_a_mistyped_word_gets_a_suggestion(
-    words: list[str], meant: str, testdata: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    meant: str,
+    testdata: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(testdata)
     assert run(words) == 2
@@ -58,18 +72,34 @@ def test_a_mistyped_word_gets_a_suggestion(
 
 @pytest.mark.parametrize("value", ["x{99999999999}", "(", "(?P<a>x)(?P<a>y)"])
 def test_a_regular_expression_that_cannot_be_is_refused(value: str, testdata: Path) -> None:
-    assert run(["verify", str(testdata / PROFILE), "--hlo", str(testdata / "hlo"), "--module", value]) == 2
+    assert (
+        run(["verify", str(testdata / PROFILE), "--hlo", str(testdata / "hlo"), "--module", value])
+        == 2
+    )
 
 
-def test_devices_per_host_of_none_is_bad_usage(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["complete", str(testdata / PROFILE), "--hlo", "x", "-o", "x.pbtxt", "--devices-per-host", "0"]
+def test_devices_per_host_of_none_is_bad_usage(
+    testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "complete",
+        str(testdata / PROFILE),
+        "--hlo",
+        "x",
+        "-o",
+        "x.pbtxt",
+        "--devices-per-host",
+        "0",
+    ]
     assert run(words) == 2
     assert "'--devices-per-host': 0 is not in the range x>=1" in capsys.readouterr().err
 
 
 def pgle(words: list[str | bytes], **environment: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "pgle", *words]
-    return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
+    return subprocess.run(
+        command, capture_output=True, env={**os.environ, **environment}, check=False
+    )
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
@@ -91,7 +121,9 @@ def test_a_file_name_that_is_no_text_is_read_and_written(
     shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", folder + b"/a.sqlite")
     done = pgle([b"convert", folder + b"/a.sqlite", b"-o", folder + b"/b.pbtxt", *more])
     assert done.returncode == 0, done.stderr
-    done = pgle([b"merge", folder + b"/a.pbtxt", folder + b"/b.pbtxt", b"-o", folder + b"/c.pbtxt", *more])
+    done = pgle(
+        [b"merge", folder + b"/a.pbtxt", folder + b"/b.pbtxt", b"-o", folder + b"/c.pbtxt", *more]
+    )
     assert done.returncode == 0, done.stderr
     done.stdout.decode()
     assert sorted(os.listdir(folder)) == [  # noqa: PTH208
@@ -153,7 +185,9 @@ def test_a_pipe_that_nothing_writes_to_is_refused(
     assert not Path("out.pbtxt").exists()
 
 
-def test_an_input_is_never_the_output(testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_is_never_the_output(
+    testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace, profile = tmp_path / "t.pb", tmp_path / "p.pbtxt"
     shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", trace)
     shutil.copy(testdata / PROFILE, profile)
@@ -176,15 +210,24 @@ def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path)
 
 
 def test_a_working_directory_that_is_gone_is_one_line(
-    tmp_path: Path, testdata: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    testdata: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "x.pbtxt"]) == 2
-    assert capsys.readouterr().err == "pgle: the working directory does not exist any more; cd to one that does\n"
+    assert (
+        run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "x.pbtxt"])
+        == 2
+    )
+    assert (
+        capsys.readouterr().err
+        == "pgle: the working directory does not exist any more; cd to one that does\n"
+    )
 
 
 def test_no_share_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:

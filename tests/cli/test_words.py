@@ -18,9 +18,13 @@ PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 TRACE = "nsys_synthetic/synthetic_cases.sqlite"
 
 
-def pgle(*words: str | Path, data: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+def pgle(
+    *words: str | Path, data: bytes = b"", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "pgle", *map(str, words)]
-    return subprocess.run(command, input=data, capture_output=True, env={**os.environ, **environment}, check=False)
+    return subprocess.run(
+        command, input=data, capture_output=True, env={**os.environ, **environment}, check=False
+    )
 
 
 def test_quiet_leaves_the_verdict_alone(testdata: Path, tmp_path: Path) -> None:
@@ -28,27 +32,40 @@ def test_quiet_leaves_the_verdict_alone(testdata: Path, tmp_path: Path) -> None:
     quiet = pgle("convert", testdata / TRACE, "-o", tmp_path / "b.pbtxt", "-q")
     assert b"\nwarning: " in loud.stdout
     assert quiet.stderr == b""
-    assert quiet.stdout.splitlines() == [loud.stdout.splitlines()[1].replace(b"a.pbtxt", b"b.pbtxt")]
+    assert quiet.stdout.splitlines() == [
+        loud.stdout.splitlines()[1].replace(b"a.pbtxt", b"b.pbtxt")
+    ]
 
 
 def test_quiet_does_not_hide_what_ends_the_command() -> None:
-    assert pgle("show", "nowhere.pbtxt", "-q").stderr.startswith(b"pgle: nowhere.pbtxt: no such file")
+    assert pgle("show", "nowhere.pbtxt", "-q").stderr.startswith(
+        b"pgle: nowhere.pbtxt: no such file"
+    )
 
 
 @pytest.mark.parametrize("words", [["show", "-"], ["predict", "-"], ["report", "-"], ["convert", "a", "-o", "-"],
                                    ["rehearse", "-"], ["tune", "-", "-o", "t"], ["compare", "-", "b"]])  # fmt: skip
 def test_a_file_is_no_pipe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
-    assert capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
+    assert (
+        capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["run", "auto"])
-def test_a_program_is_no_file(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_is_no_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([command, "--run-dir", str(tmp_path / "run"), "--", "-"]) == 2
-    assert capsys.readouterr().err == "pgle: -: cannot be started (no such program); check the command\n"
+    assert (
+        capsys.readouterr().err
+        == "pgle: -: cannot be started (no such program); check the command\n"
+    )
 
 
-@pytest.mark.parametrize("words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]])
+@pytest.mark.parametrize(
+    "words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]]
+)
 def test_an_error_is_an_object_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--json"]) == 2
     output = capsys.readouterr()
@@ -64,18 +81,27 @@ def test_json_behind_the_dashes_is_the_programs_own(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("pgle con", {"convert", "confirm"}), ("pgle rehearse --targ", {"--target"}), ("pgle flags pre", {"preset"})],
+    [
+        ("pgle con", {"convert", "confirm"}),
+        ("pgle rehearse --targ", {"--target"}),
+        ("pgle flags pre", {"preset"}),
+    ],
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str, words: str, found: set[str]) -> None:
     last = words.split()[-1]
-    asked = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else str(len(words.split()) - 1)}
+    asked = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": last if shell == "fish" else str(len(words.split()) - 1),
+    }
     done = pgle(_PGLE_COMPLETE=f"{shell}_complete", **asked)
     assert found <= set(re.split(r"[\s,]+", done.stdout.decode()))
 
 
 def test_completion_after_an_option_without_its_value_says_nothing() -> None:
-    done = pgle(_PGLE_COMPLETE="bash_complete", COMP_WORDS="pgle rehearse --profile -- py", COMP_CWORD="4")
+    done = pgle(
+        _PGLE_COMPLETE="bash_complete", COMP_WORDS="pgle rehearse --profile -- py", COMP_CWORD="4"
+    )
     assert not done.stderr
 
 
@@ -112,9 +138,15 @@ def test_a_real_shell_completes_as_the_docs_say(shell: str, tmp_path: Path) -> N
     (tmp_path / "pgle").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgle "$@"\n')
     (tmp_path / "pgle").chmod(0o755)
     bare = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+    }
     words = [shell, *bare, "-c", AS_THE_DOCS_SAY[shell]]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
     assert done.stdout == "rehearse\n", done.stderr
 
 
@@ -130,7 +162,10 @@ MODULE = "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         (["a.nsys-rep:of jit_step", f"dump/{MODULE}:"], "pgle analyze a.nsys-rep --hlo dump"),
         (["log/plugins/profile/t/h.xplane.pb:"], "pgle analyze log"),
         (["p.pbtxt:costs", 'p.pbtxt.json:"jit_step"', f"d/{MODULE}:"], "pgle show p.pbtxt"),
-        (["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"], "pgle convert runs/a"),
+        (
+            ["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"],
+            "pgle convert runs/a",
+        ),
         (
             ["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"],
             "give your program: pgle perf --run-dir r -- …",

@@ -20,7 +20,9 @@ FINGERPRINT = re.compile(r'key: "fingerprint_before_lhs"\s+value: "([0-9a-f]{32}
 
 
 def main(program: str, folder: Path, target: Path, profiles: list[Path]) -> None:
-    topology = topologies.get_topology_desc("", platform="cuda", target_config=target.read_text(), topology="1x1x4")
+    topology = topologies.get_topology_desc(
+        "", platform="cuda", target_config=target.read_text(), topology="1x1x4"
+    )
     mesh = Mesh(topology.devices, ("x",))
     sharded, whole = NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
 
@@ -33,12 +35,16 @@ def main(program: str, folder: Path, target: Path, profiles: list[Path]) -> None
     for profile in profiles:
         os.write(2, f"\nPROFILE {profile.name}\n".encode())
         try:
-            lowered.compile(compiler_options={"xla_gpu_pgle_profile_file_or_directory_path": str(profile)})
+            lowered.compile(
+                compiler_options={"xla_gpu_pgle_profile_file_or_directory_path": str(profile)}
+            )
         except Exception as error:  # no ptxas: scheduling is done and dumped by then
             if "PTX" not in str(error) and "libdevice" not in str(error):
                 raise
         if program == "products":
-            schedule = (folder / "jit_step.schedule.txt").rename(folder / f"{profile.name}.schedule.txt")
+            schedule = (folder / "jit_step.schedule.txt").rename(
+                folder / f"{profile.name}.schedule.txt"
+            )
             if profile is profiles[0]:
                 fingerprint = FINGERPRINT.search(schedule.read_text(errors="replace"))[1]
                 (folder / "fingerprint").write_text(fingerprint)

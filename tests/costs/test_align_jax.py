@@ -69,7 +69,9 @@ def strays_ns(traces):
 
 
 def last_ends_ns(trace):
-    reduces = np.array([name.startswith("all-reduce") for name in trace.instructions])[trace.instruction]
+    reduces = np.array([name.startswith("all-reduce") for name in trace.instructions])[
+        trace.instruction
+    ]
     rows = reduces & (trace.instruction >= 0)
     end_ns = trace.start_ns + trace.duration_ns
     return np.array([end_ns[rows & (trace.execution == number)].max() for number in range(6)])
@@ -79,7 +81,9 @@ def recorded(folder):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {
+        "JAX_PLATFORMS": "cpu"
+    }
     logdirs = [folder / f"rank{rank}" for rank in range(RANKS)]
     children = [
         subprocess.Popen(
@@ -98,7 +102,9 @@ def shifts(traces):
     trace, programs = unite_programs(trace, find_programs(trace, []))
     step = next(program for program in programs if program.key.name == "jit_step")
     found = align_program(trace, step.index, name_instructions(trace, step.instructions, step.hlo))
-    number = {device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)}
+    number = {
+        device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)
+    }
     return [number[one.devices[0].process] for one in traces]
 
 

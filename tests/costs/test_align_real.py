@@ -39,7 +39,9 @@ def window(rank: str, first: int, last: int) -> Trace:
 
 
 @cache
-def costs_of(one: tuple[int, int], other: tuple[int, int], *, keep_all: bool = False) -> ProgramCosts:
+def costs_of(
+    one: tuple[int, int], other: tuple[int, int], *, keep_all: bool = False
+) -> ProgramCosts:
     return reduced([window("proc0", *one), window("proc3", *other)], keep_all=keep_all)
 
 
@@ -53,7 +55,14 @@ def by_name(result: ProgramCosts, kind: CostKind) -> dict[str, float]:
     return {cost.name: cost.cost_us for cost in result.costs if cost.kind == kind}
 
 
-SHIFTED = [((1, 5), (0, 4)), ((0, 4), (1, 5)), ((2, 5), (1, 4)), ((1, 5), (0, 5)), ((2, 5), (0, 5)), ((0, 2), (0, 5))]
+SHIFTED = [
+    ((1, 5), (0, 4)),
+    ((0, 4), (1, 5)),
+    ((2, 5), (1, 4)),
+    ((1, 5), (0, 5)),
+    ((2, 5), (0, 5)),
+    ((0, 2), (0, 5)),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), SHIFTED)
@@ -64,7 +73,9 @@ def test_collectives_cost_what_they_cost_in_the_common_executions(one, other):
 
 
 @pytest.mark.parametrize(("one", "other"), SHIFTED[:5])
-@pytest.mark.parametrize(("kind", "within"), [(CostKind.COLLECTIVE, 0.03), (CostKind.COMPUTE, 0.001)])
+@pytest.mark.parametrize(
+    ("kind", "within"), [(CostKind.COLLECTIVE, 0.03), (CostKind.COMPUTE, 0.001)]
+)
 def test_in_sum_costs_stay_what_they_are_in_the_whole_windows(one, other, kind, within):
     found, whole = by_name(costs_of(one, other), kind), by_name(costs_of((0, 5), (0, 5)), kind)
     assert sum(found.values()) == pytest.approx(sum(whole.values()), rel=within)

@@ -37,7 +37,9 @@ def compiled(profile: Profile | None) -> Module:
         if profile is not None:
             path = Path(folder) / "profile.pbtxt"
             write_files(profile_files(path, profile))
-        request = CompileRequest(PROGRAM, A100.texts, Path(folder) / "dump", flags=flags, profile=path)
+        request = CompileRequest(
+            PROGRAM, A100.texts, Path(folder) / "dump", flags=flags, profile=path
+        )
         return read_module(compile_once(request).after_optimizations)
 
 

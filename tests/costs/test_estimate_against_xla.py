@@ -57,13 +57,19 @@ ENTRY main {
 
 @pytest.mark.rehearse
 @pytest.mark.parametrize("gpu", ["h100", "a100"])
-def test_what_a_program_states_of_a_custom_call_is_what_xla_believes(tmp_path: Path, gpu: str) -> None:
+def test_what_a_program_states_of_a_custom_call_is_what_xla_believes(
+    tmp_path: Path, gpu: str
+) -> None:
     (tmp_path / "stated.hlo").write_text(STATED)
     flags = ("--xla_gpu_enable_latency_hiding_scheduler=true",)
     target = load_target(gpu)
-    compiled = compile_once(CompileRequest(tmp_path / "stated.hlo", target.texts, tmp_path / "dump", flags=flags))
+    compiled = compile_once(
+        CompileRequest(tmp_path / "stated.hlo", target.texts, tmp_path / "dump", flags=flags)
+    )
     assert compiled.schedule is not None
     schedule = read_schedule_dump(compiled.schedule)
     entry = schedule.computations[schedule.module.entry]
     assert entry.slots["c"].cycles == pytest.approx(777)
-    assert estimator(schedule.module, find_hardware(target))(schedule.module.instructions["c"]) == 777
+    assert (
+        estimator(schedule.module, find_hardware(target))(schedule.module.instructions["c"]) == 777
+    )

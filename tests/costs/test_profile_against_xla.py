@@ -80,8 +80,16 @@ def target(tmp_path_factory) -> Path:
 def compile_with(profiles: list[Path], program: str, folder: Path, target: Path) -> dict[str, str]:
     """XLA's log by profile name."""
     folder.mkdir()
-    flags = ["gpu_enable_latency_hiding_scheduler=true", f"dump_to={folder}", "dump_latency_hiding_schedule=true"]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "TF_CPP_", "JAX_"))}
+    flags = [
+        "gpu_enable_latency_hiding_scheduler=true",
+        f"dump_to={folder}",
+        "dump_latency_hiding_schedule=true",
+    ]
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("XLA_", "TF_CPP_", "JAX_"))
+    }
     environment = kept | {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
@@ -92,7 +100,12 @@ def compile_with(profiles: list[Path], program: str, folder: Path, target: Path)
     child = Path(__file__).with_name("compile_with_profiles.py")
     arguments = [sys.executable, child, program, folder, target, *profiles]
     done = subprocess.run(
-        [*map(str, arguments)], env=environment, capture_output=True, text=True, errors="replace", check=False
+        [*map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     parts = re.split(r"^PROFILE (.+)\n", done.stderr, flags=re.MULTILINE)
@@ -106,14 +119,24 @@ def believed(tmp_path_factory, target) -> dict[str, tuple[Profile, str, dict[str
     paths = []
     for case, costs in VALUES.items():
         paths.append(folder / f"{case}.pbtxt")
-        paths[-1].write_text("".join(f'costs {{ name: "{name}" cost_us: {cost} }}\n' for name, cost in costs))
+        paths[-1].write_text(
+            "".join(f'costs {{ name: "{name}" cost_us: {cost} }}\n' for name, cost in costs)
+        )
     compile_with(paths, "products", folder / "dump", target)
     fingerprint = (folder / "dump/fingerprint").read_text()
     found = {}
     for path in paths[1:]:
         dump = read_schedule_dump(folder / f"dump/{path.name}.schedule.txt")
-        slots = {name: slot for schedule in dump.computations.values() for name, slot in schedule.slots.items()}
-        found[path.stem] = (read_profile(path), fingerprint, {name: slots[name].cycles for name in (A, B)})
+        slots = {
+            name: slot
+            for schedule in dump.computations.values()
+            for name, slot in schedule.slots.items()
+        }
+        found[path.stem] = (
+            read_profile(path),
+            fingerprint,
+            {name: slots[name].cycles for name in (A, B)},
+        )
     return found
 
 

@@ -20,7 +20,11 @@ TOGETHER = 50
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + CASES, TOGETHER))
 def test_damaged_inputs(first: int, tmp_path: Path) -> None:
-    seeds = [int(os.environ["FUZZ_SEED"])] if "FUZZ_SEED" in os.environ else range(first, first + TOGETHER)
+    seeds = (
+        [int(os.environ["FUZZ_SEED"])]
+        if "FUZZ_SEED" in os.environ
+        else range(first, first + TOGETHER)
+    )
     failures = []
     for seed in seeds:
         try:

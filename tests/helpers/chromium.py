@@ -13,7 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 class Page:
@@ -24,7 +26,9 @@ class Page:
         self._session = ""
         self.events: list[dict[str, Any]] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
@@ -54,11 +58,16 @@ class Page:
     def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Load a file and wait until its timeline, if it has one, is drawn."""
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send(
-            "Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}]
+            "Emulation.setEmulatedMedia",
+            features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}],
         )
         self.events.clear()
         self.send("Page.navigate", url=path.absolute().as_uri())
@@ -70,9 +79,13 @@ class Page:
 
     def run(self, script: str) -> Any:
         """The value of an expression, or of the promise that it is."""
-        found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        found = self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"]["exception"].get("description", "script failed"))
+            raise RuntimeError(
+                found["exceptionDetails"]["exception"].get("description", "script failed")
+            )
         return found["result"].get("value")
 
     def press(self, key: str) -> None:
@@ -94,7 +107,9 @@ class Page:
 
     def frame(self) -> None:
         """Wait until what was asked for is drawn."""
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """The window, or the whole page, as PNG."""

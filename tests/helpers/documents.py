@@ -14,7 +14,10 @@ from pgle.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 T = str(ROOT / "testdata")
-BF16, BIG = f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt", f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"
+BF16, BIG = (
+    f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt",
+    f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt",
+)
 NEW, OLD = f"{T}/hlo/jax-0.12.0.1/async", f"{T}/hlo/jax-0.10.2/async"
 PAX = [f"{T}/pax_fsdp4/proc0.sqlite", f"{T}/pax_fsdp4/proc3.sqlite"]
 DUMP = ["--hlo", f"{T}/pax_fsdp4/proc0/dump"]
@@ -55,7 +58,11 @@ AUTO = ["--", sys.executable, "-c", TRAIN]
 
 # Name of the object → command lines; the last is held against the schema that the others made.
 CHEAP: dict[str, list[list[str]]] = {
-    "verify": [["verify", BF16, "--hlo", NEW], ["verify", "pax.pbtxt", *DUMP], ["verify", BIG, "--hlo", OLD]],
+    "verify": [
+        ["verify", BF16, "--hlo", NEW],
+        ["verify", "pax.pbtxt", *DUMP],
+        ["verify", BIG, "--hlo", OLD],
+    ],
     "show": [
         ["show", BF16],
         ["show", "pax.pbtxt"],
@@ -85,18 +92,35 @@ CHEAP: dict[str, list[list[str]]] = {
     ],
     "confirm": [
         ["confirm", f"{T}/maxtext_pgle/llama2_7b_pgle_run.log"],
-        *(["confirm", str(path)] for path in sorted((ROOT / "testdata/logs/jax_0.10.2").glob("*.log*"))),
+        *(
+            ["confirm", str(path)]
+            for path in sorted((ROOT / "testdata/logs/jax_0.10.2").glob("*.log*"))
+        ),
         ["confirm", str(min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")))],
     ],
     "compare": [
         ["compare", *PAX],
         ["compare", "steps.jsonl", "slower.jsonl", "--launch-spread", "1%"],
         ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "4%"],
-        ["compare", "--base", "steps.jsonl", "--base", "slower.jsonl", "--new", "steps.jsonl", "--new", "slower.jsonl"],
+        [
+            "compare",
+            "--base",
+            "steps.jsonl",
+            "--base",
+            "slower.jsonl",
+            "--new",
+            "steps.jsonl",
+            "--new",
+            "slower.jsonl",
+        ],
         ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%"],
         ["compare", "slower.jsonl", "steps.jsonl", "--require-faster", "--max-loss-change", "5%"],
     ],
-    "predict": [["predict", NEW], ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"], ["predict", OLD]],
+    "predict": [
+        ["predict", NEW],
+        ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"],
+        ["predict", OLD],
+    ],
     "analyze": [
         ["analyze", *PAX, *DUMP],
         ["analyze", PAX[0], *DUMP, "--against", PAX[1], "--profile", "pax.pbtxt"],
@@ -129,8 +153,12 @@ COMPILED: dict[str, list[list[str]]] = {
         ["auto", "--run-dir", "auto", *AUTO, "costs"],
         ["auto", "--run-dir", "auto", "--force", "--then-nsys", *AUTO, "costs"],
     ],
-    "rehearse": [["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")],
-    "tune": [["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]],
+    "rehearse": [
+        ["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")
+    ],
+    "tune": [
+        ["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]
+    ],
     "scale": [["scale", "--devices", sizes, *FSDP] for sizes in ("3,8,16", "8,16")],
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
@@ -152,7 +180,10 @@ def prepare(folder: Path) -> None:
 def write_steps(folder: Path) -> None:
     """The step times of two runs, the second slower by a twentieth."""
     for name, level in (("steps.jsonl", 0.2), ("slower.jsonl", 0.21)):
-        lines = [{"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5)), "loss": 3.0 - i / 50} for i in range(60)]
+        lines = [
+            {"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5)), "loss": 3.0 - i / 50}
+            for i in range(60)
+        ]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -36,7 +36,9 @@ class Rank:
     stream: np.ndarray  # int64[n]
     name: np.ndarray  # str[n], the HLO instruction
     execution: np.ndarray  # int64[n]; -1 of other modules
-    added: list[tuple[int, int, int, dict[str, object]]] = field(default_factory=list)  # (like row, start, end, values)
+    added: list[tuple[int, int, int, dict[str, object]]] = field(
+        default_factory=list
+    )  # (like row, start, end, values)
     renamed: dict[int, str] = field(default_factory=dict)  # kernel name by row
 
     def of(self, execution: int) -> np.ndarray:
@@ -100,12 +102,15 @@ class Faulty:
         rows = rank.of(execution).tolist()
         for row in (row for row in rows[1:] if is_collective(rank.name[row])):
             meets = [
-                int(np.flatnonzero((one.execution == execution) & (one.name == rank.name[row]))[0]) for one in others
+                int(np.flatnonzero((one.execution == execution) & (one.name == rank.name[row]))[0])
+                for one in others
             ]
             waited = (
                 rank.end[row]
                 - rank.start[row]
-                - min(int(one.end[at] - one.start[at]) for one, at in zip(others, meets, strict=True))
+                - min(
+                    int(one.end[at] - one.start[at]) for one, at in zip(others, meets, strict=True)
+                )
             )
             exposed = all(_is_last(one, at) for one, at in zip(others, meets, strict=True))
             before = self._alone_before(rank, row)
@@ -123,7 +128,10 @@ class Faulty:
         """The kernel nearest to a collective, none being between, that nothing else runs up to; 0 if there is none."""
         reach = np.maximum.accumulate(rank.end)
         for row in range(collective, max(collective - 40, 2), -1):
-            if is_collective(rank.name[row - 1]) or rank.execution[row - 1] != rank.execution[collective]:
+            if (
+                is_collective(rank.name[row - 1])
+                or rank.execution[row - 1] != rank.execution[collective]
+            ):
                 return 0
             if rank.start[row] >= reach[row - 1] and rank.start[row - 1] >= reach[row - 2]:
                 return row
@@ -144,7 +152,9 @@ class Faulty:
         after = int(rank.start[rows[0]] + at * (rank.end[rows].max() - rank.start[rows[0]]))
         reach = np.maximum.accumulate(rank.end)
         for row in rows[1:].tolist():
-            free = rank.start[row] >= reach[row - 1] and (row < 2 or rank.start[row - 1] >= reach[row - 2])
+            free = rank.start[row] >= reach[row - 1] and (
+                row < 2 or rank.start[row - 1] >= reach[row - 2]
+            )
             if (
                 rank.start[row] >= after
                 and free
@@ -160,7 +170,9 @@ class Faulty:
             begin, end = int(rank.start[rows].min()), int(rank.end[rows].max())
             more = round((end - begin) * (factor - 1))
             rank.shift(end, more)
-            rank.start[rows] = begin + np.round((rank.start[rows] - begin) * factor).astype(np.int64)
+            rank.start[rows] = begin + np.round((rank.start[rows] - begin) * factor).astype(
+                np.int64
+            )
             rank.end[rows] = begin + np.round((rank.end[rows] - begin) * factor).astype(np.int64)
 
     def lengthen(self, name: str, factor: float, executions: Iterable[int]) -> float:
@@ -191,8 +203,13 @@ class Faulty:
             rank.end += by
             rank.end[rows] = rank.start[rows] + length[rows]
             for row in rows.tolist():
-                begins = [int(rank.start[row]) + number * (int(length[row]) + gap_ns) for number in range(1, parts)]
-                rank.added += [(int(rank.rows[row]), at, at + int(length[row]), {}) for at in begins]
+                begins = [
+                    int(rank.start[row]) + number * (int(length[row]) + gap_ns)
+                    for number in range(1, parts)
+                ]
+                rank.added += [
+                    (int(rank.rows[row]), at, at + int(length[row]), {}) for at in begins
+                ]
             gains.append(len(rows) / len(chosen) * more)
         return float(np.mean(gains))
 
@@ -203,7 +220,14 @@ class Faulty:
                 rows = rank.of(execution)
                 end = int(rank.end[rows].max())
                 rank.shift(end, ns)
-                rank.added.append((int(rank.rows[rows[-1]]), end, end + ns, {"module": module, "number": execution}))
+                rank.added.append(
+                    (
+                        int(rank.rows[rows[-1]]),
+                        end,
+                        end + ns,
+                        {"module": module, "number": execution},
+                    )
+                )
 
     def copy(self, ns: int, at: float, executions: Iterable[int]) -> None:
         """A copy from the host runs alone at a share of these executions, in the thunk of the kernel before it."""
@@ -217,7 +241,9 @@ class Faulty:
     def rename(self, name: str, kernel: str) -> None:
         """The kernels of an instruction have another name."""
         for rank in self.ranks:
-            rank.renamed |= dict.fromkeys(np.flatnonzero((rank.name == name) & (rank.execution >= 0)).tolist(), kernel)
+            rank.renamed |= dict.fromkeys(
+                np.flatnonzero((rank.name == name) & (rank.execution >= 0)).tolist(), kernel
+            )
 
     def write(self) -> list[Path]:
         """Write all ranks back."""
@@ -254,7 +280,9 @@ def repeat(path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0
             )
             if (match := MODULE.match(row[3] or "")) and match[1] == main
         )
-        calls = file.execute(f"select * from {CALLS} where start between ? and ?", (begin, end)).fetchall()
+        calls = file.execute(
+            f"select * from {CALLS} where start between ? and ?", (begin, end)
+        ).fetchall()
         columns = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
         at = columns.index("correlationId")
         ids = {row[at] for row in calls}
@@ -264,20 +292,32 @@ def repeat(path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0
             for row in file.execute(f"select * from {KERNELS} order by start")
             if row[kernel_columns.index("correlationId")] in ids
         ]
-        ranges = file.execute(f"select * from {RANGES} where start >= ? and start <= ?", (begin, end)).fetchall()
+        ranges = file.execute(
+            f"select * from {RANGES} where start >= ? and start <= ?", (begin, end)
+        ).fetchall()
         range_columns = [row[1] for row in file.execute(f"pragma table_info({RANGES})")]
         first, last = min(row[0] for row in kernels), max(row[1] for row in kernels)
         period = max(last, end) - min(first, begin) + 4_000_000
         for number in range(1, times + 1):
             factor = 1 + jitter * chance.standard_normal()
 
-            tables = ((CALLS, columns, calls), (KERNELS, kernel_columns, kernels), (RANGES, range_columns, ranges))
+            tables = (
+                (CALLS, columns, calls),
+                (KERNELS, kernel_columns, kernels),
+                (RANGES, range_columns, ranges),
+            )
             for table, names, rows in tables:
                 stretch, by = factor if table == KERNELS else 1.0, period * number
-                _insert(file, table, [_moved(row, names, first, by, stretch, AHEAD * number) for row in rows])
+                _insert(
+                    file,
+                    table,
+                    [_moved(row, names, first, by, stretch, AHEAD * number) for row in rows],
+                )
 
 
-def _moved(row: Sequence[Any], names: Sequence[str], first: int, by: int, stretch: float, ids: int) -> list[Any]:
+def _moved(
+    row: Sequence[Any], names: Sequence[str], first: int, by: int, stretch: float, ids: int
+) -> list[Any]:
     """A row at another time, its distance from `first` stretched, with another correlation id."""
     found = dict(zip(names, row, strict=True))
     for name in ("start", "end"):
@@ -308,11 +348,16 @@ def _read(path: Path, main: str) -> tuple[np.ndarray, ...]:
             f"select k.rowid, k.start, k.end, k.streamId, r.start from {KERNELS} k join {CALLS} r "
             "on r.correlationId = k.correlationId order by k.start"
         ).fetchall()
-    rows, start, end, stream, called = (np.array(column, np.int64) for column in zip(*kernels, strict=True))
+    rows, start, end, stream, called = (
+        np.array(column, np.int64) for column in zip(*kernels, strict=True)
+    )
     begins = np.array([a for a, *_ in thunks])
     inside = np.searchsorted(begins, called, side="right") - 1
     names = np.array(
-        [thunks[at][2] if at >= 0 and called[row] <= thunks[at][1] else "" for row, at in enumerate(inside)]
+        [
+            thunks[at][2] if at >= 0 and called[row] <= thunks[at][1] else ""
+            for row, at in enumerate(inside)
+        ]
     )
     execution = np.full(len(rows), -1)
     for number, (a, b) in enumerate(runs):
@@ -332,7 +377,9 @@ def _write(rank: Rank) -> None:
             row = list(file.execute(f"select * from {KERNELS} where rowid = ?", (like,)).fetchone())
             row[columns.index("start")], row[columns.index("end")] = start, end
             if "module" in values:
-                row[correlation] = _launch(file, row[correlation], str(values["module"]), AHEAD + number)
+                row[correlation] = _launch(
+                    file, row[correlation], str(values["module"]), AHEAD + number
+                )
             if "copy" in values:
                 _copy(file, dict(zip(columns, row, strict=True)), AHEAD + number)
             else:
@@ -349,15 +396,31 @@ def _write(rank: Rank) -> None:
             )
 
 
-COPY_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes", "copyKind")
+COPY_COLUMNS = (
+    "start",
+    "end",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "correlationId",
+    "globalPid",
+    "bytes",
+    "copyKind",
+)
 
 
 def _copy(file: sqlite3.Connection, kernel: dict[str, Any], correlation: int) -> None:
     """A transfer in a kernel's place, launched by a call of its own at the time of the kernel's."""
     table = "CUPTI_ACTIVITY_KIND_MEMCPY"
-    file.execute(f"create table if not exists {table} ({', '.join(f'{name} INTEGER' for name in COPY_COLUMNS)})")
+    file.execute(
+        f"create table if not exists {table} ({', '.join(f'{name} INTEGER' for name in COPY_COLUMNS)})"
+    )
     names = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
-    call = list(file.execute(f"select * from {CALLS} where correlationId = ?", (kernel["correlationId"],)).fetchone())
+    call = list(
+        file.execute(
+            f"select * from {CALLS} where correlationId = ?", (kernel["correlationId"],)
+        ).fetchone()
+    )
     call[names.index("correlationId")] = correlation
     _insert(file, CALLS, [call])
     values = kernel | {"correlationId": correlation, "bytes": 1 << 20, "copyKind": 1}
@@ -392,9 +455,12 @@ def _launch(file: sqlite3.Connection, like: int, module: str, correlation: int) 
     names = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
     tid = call[names.index("globalTid")]
     range_names = [row[1] for row in file.execute(f"pragma table_info({RANGES})")]
-    text = "coalesce(n.text, (select value from StringIds s where s.id = n.textId)) like 'XlaModule:%'"
+    text = (
+        "coalesce(n.text, (select value from StringIds s where s.id = n.textId)) like 'XlaModule:%'"
+    )
     found = file.execute(
-        f"select * from {RANGES} n where {text} and start <= ? order by start desc limit 1", (call[0],)
+        f"select * from {RANGES} n where {text} and start <= ? order by start desc limit 1",
+        (call[0],),
     ).fetchone()
     end = int(found[range_names.index("end")])
     for what, a, b in (

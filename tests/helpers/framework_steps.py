@@ -19,7 +19,9 @@ def _on(mesh: Any) -> Callable[[Any], Any]:
     def put(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, _spec(leaf)))
+        return jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, _spec(leaf))
+        )
 
     return put
 
@@ -73,7 +75,10 @@ def nnx(mesh: Any) -> tuple[Any, tuple[Any, ...]]:
 
     class Net(nnx.Module):
         def __init__(self, rngs: Any) -> None:
-            self.up, self.down = nnx.Linear(WIDE, HIDDEN, rngs=rngs), nnx.Linear(HIDDEN, WIDE, rngs=rngs)
+            self.up, self.down = (
+                nnx.Linear(WIDE, HIDDEN, rngs=rngs),
+                nnx.Linear(HIDDEN, WIDE, rngs=rngs),
+            )
 
         def __call__(self, x: Any) -> Any:
             return self.down(nnx.gelu(self.up(x)))

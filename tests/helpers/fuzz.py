@@ -80,14 +80,24 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
     """A small converted profile as text and binary, and its sidecar."""
     from tempfile import TemporaryDirectory
 
-    with TemporaryDirectory() as place, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with (
+        TemporaryDirectory() as place,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
         for suffix in (".pbtxt", ".pb"):
             assert run(["convert", str(TESTDATA / folder), "-o", f"{place}/x{suffix}"]) == 0
         read = Path(place).joinpath
-        return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
+        return (
+            read("x.pbtxt").read_bytes(),
+            read("x.pb").read_bytes(),
+            read("x.pbtxt.json").read_bytes(),
+        )
 
 
-def compiled(_: Compiler, request: CompileRequest, folder: Path, _unscheduled: object) -> tuple[Compiled, bool]:
+def compiled(
+    _: Compiler, request: CompileRequest, folder: Path, _unscheduled: object
+) -> tuple[Compiled, bool]:
     """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
@@ -128,7 +138,9 @@ def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
 def matching_profile() -> bytes:
     """Costs of some instructions of `HLO`."""
     names = re.findall(
-        rb"^ +%?((?:all|reduce|collective|loop|gemm|wrapped|input)[\w.-]*) =", stored(f"{HLO}.txt.xz"), re.M
+        rb"^ +%?((?:all|reduce|collective|loop|gemm|wrapped|input)[\w.-]*) =",
+        stored(f"{HLO}.txt.xz"),
+        re.M,
     )
     return b"".join(b'costs { name: "%s" cost_us: %d.5 }\n' % (name, len(name)) for name in names)
 
@@ -179,13 +191,17 @@ def target(case: Case) -> str | Path:
 
 
 def rehearsals(case: Case) -> Words:
-    module = case.given("step.mlir", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text)
+    module = case.given(
+        "step.mlir", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text
+    )
     if case.draw.random() < 0.3:
         module = case.given("step.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto)
     profile = case.given("p.pbtxt", matching_profile(), damage.damage_text)
     words: Words = [module, "--target", target(case), "--no-cache", "-o", case.outputs / "r"]
     words += ["--profile", profile] if case.draw.random() < 0.8 else []
-    words += ["--topology", case.draw.choice(damage.NUMBERS)[:20]] if case.draw.random() < 0.1 else []
+    words += (
+        ["--topology", case.draw.choice(damage.NUMBERS)[:20]] if case.draw.random() < 0.1 else []
+    )
     if case.draw.random() < 0.3:
         return ["tune", *words, "--budget", "4"]
     return ["rehearse", *words]
@@ -200,7 +216,9 @@ def profiles(case: Case) -> Words:
         else:
             paths.append(case.given(f"{number}.pb", binary, damage.damage_proto))
         if case.draw.random() < 0.7:
-            if case.draw.random() < 0.7:  # a sidecar counts only where it names the profile's own hash
+            if (
+                case.draw.random() < 0.7
+            ):  # a sidecar counts only where it names the profile's own hash
                 told = json.loads(sidecar)
                 key = next((key for key in told if "sha" in key), "sha256")
                 told[key] = hashlib.sha256(paths[-1].read_bytes()).hexdigest()
@@ -216,7 +234,11 @@ def profiles(case: Case) -> Words:
 
 
 def logs(case: Case) -> Words:
-    names = sorted(path for folder in ("jax_0.10.2", "jax_0.12.0.1") for path in (TESTDATA / "logs" / folder).iterdir())
+    names = sorted(
+        path
+        for folder in ("jax_0.10.2", "jax_0.12.0.1")
+        for path in (TESTDATA / "logs" / folder).iterdir()
+    )
     log = case.given("run.log", case.draw.choice(names).read_bytes(), damage.damage_text)
     return ["confirm", log, *case.draw.choice((["--module", "jit"], ["--jax", "0.6.2"], [], []))]
 
@@ -227,13 +249,22 @@ def steps(case: Case) -> Words:
         times = [0.2 + case.draw.gauss(0, 0.002) for _ in range(case.draw.choice((3, 30)))]
         kind = case.draw.randrange(3)
         if kind == 0:
-            lines = [f'{{"step": {number}, "step_time_s": {time:.6f}}}' for number, time in enumerate(times)]
+            lines = [
+                f'{{"step": {number}, "step_time_s": {time:.6f}}}'
+                for number, time in enumerate(times)
+            ]
             how, suffix = damage.damage_json_lines, ".jsonl"
         elif kind == 1:
-            lines = ["step,step_time_s,loss", *(f"{number},{time:.6f},1.5" for number, time in enumerate(times))]
+            lines = [
+                "step,step_time_s,loss",
+                *(f"{number},{time:.6f},1.5" for number, time in enumerate(times)),
+            ]
             how, suffix = damage.damage_text, ".csv"
         else:
-            lines = [f"completed step: {number}, seconds: {time:.3f}, loss: 1.5" for number, time in enumerate(times)]
+            lines = [
+                f"completed step: {number}, seconds: {time:.3f}, loss: 1.5"
+                for number, time in enumerate(times)
+            ]
             how, suffix = damage.damage_text, ".log"
         paths.append(case.given(f"{side}{suffix}", "\n".join(lines).encode() + b"\n", how))
     pages: list[Words] = [["--html", case.outputs / "x.html"]]
@@ -243,7 +274,9 @@ def steps(case: Case) -> Words:
 def history(case: Case) -> Words:
     entry: dict[str, Any] = {"time": "2026-01-31T12:00:00+00:00", "name": "a", "hardware": "h100", "commit": "abc",
                              "spread": 0.01, "runs": 1, "steps": 30}  # fmt: skip
-    lines = "".join(json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12))
+    lines = "".join(
+        json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12)
+    )
     path = case.given("h.jsonl", lines.encode(), damage.damage_json_lines)
     return ["history", "show", "--file", path]
 
@@ -257,7 +290,9 @@ def manifests(case: Case) -> Words:
                   {"path": "profile/trace/r.sqlite", "sha256": "0" * 64, "size_bytes": 1}]}  # fmt: skip
     document = {"schema": "pgle.manifest/1", "stages": [record, {**record, "stage": "perf"}]}
     case.given("run/manifest.json", json.dumps(document).encode(), damage.damage_json)
-    case.given("run/perf/steps.jsonl", b'{"step": 1, "step_time_s": 0.2}\n' * 9, damage.damage_json_lines)
+    case.given(
+        "run/perf/steps.jsonl", b'{"step": 1, "step_time_s": 0.2}\n' * 9, damage.damage_json_lines
+    )
     log = TESTDATA / "logs/jax_0.12.0.1/half.log"
     case.given("run/perf/output.log", log.read_bytes(), damage.damage_text)
     commands: list[Words] = [
@@ -298,11 +333,21 @@ def pages(case: Case) -> Words:
 def captured(case: Case) -> Words:
     """A program that was captured before."""
     module = "jax_ir0000_jit_train_step_compile.mlir"
-    case.given(f"run/{module}", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text, 0)
+    case.given(
+        f"run/{module}", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text, 0
+    )
     known = {"python": sys.executable, "version": [3, 12, 1], "jaxlib": "0.12.0.1", "plugin": True, "error": "",
              "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]}}  # fmt: skip
     case.given("run/.program.json", json.dumps(known).encode(), damage.damage_json)
-    return ["rehearse", case.inputs / "run", "--target", "a100", "--no-cache", "-o", case.outputs / "r"]
+    return [
+        "rehearse",
+        case.inputs / "run",
+        "--target",
+        "a100",
+        "--no-cache",
+        "-o",
+        case.outputs / "r",
+    ]
 
 
 def named(case: Case) -> Words:
@@ -336,10 +381,19 @@ def named(case: Case) -> Words:
 
 def asked(case: Case) -> Words:
     """Values of options that are numbers, or nearly."""
-    value = case.draw.choice((*damage.NUMBERS, "100%", "150%", "99.999%", "1", "1e-300%", "%", "2 %", "50%", "3"))[:40]
-    times = b"".join(b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 200 + step % 7) for step in range(30))
-    slower = b"".join(b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 420 + step % 9) for step in range(30))
-    sides = [case.given(f"{side}.jsonl", data, damage.damage_bytes, 0) for side, data in (("a", times), ("b", slower))]
+    value = case.draw.choice(
+        (*damage.NUMBERS, "100%", "150%", "99.999%", "1", "1e-300%", "%", "2 %", "50%", "3")
+    )[:40]
+    times = b"".join(
+        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 200 + step % 7) for step in range(30)
+    )
+    slower = b"".join(
+        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 420 + step % 9) for step in range(30)
+    )
+    sides = [
+        case.given(f"{side}.jsonl", data, damage.damage_bytes, 0)
+        for side, data in (("a", times), ("b", slower))
+    ]
     profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
     module = case.given("m.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto, 0)
     compared = ("same-within", "fail-slower", "launch-spread", "confidence", "warmup")
@@ -350,7 +404,16 @@ def asked(case: Case) -> Words:
         ["convert", TESTDATA / SYNTHETIC, "-o", case.out(".pbtxt"), f"--stat={value}"],
         ["convert", TESTDATA / SYNTHETIC, "-o", case.out(".pbtxt"), f"--stat=p{value}"],
         ["predict", module, f"--target={value}"],
-        ["rehearse", module, "--target", "a100", "--no-cache", f"--devices={value}", "-o", case.outputs / "r"],
+        [
+            "rehearse",
+            module,
+            "--target",
+            "a100",
+            "--no-cache",
+            f"--devices={value}",
+            "-o",
+            case.outputs / "r",
+        ],
         [
             "rehearse",
             module,
@@ -361,7 +424,16 @@ def asked(case: Case) -> Words:
             "-o",
             case.outputs / "r",
         ],
-        ["tune", module, "--target", "a100", "--no-cache", f"--budget={value}", "-o", case.outputs / "r"],
+        [
+            "tune",
+            module,
+            "--target",
+            "a100",
+            "--no-cache",
+            f"--budget={value}",
+            "-o",
+            case.outputs / "r",
+        ],
         ["history", "show", "--file", sides[0], f"--name={value}"],
     ]
     return case.draw.choice(commands)
@@ -404,8 +476,12 @@ def check(seed: int, folder: Path) -> None:
         _check(case)
     except BaseException as error:
         words = " ".join(case.words)
-        again = f"again: FUZZ_SEED={seed} python -m pytest tests/fuzz; its files are kept in {folder}"
-        raise AssertionError(f"case {seed} ({case.kind}): {error!r}\npgle {words}\n{again}") from error
+        again = (
+            f"again: FUZZ_SEED={seed} python -m pytest tests/fuzz; its files are kept in {folder}"
+        )
+        raise AssertionError(
+            f"case {seed} ({case.kind}): {error!r}\npgle {words}\n{again}"
+        ) from error
     shutil.rmtree(folder)
 
 
@@ -437,9 +513,15 @@ def _check(case: Case) -> None:
     for path in case.outputs.rglob("*"):
         if path.suffix == ".json":
             json.loads(path.read_bytes(), parse_constant=_no_number)
-        elif path.suffix in (".pbtxt", ".pb") and case.words[0] != "perf-table" and "hlo" not in path.name:
+        elif (
+            path.suffix in (".pbtxt", ".pb")
+            and case.words[0] != "perf-table"
+            and "hlo" not in path.name
+        ):
             costs = [cost.cost_us for cost in read_profile(path).costs]
-            assert all(0 <= cost < float("inf") for cost in costs), f"costs written: {min(costs)} to {max(costs)}"
+            assert all(0 <= cost < float("inf") for cost in costs), (
+                f"costs written: {min(costs)} to {max(costs)}"
+            )
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -31,11 +31,15 @@ class KeptCompilers:
         self.lent: dict[Compiler, Kind] = {}
         self.lock = Lock()
 
-    def ask(self, borrower: Compiler, request: CompileRequest, folder: Path, there: Unscheduled) -> dict[str, Any]:
+    def ask(
+        self, borrower: Compiler, request: CompileRequest, folder: Path, there: Unscheduled
+    ) -> dict[str, Any]:
         """In the place of `Compiler._ask`."""
         with self.lock:
             if borrower not in self.lent and not borrower.process.is_closed:
-                kept = {name: text for name, text in worker.environment().items() if name not in OURS}
+                kept = {
+                    name: text for name, text in worker.environment().items() if name not in OURS
+                }
                 kind = self.lent[borrower] = borrower.python, frozenset(kept.items())
                 if idle := self.idle.get(kind):
                     borrower.process.close()

@@ -21,7 +21,17 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0", "GPU-1")
 PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
 
 
-def machine(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
+def machine(
+    *,
+    smi=SMI_4_H100,
+    says="",
+    files=(),
+    programs=(),
+    environ=(),
+    processes=(),
+    versions=VERSIONS,
+    **changes,
+):
     texts = dict(files)
     made_up = Machine(
         ask=lambda argv: (smi is not None, smi or says),

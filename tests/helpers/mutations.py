@@ -16,10 +16,32 @@ NUMBERS = ("0", "-1", "-0.0", "nan", "inf", "-inf", "1e308", "1e999", "-1e-320",
 NAMES = ("", " ", "::", "a::b::c", ".remat", "x.remat2.clone", "-start", "all-reduce-done.1", "\x1b[31mred\x1b[2J",
          "\x9b2J", "\u202egnp", "a\rb", "a\nb", "\x00", "\x07", "\ufeff", "%s{}", "../../x", "'\"", "<b>&", "é" * 300,
          "x" * 70_000, "fusion.1", "\u2028", "{{7*7}}", "[red]")  # fmt: skip
-BYTES = (b"\xff\xfe", b"\x00" * 9, b"\xff" * 10, b"\x80" * 11, b"\n", b"\x1b]0;x\x07", b"\xed\xa0\x80", b"{" * 3000)
+BYTES = (
+    b"\xff\xfe",
+    b"\x00" * 9,
+    b"\xff" * 10,
+    b"\x80" * 11,
+    b"\n",
+    b"\x1b]0;x\x07",
+    b"\xed\xa0\x80",
+    b"{" * 3000,
+)
 VALUES: tuple[Any, ...] = (
     *(None, True, 5, -1, 0, 2**64, -(2**63), 1e308, -1e308, 1e-320, float("nan"), float("inf")),
-    *("", "\x1b[31m", "\u202e", "\ud800", "nan", "1e999", [], {}, [[]], {"": None}, [1, "x", None], "x" * 70_000),
+    *(
+        "",
+        "\x1b[31m",
+        "\u202e",
+        "\ud800",
+        "nan",
+        "1e999",
+        [],
+        {},
+        [[]],
+        {"": None},
+        [1, "x", None],
+        "x" * 70_000,
+    ),
 )
 _NUMBER = re.compile(rb"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _NAME = re.compile(rb"[A-Za-z_][\w.:-]{2,}")
@@ -103,8 +125,15 @@ def damage_sqlite(path: Path, draw: random.Random) -> None:
         path.write_bytes(damage_bytes(path.read_bytes(), draw))
         return
     # a constraint, or damaged, so much that the message is no text
-    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(path)) as database, database:
-        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    with (
+        suppress(sqlite3.Error, UnicodeDecodeError),
+        closing(sqlite3.connect(path)) as database,
+        database,
+    ):
+        tables = [
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         table = draw.choice(tables or ["t"])
         columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
         column, kind = draw.choice(columns or ["c"]), draw.randrange(8)
@@ -120,7 +149,9 @@ def damage_sqlite(path: Path, draw: random.Random) -> None:
             value = draw.choice((*VALUES[2:12], *NAMES[:20], *range(-2, 3), b"\xff\xfe", None))
             value = float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
             every = draw.choice((1, 2, 10, 1000))
-            database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % ? = 0', (value, every))
+            database.execute(
+                f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % ? = 0', (value, every)
+            )
 
 
 def damage_proto(data: bytes, draw: random.Random, depth: int = 0) -> bytes:
@@ -131,7 +162,11 @@ def damage_proto(data: bytes, draw: random.Random, depth: int = 0) -> bytes:
     start, body, end, wire = draw.choice(fields)
     if wire == 2 and draw.random() < 0.9:
         inner = data[body:end]
-        changed = damage_proto(inner, draw, depth + 1) if draw.random() < 0.8 else draw.choice(NAMES).encode()
+        changed = (
+            damage_proto(inner, draw, depth + 1)
+            if draw.random() < 0.8
+            else draw.choice(NAMES).encode()
+        )
         tag = data[start : _varint(data, start)[1]]
         return data[:start] + tag + _encoded(len(changed)) + changed + data[end:]
     kind = draw.randrange(3)

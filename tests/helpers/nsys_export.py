@@ -160,7 +160,9 @@ def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, produc
     calls = (cpu, threads.tid[trace.device[order]], correlation, names[trace.kind[order]])
     placed = f"c1 + {LAUNCH_NS // 5}, c1 + {LAUNCH_NS // 2}, 1, c2, c3, c4, 0"
     _insert(database, "CUPTI_ACTIVITY_KIND_RUNTIME", row, placed, calls)
-    kernels = np.array([strings.number(re.sub(r"[.-]", "_", name)) for name in trace.instructions], np.int64)
+    kernels = np.array(
+        [strings.number(re.sub(r"[.-]", "_", name)) for name in trace.instructions], np.int64
+    )
     # in the order of GPU starts, like nsys
     by_row = np.empty(len(order), np.int64)
     by_row[order] = correlation
@@ -169,7 +171,11 @@ def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, produc
         rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
         device = trace.device[rows]
         ordinals = np.array([item.ordinal for item in trace.devices], np.int64)[device]
-        columns: list[npt.NDArray[np.integer]] = [trace.start_ns[rows], trace.end_ns[rows], ordinals]
+        columns: list[npt.NDArray[np.integer]] = [
+            trace.start_ns[rows],
+            trace.end_ns[rows],
+            ordinals,
+        ]
         columns += [trace.stream[rows], by_row[rows], threads.pid[device]]
         if kind is ActivityKind.KERNEL:
             columns.append(kernels[trace.instruction[rows]])
@@ -193,7 +199,10 @@ class _Strings:
 
 def _threads(devices: Sequence[Device]) -> _Threads:
     """Process and thread ids; processes are called ``HOST:PID``, else they are numbered."""
-    parts = {name: re.fullmatch(r"(.*):(\d{1,7})", name) for name in dict.fromkeys(item.process for item in devices)}
+    parts = {
+        name: re.fullmatch(r"(.*):(\d{1,7})", name)
+        for name in dict.fromkeys(item.process for item in devices)
+    }
     hosts = {match[1] if match else "" for match in parts.values()}
     if len(hosts) > 1:
         raise ValueError(f"an nsys export is of one machine, not of {', '.join(sorted(hosts))}")
@@ -247,7 +256,9 @@ def _write_ranges(
 ) -> None:  # fmt: skip
     """Module and thunk ranges, ordered by start."""
     modules = np.array([strings.number(_module_text(key)) for key in trace.modules], np.int64)
-    thunks = np.array([strings.number(f"Thunk:#hlo_op={name}#") for name in trace.instructions], np.int64)
+    thunks = np.array(
+        [strings.number(f"Thunk:#hlo_op={name}#") for name in trace.instructions], np.int64
+    )
     tid = threads.tid[trace.device[order]]
     parts = []
     for group, text, before, after in (
@@ -264,9 +275,16 @@ def _write_ranges(
     for pid in np.unique(threads.pid).tolist():
         values = (-LAUNCH_NS, 75, "TSL", pid, TSL_DOMAIN)
         database.execute(
-            "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId) VALUES (?,?,?,?,?)", values
+            "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId) VALUES (?,?,?,?,?)",
+            values,
         )
-    _insert(database, "NVTX_EVENTS", row, f"c1, c2, 59, c3, c4, {TSL_DOMAIN}", [item[by_start] for item in columns])
+    _insert(
+        database,
+        "NVTX_EVENTS",
+        row,
+        f"c1, c2, 59, c3, c4, {TSL_DOMAIN}",
+        [item[by_start] for item in columns],
+    )
 
 
 def _module_text(key: ModuleKey) -> str:
@@ -274,7 +292,9 @@ def _module_text(key: ModuleKey) -> str:
     return f"XlaModule:#hlo_module={key.name}{program}#"
 
 
-def _write_meta(database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str, strings: _Strings) -> None:
+def _write_meta(
+    database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str, strings: _Strings
+) -> None:
     """Versions, the host, XLA's names of devices and threads, XLA_FLAGS."""
     export = {"EXPORT_PRODUCT_NAME": product, "EXPORT_SCHEMA_VERSION": SCHEMA_VERSION}
     export |= dict(
@@ -289,7 +309,11 @@ def _write_meta(database: sqlite3.Connection, trace: Trace, threads: _Threads, p
         variable = ("PROCESS_0:ENVIRONMENT_VARIABLE", f'XLA_FLAGS="{trace.xla_flags}"')
         _rows(database, "META_DATA_CAPTURE", [variable])
     if threads.host:
-        _rows(database, "TARGET_INFO_SYSTEM_ENV", [(VIRTUAL_MACHINE, "Local (CLI)", "Hostname", 0, threads.host)])
+        _rows(
+            database,
+            "TARGET_INFO_SYSTEM_ENV",
+            [(VIRTUAL_MACHINE, "Local (CLI)", "Hostname", 0, threads.host)],
+        )
     clocks = {known.utc_ns for known in trace.recordings.values() if known.utc_ns is not None}
     if len(clocks) == 1:  # all times of an export count from the start of one session
         _rows(database, "TARGET_INFO_SESSION_START_TIME", [(clocks.pop(), None, None)])
@@ -311,7 +335,11 @@ def _rows(database: sqlite3.Connection, table: str, rows: Sequence[tuple[object,
 
 
 def _insert(
-    database: sqlite3.Connection, table: str, row: str, placed: str, columns: Sequence[npt.NDArray[np.integer]]
+    database: sqlite3.Connection,
+    table: str,
+    row: str,
+    placed: str,
+    columns: Sequence[npt.NDArray[np.integer]],
 ) -> None:
     """Insert whole columns, called c1, c2 … in `placed`, a chunk at a time; the table is made where there are rows."""
     if not len(columns[0]):
@@ -321,4 +349,6 @@ def _insert(
     named = ", ".join(f"? AS c{number}" for number in range(1, len(columns) + 1))
     query = f"INSERT INTO {table} ({row}) SELECT {placed} FROM (SELECT {named})"
     for at in range(0, len(columns[0]), CHUNK):
-        database.executemany(query, zip(*(column[at : at + CHUNK].tolist() for column in columns), strict=True))
+        database.executemany(
+            query, zip(*(column[at : at + CHUNK].tolist() for column in columns), strict=True)
+        )

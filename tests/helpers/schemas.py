@@ -17,7 +17,9 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 def validator(name: str) -> Any:
     """That of an object such as ``pgle.verify/1``."""
     jsonschema = pytest.importorskip("jsonschema")
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{name.replace('/', '-')}.json").read_text()))
+    return jsonschema.Draft202012Validator(
+        json.loads((SCHEMAS / f"{name.replace('/', '-')}.json").read_text())
+    )
 
 
 def violations(found: dict[str, Any]) -> list[str]:

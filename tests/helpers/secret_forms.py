@@ -8,32 +8,95 @@ _HEX = "0fa1e0fa1e0fa1e0fa1e0fa1e0fa1e0fa1e0fa1e"
 NAMED = (
     *(
         f"{name}={S}"
-        for name in ("password", "PASSWD", "DB_PASSWORD", "secret", "client_secret", "AWS_SECRET_ACCESS_KEY")
+        for name in (
+            "password",
+            "PASSWD",
+            "DB_PASSWORD",
+            "secret",
+            "client_secret",
+            "AWS_SECRET_ACCESS_KEY",
+        )
     ),
     *(
         f"{name}={S}"
-        for name in ("HF_TOKEN", "token", "access_token", "refresh-token", "auth_token", "OAUTH", "PGPASSWORD")
+        for name in (
+            "HF_TOKEN",
+            "token",
+            "access_token",
+            "refresh-token",
+            "auth_token",
+            "OAUTH",
+            "PGPASSWORD",
+        )
     ),
     *(
         f"{name}={S}"
-        for name in ("MYSQL_PWD", "passphrase", "credential", "WANDB_API_KEY", "apikey", "ssh-key", "accountKey")
+        for name in (
+            "MYSQL_PWD",
+            "passphrase",
+            "credential",
+            "WANDB_API_KEY",
+            "apikey",
+            "ssh-key",
+            "accountKey",
+        )
     ),
     *(
         f"{name}={S}"
-        for name in ("DB_PASS", "pass", "pw", "user_pw", "PIN", "sim-pin", "PAT", "gh_pat", "creds", "cookie")
+        for name in (
+            "DB_PASS",
+            "pass",
+            "pw",
+            "user_pw",
+            "PIN",
+            "sim-pin",
+            "PAT",
+            "gh_pat",
+            "creds",
+            "cookie",
+        )
     ),
     *(
         f"{name}={S}"
-        for name in ("LICENSE", "LICENSE_KEY", "otp", "session_sid", "jwt", "dbPass", "signing_key", "secretKey")
+        for name in (
+            "LICENSE",
+            "LICENSE_KEY",
+            "otp",
+            "session_sid",
+            "jwt",
+            "dbPass",
+            "signing_key",
+            "secretKey",
+        )
     ),
     *(
         f"{name}: {S}"
-        for name in ("password", "Token", "api_key", "db_pass", "Secret", "private_key", "cookie", "wandb-key")
+        for name in (
+            "password",
+            "Token",
+            "api_key",
+            "db_pass",
+            "Secret",
+            "private_key",
+            "cookie",
+            "wandb-key",
+        )
     ),
     *(f"--{name}={_D}" for name in ("password", "pass", "pw", "pin", "secret", "passphrase")),
     *(
         f"--{name} {S}"
-        for name in ("password", "token", "api-key", "pass", "pw", "creds", "cookie", "PAT", "pin", "db-pwd")
+        for name in (
+            "password",
+            "token",
+            "api-key",
+            "pass",
+            "pw",
+            "creds",
+            "cookie",
+            "PAT",
+            "pin",
+            "db-pwd",
+        )
     ),
 )
 WRITTEN = (
@@ -129,17 +192,51 @@ ADDRESSES = (
 TOKENS = (
     *(
         f"{begin}{_T}"
-        for begin in ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "glrt-", "hf_", "sk-")
+        for begin in (
+            "ghp_",
+            "gho_",
+            "ghu_",
+            "ghs_",
+            "ghr_",
+            "github_pat_",
+            "glpat-",
+            "glrt-",
+            "hf_",
+            "sk-",
+        )
     ),
     *(
         f"{begin}{_T}"
-        for begin in ("sk-ant-api03-", "sk-proj-", "sk_live_", "rk_test_", "xoxb-", "xoxp-", "xapp-1-", "ya29.")
+        for begin in (
+            "sk-ant-api03-",
+            "sk-proj-",
+            "sk_live_",
+            "rk_test_",
+            "xoxb-",
+            "xoxp-",
+            "xapp-1-",
+            "ya29.",
+        )
     ),
     *(
         f"{begin}{_T}"
-        for begin in ("AIza", "npm_", "pypi-", "nvapi-", "dckr_pat_", "hvs.", "SG.", "glsa_", "pplx-", "gsk_")
+        for begin in (
+            "AIza",
+            "npm_",
+            "pypi-",
+            "nvapi-",
+            "dckr_pat_",
+            "hvs.",
+            "SG.",
+            "glsa_",
+            "pplx-",
+            "gsk_",
+        )
     ),
-    *(f"{begin}{_T}" for begin in ("lin_api_", "PMAK-", "shpat_", "dop_v1_", "ntn_", "LTAI", "sntryu_", "dp.pt.")),
+    *(
+        f"{begin}{_T}"
+        for begin in ("lin_api_", "PMAK-", "shpat_", "dop_v1_", "ntn_", "LTAI", "sntryu_", "dp.pt.")
+    ),
     "AKIAFAKEFAKEFAKEFAKE",
     "ASIAFAKEFAKEFAKEFAKE",
     "eyJhbGciOiJGQUtF.eyJzdWIi.FAKEFAKE",

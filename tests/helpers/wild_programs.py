@@ -55,10 +55,15 @@ def block(w: Any, x: Any, attend: Callable[[Any, Any, Any], Any] | None = None) 
     return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
 
 
-def weights_of(mesh: Any, lead: tuple[int, ...] = (), over: Any = "data", model: Any = None) -> dict[str, Any]:
+def weights_of(
+    mesh: Any, lead: tuple[int, ...] = (), over: Any = "data", model: Any = None
+) -> dict[str, Any]:
     """The weights of a layer, or of several that are stacked."""
     none = (None,) * len(lead)
-    heads = {name: array(mesh, (*lead, DIM, HEADS, DIM // HEADS), *none, over, model) for name in ("q", "k", "v")}
+    heads = {
+        name: array(mesh, (*lead, DIM, HEADS, DIM // HEADS), *none, over, model)
+        for name in ("q", "k", "v")
+    }
     return heads | {
         "o": array(mesh, (*lead, HEADS, DIM // HEADS, DIM), *none, model, None, over),
         "up": array(mesh, (*lead, DIM, WIDE), *none, over, model),
@@ -78,7 +83,9 @@ def fsdp_unrolled() -> Step:
         @nn.compact
         def __call__(self, x: Any) -> Any:
             for _ in range(LAYERS):
-                x = x + nn.MultiHeadDotProductAttention(HEADS, dtype=jnp.bfloat16)(nn.LayerNorm()(x))
+                x = x + nn.MultiHeadDotProductAttention(HEADS, dtype=jnp.bfloat16)(
+                    nn.LayerNorm()(x)
+                )
                 x = x + nn.Dense(DIM, dtype=jnp.bfloat16)(
                     nn.gelu(nn.Dense(WIDE, dtype=jnp.bfloat16)(nn.LayerNorm()(x)))
                 )
@@ -87,7 +94,9 @@ def fsdp_unrolled() -> Step:
     mesh, model = grid(data=8), Model()
     x = array(mesh, (BATCH, LENGTH, DIM), "data")
     shapes = jax.eval_shape(model.init, jax.random.key(0), x)
-    spread = lambda leaf: array(mesh, leaf.shape, "data" if leaf.shape[0] % 8 == 0 else None, dtype=leaf.dtype)
+    spread = lambda leaf: array(
+        mesh, leaf.shape, "data" if leaf.shape[0] % 8 == 0 else None, dtype=leaf.dtype
+    )
     return descend(lambda w, x: mean_square(model.apply(w, x))), (jax.tree.map(spread, shapes), x)
 
 
@@ -120,19 +129,29 @@ def pipeline() -> Step:
     """Four stages of two devices: shard_map, microbatches handed on by ppermute."""
     mesh, stages, micro = grid(stage=4, data=2), 4, 8
 
-    @partial(jax.shard_map, mesh=mesh, in_specs=(P("stage"), P(None, "data")), out_specs=P("stage", None, "data"))
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(P("stage"), P(None, "data")),
+        out_specs=P("stage", None, "data"),
+    )
     def run(weights: Any, x: Any) -> Any:
         w, stage = jax.tree.map(lambda leaf: leaf[0], weights), jax.lax.axis_index("stage")
 
         def tick(carry: Any, number: Any) -> Any:
             here = jnp.where(stage == 0, x[jnp.minimum(number, micro - 1)], carry)
             there = block(w, here)
-            return jax.lax.ppermute(there, "stage", [(i, (i + 1) % stages) for i in range(stages)]), there
+            return jax.lax.ppermute(
+                there, "stage", [(i, (i + 1) % stages) for i in range(stages)]
+            ), there
 
         first = jax.lax.pcast(jnp.zeros_like(x[0]), ("stage",), to="varying")
         return jax.lax.scan(tick, first, jnp.arange(micro + stages - 1))[1][None]
 
-    weights = {name: array(mesh, leaf.shape, "stage") for name, leaf in weights_of(mesh, (stages,), None).items()}
+    weights = {
+        name: array(mesh, leaf.shape, "stage")
+        for name, leaf in weights_of(mesh, (stages,), None).items()
+    }
     x = array(mesh, (micro, 4, LENGTH, DIM), None, "data")
     return descend(lambda w, x: mean_square(run(w, x)[-1])), (weights, x)
 
@@ -189,8 +208,16 @@ def ring_attention() -> Step:
             return (k, v, highest, weight * kept + shares.sum(-1), out), None
 
         b, length, h, d = q.shape
-        fresh = lambda shape, value: jax.lax.pcast(jnp.full(shape, value, jnp.float32), ("context",), to="varying")
-        start = (k, v, fresh((b, h, length), -1e30), fresh((b, h, length), 0.0), fresh((b, h, length, d), 0.0))
+        fresh = lambda shape, value: jax.lax.pcast(
+            jnp.full(shape, value, jnp.float32), ("context",), to="varying"
+        )
+        start = (
+            k,
+            v,
+            fresh((b, h, length), -1e30),
+            fresh((b, h, length), 0.0),
+            fresh((b, h, length, d), 0.0),
+        )
         (_, _, _, weight, out), _ = jax.lax.scan(turn, start, None, length=size)
         return jnp.einsum("bhqd->bqhd", out / weight[..., None]).astype(q.dtype)
 
@@ -233,7 +260,9 @@ def pallas_kernel() -> Step:
 
     def kernel(x: Any, out: Any) -> None:
         row = x[...].astype(jnp.float32)
-        out[...] = (row * jax.lax.rsqrt(jnp.mean(row * row, axis=-1, keepdims=True) + 1e-6)).astype(out.dtype)
+        out[...] = (row * jax.lax.rsqrt(jnp.mean(row * row, axis=-1, keepdims=True) + 1e-6)).astype(
+            out.dtype
+        )
 
     @jax.custom_jvp
     @partial(jax.shard_map, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
@@ -242,7 +271,12 @@ def pallas_kernel() -> Step:
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         where = (x.shape[0], x.shape[1] // 16)
         return pl.pallas_call(
-            kernel, shape, grid=where, in_specs=[tile], out_specs=tile, compiler_params=triton.CompilerParams()
+            kernel,
+            shape,
+            grid=where,
+            in_specs=[tile],
+            out_specs=tile,
+            compiler_params=triton.CompilerParams(),
         )(x)
 
     norm.defjvp(lambda at, along: (norm(*at), along[0]))
@@ -260,7 +294,9 @@ def cudnn_attention() -> Step:
     """Attention by cuDNN, forwards and backwards, heads over four devices."""
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
-    fused.check_cudnn_version = lambda: 91400  # jax asks the GPU's libraries, of which there are none here
+    fused.check_cudnn_version = lambda: (
+        91400
+    )  # jax asks the GPU's libraries, of which there are none here
     fused.check_compute_capability = lambda *_: True
     mesh = grid(data=2, model=4)
     attend = partial(jax.nn.dot_product_attention, implementation="cudnn", is_causal=True)
@@ -281,7 +317,9 @@ def foreign_call() -> Step:
     @jax.custom_jvp
     @partial(jax.shard_map, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
     def mine(x: Any) -> Any:
-        return jax.ffi.ffi_call("my_fused_norm", jax.ShapeDtypeStruct(x.shape, x.dtype))(x, epsilon=1e-6)
+        return jax.ffi.ffi_call("my_fused_norm", jax.ShapeDtypeStruct(x.shape, x.dtype))(
+            x, epsilon=1e-6
+        )
 
     mine.defjvp(lambda at, along: (mine(*at), along[0]))
 

@@ -29,7 +29,9 @@ def test_the_parts_of_the_step_add_up(capsys: pytest.CaptureFixture[str]) -> Non
     found = analysed(capsys, *RANKS, *HLO)
     assert found["schema"] == "pgle.analyze/1"
     names = ("compute_us", "exposed_communication_us", "exposed_copy_us", "idle_us")
-    assert sum(found["breakdown"][name] for name in names) == pytest.approx(found["step_us"], rel=1e-12)
+    assert sum(found["breakdown"][name] for name in names) == pytest.approx(
+        found["step_us"], rel=1e-12
+    )
     for rank in found["ranks"]:
         parts = (rank[name.replace("_us", "_ns")] for name in names)
         assert sum(parts) == rank["window_ns"]
@@ -38,7 +40,10 @@ def test_the_parts_of_the_step_add_up(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_finding_says_its_rule_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     findings = analysed(capsys, *RANKS, *HLO)["findings"]
     assert findings
-    assert all({"id", "share", "evidence", "remedy", "rule", "source"} <= finding.keys() for finding in findings)
+    assert all(
+        {"id", "share", "evidence", "remedy", "rule", "source"} <= finding.keys()
+        for finding in findings
+    )
 
 
 @pytest.mark.parametrize("inputs", [[*RANKS, *HLO], RANKS])
@@ -63,13 +68,17 @@ def test_a_recording_without_xla_ranges_is_refused(capsys: pytest.CaptureFixture
     assert "record a JAX program" in capsys.readouterr().err
 
 
-def test_what_is_no_export_is_refused_with_its_own_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_export_is_refused_with_its_own_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["analyze", str(ROOT / "testdata" / "nsys_exports" / "healthy_1pct.sqlite")]) == 2
     assert "lacks the column" in capsys.readouterr().err
 
 
 def test_cpu_times_are_not_held_against_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    found = analysed(capsys, str(ROOT / "testdata" / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb"))
+    found = analysed(
+        capsys, str(ROOT / "testdata" / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb")
+    )
     assert found["hardware"] is None
     assert not {"slow-matmul", "slow-collective"} & {finding["id"] for finding in found["findings"]}
     assert any("CPU devices" in line for line in found["warnings"])
@@ -84,9 +93,16 @@ def test_cpu_times_are_not_held_against_a_gpu(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_the_gpu_that_recorded_a_trace_is_what_it_is_held_against(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], vendor: bytes, major: int, name: str | None, said: str | None
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    vendor: bytes,
+    major: int,
+    name: str | None,
+    said: str | None,
 ) -> None:
-    space = xplane_pb2.XSpace.FromString((ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes())
+    space = xplane_pb2.XSpace.FromString(
+        (ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes()
+    )
     for plane in space.planes:
         for stat in plane.stats:
             if plane.stat_metadata[stat.metadata_id].name == "device_vendor":
@@ -96,7 +112,9 @@ def test_the_gpu_that_recorded_a_trace_is_what_it_is_held_against(
     (tmp_path / "a.xplane.pb").write_bytes(space.SerializeToString())
     found = analysed(capsys, str(tmp_path / "a.xplane.pb"))
     assert found["hardware"] == name
-    assert [line.split(":")[0] for line in found["warnings"] if "GPU" in line] == ([said] if said else [])
+    assert [line.split(":")[0] for line in found["warnings"] if "GPU" in line] == (
+        [said] if said else []
+    )
 
 
 def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,15 +127,24 @@ def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str])
     assert 0.2 < found["layers"]["mfu"] < 0.25
     memory = found["memory"]
     names = ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes")
-    assert sum(memory[name] for name in names) == memory["peak_bytes"] < memory["limit_bytes"] < memory["device_bytes"]
+    assert (
+        sum(memory[name] for name in names)
+        == memory["peak_bytes"]
+        < memory["limit_bytes"]
+        < memory["device_bytes"]
+    )
     assert found["overlap"]["hideable_us"] <= found["breakdown"]["exposed_communication_us"]
     assert all(item["why_exposed"] for item in found["collectives"][:5])
     shown = {item["name"]: item["transfer_exposed_us"] for item in found["collectives"]}
-    assert {room["name"]: room["exposed_us"] for room in found["overlap"]["collectives"]} == pytest.approx(shown)
+    assert {
+        room["name"]: room["exposed_us"] for room in found["overlap"]["collectives"]
+    } == pytest.approx(shown)
     assert found["against"] is None
 
 
-def test_a_schedule_without_a_trace_is_simulated_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_without_a_trace_is_simulated_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     dump = ROOT / "testdata" / "hlo" / "jax-0.10.2" / "async"
     found = analysed(capsys, str(dump))
     assert any("no GPU ran this" in line for line in found["warnings"])
@@ -133,10 +160,15 @@ def test_collectives_have_the_names_of_profile_and_prediction(
     release: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     dump = str(ROOT / "testdata" / "hlo" / release / "sync")
-    found = {item["name"]: item["trace_name"] for item in analysed(capsys, dump, "--target", "a100")["collectives"]}
+    found = {
+        item["name"]: item["trace_name"]
+        for item in analysed(capsys, dump, "--target", "a100")["collectives"]
+    }
     assert any(name != traced for name, traced in found.items())
     assert run(["predict", dump, "--target", "a100", "--json"]) == 0
-    assert {item["name"] for item in json.loads(capsys.readouterr().out)["collectives"]} == set(found)
+    assert {item["name"] for item in json.loads(capsys.readouterr().out)["collectives"]} == set(
+        found
+    )
 
 
 @pytest.fixture
@@ -145,16 +177,25 @@ def profile_run(tmp_path: Path) -> Path:
     run_dir = tmp_path / "run"
     stage = RunDirectory(run_dir).stage("profile")
     (stage.path / "trace" / "rank0000").mkdir(parents=True)
-    shutil.copy(ROOT / "testdata" / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb", stage.path / "trace" / "rank0000")
-    extend_manifest(run_dir, StageRecord("profile", mode="sync", started="2026-01-01T00:00:00", exit_code=0))
+    shutil.copy(
+        ROOT / "testdata" / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb",
+        stage.path / "trace" / "rank0000",
+    )
+    extend_manifest(
+        run_dir, StageRecord("profile", mode="sync", started="2026-01-01T00:00:00", exit_code=0)
+    )
     return run_dir
 
 
-def test_of_a_profile_run_no_saving_is_claimed(profile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_profile_run_no_saving_is_claimed(
+    profile_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["analyze", str(profile_run)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "This is a profile run" in text and "Make collectives asynchronous" not in text
-    assert "pgle tune" not in text  # the room for flags is that of the performance run, which is not there yet
+    assert (
+        "pgle tune" not in text
+    )  # the room for flags is that of the performance run, which is not there yet
     assert f"pgle perf --run-dir {profile_run}" in text
 
 
@@ -162,7 +203,9 @@ def test_of_a_run_directory_the_traced_performance_run_is_looked_at(
     profile_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (profile_run / "perf").symlink_to(profile_run / "profile")
-    extend_manifest(profile_run, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0))
+    extend_manifest(
+        profile_run, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0)
+    )
     assert run(["analyze", str(profile_run)]) == 0
     assert "profile run" not in capsys.readouterr().out
 
@@ -173,11 +216,21 @@ def test_the_largest_loss_is_named_first_and_groups_explain_what_is_exposed(
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["analyze", *RANKS, *HLO]) == 0
     lines = capsys.readouterr().out.splitlines()
-    saved = [float(words[-2]) for line in lines if (words := line.split())[-1:] == ["%"] and words[0].isdigit()]
+    saved = [
+        float(words[-2])
+        for line in lines
+        if (words := line.split())[-1:] == ["%"] and words[0].isdigit()
+    ]
     assert len(saved) == 3 and saved == sorted(saved, reverse=True)
     assert lines[1].startswith(f"You could save up to {saved[0]} %")
-    exposed = next(float(line.split()[2]) for line in lines if line.startswith("exposed communication"))
-    groups = [float(line.split("×")[1].split()[1]) for line in lines if line.startswith("  ") and "×" in line]
+    exposed = next(
+        float(line.split()[2]) for line in lines if line.startswith("exposed communication")
+    )
+    groups = [
+        float(line.split("×")[1].split()[1])
+        for line in lines
+        if line.startswith("  ") and "×" in line
+    ]
     assert 0.95 * exposed <= sum(groups) + 0.1 and len(groups) <= 3
 
 
@@ -185,7 +238,20 @@ def test_the_rows_of_a_comparison_add_up_to_the_change(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(["analyze", RANKS[0], "--against", RANKS[1], *HLO, "--against-hlo", str(PAX / "proc3/dump")]) == 0
+    assert (
+        run(
+            [
+                "analyze",
+                RANKS[0],
+                "--against",
+                RANKS[1],
+                *HLO,
+                "--against-hlo",
+                str(PAX / "proc3/dump"),
+            ]
+        )
+        == 0
+    )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     first = next(at for at, words in enumerate(lines) if words[:2] == ["change", "what"])
     last = next(at for at, words in enumerate(lines) if words[:1] == ["step"])
@@ -197,7 +263,9 @@ def test_the_rows_of_a_comparison_add_up_to_the_change(
 def test_stages_that_were_not_traced_are_simulated_with_the_costs_of_their_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    extend_manifest(tmp_path, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0))
+    extend_manifest(
+        tmp_path, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0)
+    )
     (tmp_path / "profile.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 500 }\n')
     for name in ("baseline", "perf"):
         (tmp_path / name).mkdir()
@@ -208,8 +276,12 @@ def test_stages_that_were_not_traced_are_simulated_with_the_costs_of_their_run(
     assert any("perf was not traced" in line for line in found["warnings"])
 
 
-def test_steps_that_take_no_time_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = xplane_pb2.XSpace.FromString((ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes())
+def test_steps_that_take_no_time_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = xplane_pb2.XSpace.FromString(
+        (ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes()
+    )
     for event in (event for plane in space.planes for line in plane.lines for event in line.events):
         event.duration_ps, event.offset_ps = 0, 0
     (tmp_path / "a.xplane.pb").write_bytes(space.SerializeToString())
@@ -217,7 +289,9 @@ def test_steps_that_take_no_time_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "take no time" in capsys.readouterr().err
 
 
-def test_a_stage_that_was_not_traced_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_was_not_traced_says_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "perf").mkdir()
     (tmp_path / "manifest.json").write_text("{}")
     assert run(["analyze", str(tmp_path / "perf")]) == 2

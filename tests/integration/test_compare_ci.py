@@ -17,13 +17,23 @@ ROOT = Path(__file__).parents[2]
 ACTION = ROOT / "action.yml"
 STARTERS = ROOT / "pgle" / "starters"
 COMPARE = STARTERS / "ci" / "compare.sh"
-WORKFLOWS = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), STARTERS / "github" / "pgle.yml"]
-FILES = [ACTION, *WORKFLOWS, STARTERS / "ci" / "gitlab-ci.yml", STARTERS / "kubernetes" / "pgle-jobset.yaml"]
+WORKFLOWS = [
+    *sorted((ROOT / ".github" / "workflows").glob("*.yml")),
+    STARTERS / "github" / "pgle.yml",
+]
+FILES = [
+    ACTION,
+    *WORKFLOWS,
+    STARTERS / "ci" / "gitlab-ci.yml",
+    STARTERS / "kubernetes" / "pgle-jobset.yaml",
+]
 
 
 def write_run(folder: Path, level: float) -> str:
     folder.mkdir(parents=True)
-    lines = [json.dumps({"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5))}) for i in range(60)]
+    lines = [
+        json.dumps({"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5))}) for i in range(60)
+    ]
     (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
     return str(folder)
 
@@ -63,22 +73,34 @@ def test_workflows_may_only_read(path: Path) -> None:
 
 def test_a_pull_request_never_writes_the_baseline() -> None:
     saving = [step for step in steps_of(ACTION) if "cache/save@" in step.get("uses", "")]
-    assert [step["if"] for step in saving] == ["inputs.save-baseline == 'true' && github.event_name != 'pull_request'"]
+    assert [step["if"] for step in saving] == [
+        "inputs.save-baseline == 'true' && github.event_name != 'pull_request'"
+    ]
 
 
 def test_each_hardware_job_and_use_has_its_own_baseline_and_report() -> None:
     keys = [step["with"]["key"] for step in steps_of(ACTION) if "cache/" in step.get("uses", "")]
     assert len(set(keys)) == 1
-    assert all(word in keys[0] for word in ("hardware.outputs.hardware", "github.job", "github.action", "run_id"))
+    assert all(
+        word in keys[0]
+        for word in ("hardware.outputs.hardware", "github.job", "github.action", "run_id")
+    )
     report = next(step["env"]["REPORT"] for step in steps_of(ACTION) if step["name"] == "Compare")
     assert report == next(
-        step["with"]["path"] for step in steps_of(ACTION) if "upload-artifact" in step.get("uses", "")
+        step["with"]["path"]
+        for step in steps_of(ACTION)
+        if "upload-artifact" in step.get("uses", "")
     )
 
 
 def test_workflows_give_the_action_only_inputs_that_it_has() -> None:
     inputs = yaml.safe_load(ACTION.read_text())["inputs"]
-    used = [step["with"] for path in WORKFLOWS for step in steps_of(path) if step.get("uses", "").startswith("./")]
+    used = [
+        step["with"]
+        for path in WORKFLOWS
+        for step in steps_of(path)
+        if step.get("uses", "").startswith("./")
+    ]
     assert len(used) >= 3
     assert all(set(given) <= set(inputs) for given in used)
 
@@ -94,20 +116,28 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     from pgle.steps.compare import compare
     from pgle.steps.series import Side, Step, make_series, steady
 
-    side = Side("a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),))
+    side = Side(
+        "a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),)
+    )
     assert names - {"hardware"} <= set(outputs(compare(side, side), ()))
 
 
 def filled(text: str, inputs: dict[str, str], folder: Path) -> str:
     """What a runner makes of the expressions in the environment of the action's steps."""
     output = folder / "output"
-    known = dict(line.split("=", 1) for line in output.read_text().splitlines()) if output.exists() else {}
+    known = (
+        dict(line.split("=", 1) for line in output.read_text().splitlines())
+        if output.exists()
+        else {}
+    )
     values = {
         **{f"inputs.{name}": value for name, value in inputs.items()},
         "steps.hardware.outputs.hardware": known.get("hardware", ""),
         "github.job": "step-time",
         "github.action": "pgle",
-        "inputs.save-baseline == 'true' && github.event_name != 'pull_request'": inputs["save-baseline"],
+        "inputs.save-baseline == 'true' && github.event_name != 'pull_request'": inputs[
+            "save-baseline"
+        ],
     }
     return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: values[found[1]], text)
 
@@ -133,7 +163,9 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
             "GITHUB_OUTPUT": str(folder / "output"),
             "GITHUB_STEP_SUMMARY": str(folder / "summary"),
         }
-        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True)
+        done = subprocess.run(
+            ["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True
+        )
         code = code or done.returncode
     written = (folder / "output").read_text().splitlines() if (folder / "output").exists() else []
     outputs = dict(line.split("=", 1) for line in written)
@@ -142,7 +174,9 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
 
 def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
     base, new = write_run(tmp_path / "baseline", 0.2), write_run(tmp_path / "perf", 0.206)
-    code, outputs, summary = run_action(tmp_path, base=base, new=new, hardware="h100", launch_spread="0.15%")
+    code, outputs, summary = run_action(
+        tmp_path, base=base, new=new, hardware="h100", launch_spread="0.15%"
+    )
     assert code == 1
     assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == ("slower", "false", "h100")
     assert "🔴" in summary
@@ -204,18 +238,28 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
         **os.environ, "PGLE": str(pgle), "SRUN": f"{srun} --container-image=i", "ROUNDS": "1",
         "RUN_DIR": str(tmp_path / "runs"),
     }  # fmt: skip
-    command = ["bash", str(STARTERS / "slurm" / "compare.sbatch"), str(profile), sys.executable, str(program)]
+    command = [
+        "bash",
+        str(STARTERS / "slurm" / "compare.sbatch"),
+        str(profile),
+        sys.executable,
+        str(program),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "1.96 % faster" in done.stdout
     assert (tmp_path / "runs" / "report.html").exists()
 
 
-def run_script(folder: Path, *, pgle: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run_script(
+    folder: Path, *, pgle: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
     (folder / "pgle").write_text(pgle)
     (folder / "pgle").chmod(0o755)
     values = {**os.environ, "PGLE": "./pgle", "HARDWARE": "h100", **environment}
-    return subprocess.run(["sh", str(COMPARE)], cwd=folder, env=values, capture_output=True, text=True)
+    return subprocess.run(
+        ["sh", str(COMPARE)], cwd=folder, env=values, capture_output=True, text=True
+    )
 
 
 REAL = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n'
@@ -244,7 +288,9 @@ def test_a_run_of_which_the_gate_cannot_tell_does_not_become_the_baseline(
 ) -> None:
     for level in ("0.2", "0.2005"):
         write_run(tmp_path / level, float(level))
-        done = run_script(tmp_path, pgle=REAL, NEW=level, SAVE_BASELINE="true", LAUNCH_SPREAD=spread)
+        done = run_script(
+            tmp_path, pgle=REAL, NEW=level, SAVE_BASELINE="true", LAUNCH_SPREAD=spread
+        )
         assert done.returncode == 0, done.stderr
     stored = tmp_path / ".pgle" / "baselines" / "h100" / "steps.jsonl"
     assert stored.read_text() == (tmp_path / kept / "steps.jsonl").read_text()
@@ -254,9 +300,18 @@ def test_a_run_of_which_the_gate_cannot_tell_does_not_become_the_baseline(
 def test_words_of_the_command_keep_their_quotes_and_are_not_expanded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = """echo * "two words" $HOME $(id) 'a "b"'"""
-    done = run_script(tmp_path, pgle=ECHO, COMMAND=command, PROFILE="p", OPTIONS='--label "the base" new')
+    done = run_script(
+        tmp_path, pgle=ECHO, COMMAND=command, PROFILE="p", OPTIONS='--label "the base" new'
+    )
     words = done.stdout.splitlines()
-    assert words[words.index("[--]") + 1 :] == ["[echo]", "[*]", "[two words]", "[$HOME]", "[$(id)]", '[a "b"]']
+    assert words[words.index("[--]") + 1 :] == [
+        "[echo]",
+        "[*]",
+        "[two words]",
+        "[$HOME]",
+        "[$(id)]",
+        '[a "b"]',
+    ]
     assert words[words.index("[--label]") + 1] == "[the base]"
 
 
@@ -266,7 +321,9 @@ def test_a_quote_without_end_is_one_line(tmp_path: Path) -> None:
     assert "COMMAND has a quote that does not end" in done.stderr
 
 
-def run_steps(folder: Path, steps: list[dict[str, Any]], fill: Callable[[object], str], **shared: str) -> None:
+def run_steps(
+    folder: Path, steps: list[dict[str, Any]], fill: Callable[[object], str], **shared: str
+) -> None:
     """Run the steps of a job, the action among them; in the place of GPUs is a program that only prints step times."""
     fake = (
         'case "$1" in run) mkdir -p runs/ci/baseline runs/ci/perf; printf "%s\\n" "$@" > words; '
@@ -275,7 +332,11 @@ def run_steps(folder: Path, steps: list[dict[str, Any]], fill: Callable[[object]
         f'*) exec {shlex.quote(sys.executable)} -m pgle "$@";; esac\n'
     )
     (folder / "bin").mkdir()
-    for name, text in {"pgle": fake, "nvidia-smi": "echo NVIDIA H100\n", "python3": "exit 0\n"}.items():
+    for name, text in {
+        "pgle": fake,
+        "nvidia-smi": "echo NVIDIA H100\n",
+        "python3": "exit 0\n",
+    }.items():
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}")
         (folder / "bin" / name).chmod(0o755)
     for step in steps:
@@ -289,9 +350,16 @@ def run_steps(folder: Path, steps: list[dict[str, Any]], fill: Callable[[object]
             "GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(folder / "output"),
             "GITHUB_STEP_SUMMARY": str(folder / "summary"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         }  # fmt: skip
-        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True)
+        done = subprocess.run(
+            ["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True
+        )
         assert done.returncode == 0, (step, done.stderr)
-    assert (folder / "words").read_text().splitlines()[-4:] == ["train.py", "--name", "two words", "$HOME"]
+    assert (folder / "words").read_text().splitlines()[-4:] == [
+        "train.py",
+        "--name",
+        "two words",
+        "$HOME",
+    ]
     assert (folder / ".pgle/baselines/1-nvidia-h100/steps.jsonl").exists()
     assert "pgle compare" in (folder / "summary").read_text()
 
@@ -305,7 +373,12 @@ def test_the_workflow_of_init_runs_in_a_repository_of_its_own(tmp_path: Path) ->
     init("github", tmp_path)
     workflow = yaml.safe_load((tmp_path / ".github/workflows/pgle.yml").read_text())
     fill = lambda value: "true" if "${{" in str(value) else str(value)
-    run_steps(tmp_path, workflow["jobs"]["step-time"]["steps"], fill, **{**workflow["env"], "COMMAND": COMMAND})
+    run_steps(
+        tmp_path,
+        workflow["jobs"]["step-time"]["steps"],
+        fill,
+        **{**workflow["env"], "COMMAND": COMMAND},
+    )
     assert "hardware=1-nvidia-h100" in (tmp_path / "output").read_text()
     assert (tmp_path / "pgle-report/profile/report.html").exists()
 
@@ -314,8 +387,14 @@ def test_the_reusable_workflow_runs_its_steps(tmp_path: Path) -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/step-time.yml").read_text())
     given = workflow[True]["workflow_call"]["inputs"]  # what YAML 1.1 takes for true is "on"
     inputs = {f"inputs.{name}": str(item.get("default", "")) for name, item in given.items()}
-    inputs |= {"inputs.command": COMMAND, "inputs.setup": "setup.sh", "inputs.launch-spread": "0.3%"}
+    inputs |= {
+        "inputs.command": COMMAND,
+        "inputs.setup": "setup.sh",
+        "inputs.launch-spread": "0.3%",
+    }
     (tmp_path / "setup.sh").write_text("touch is-set-up\n")
-    fill = lambda value: re.sub(r"\$\{\{ (.+?) \}\}", lambda found: inputs.get(found[1], "true"), str(value))
+    fill = lambda value: re.sub(
+        r"\$\{\{ (.+?) \}\}", lambda found: inputs.get(found[1], "true"), str(value)
+    )
     run_steps(tmp_path, workflow["jobs"]["step-time"]["steps"], fill)
     assert (tmp_path / "is-set-up").exists()

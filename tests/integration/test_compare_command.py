@@ -16,14 +16,18 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu, StageRecord, extend_manifest, read_manifest
 
 
-def write_run(folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01) -> str:
+def write_run(
+    folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01
+) -> str:
     """A run directory: compile in step 0, a checkpoint stall in step 50, a falling loss."""
     random = np.random.default_rng(seed)
     times = level * np.exp(noise * random.standard_normal(count))
     times[0], times[50] = 20, 5
     folder.mkdir(parents=True)
     lines = [
-        json.dumps({"step": i, "step_time_s": round(t, 6), "loss": 3 - i / 100, "checkpoint": i == 50})
+        json.dumps(
+            {"step": i, "step_time_s": round(t, 6), "loss": 3 - i / 100, "checkpoint": i == 50}
+        )
         for i, t in enumerate(times.tolist())
     ]
     (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
@@ -46,22 +50,36 @@ def test_a_job_two_percent_worse_fails_and_says_what_to_do(
     assert out.splitlines()[-1] == f"Next: pgle analyze {tmp_path}/perf --against {base}"
 
 
-def test_a_console_log_is_not_offered_as_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_console_log_is_not_offered_as_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, level in (("a.log", 0.2), ("b.log", 0.3)):
-        (tmp_path / name).write_text("".join(f"step {i}: {level + i % 3 / 1000} s\n" for i in range(40)))
-    assert run(["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log"), "--fail-slower", "1%"]) == 1
-    assert "Next: give the trace of each side: pgle analyze … --against …" in " ".join(capsys.readouterr().out.split())
+        (tmp_path / name).write_text(
+            "".join(f"step {i}: {level + i % 3 / 1000} s\n" for i in range(40))
+        )
+    assert (
+        run(["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log"), "--fail-slower", "1%"])
+        == 1
+    )
+    assert "Next: give the trace of each side: pgle analyze … --against …" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_one_launch_of_each_side_cannot_tell_a_third_of_a_percent_from_one(
     tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["compare", base, write_run(tmp_path / "perf", 0.2006, 2), "--fail-slower", "1%"]) == 0
+    assert (
+        run(["compare", base, write_run(tmp_path / "perf", 0.2006, 2), "--fail-slower", "1%"]) == 0
+    )
     out = capsys.readouterr().out
     assert "~ +" in out
     assert "cannot tell step time: a slowdown of 1 % is neither shown nor ruled out" in out
     assert "ok " not in out
-    assert run(["compare", base, str(tmp_path / "perf"), "--fail-slower", "1%", "--fail-undecided"]) == 1
+    assert (
+        run(["compare", base, str(tmp_path / "perf"), "--fail-slower", "1%", "--fail-undecided"])
+        == 1
+    )
 
 
 def test_a_gate_has_a_bound(base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +106,9 @@ def test_a_table_of_too_many_steps_is_refused_before_it_is_parsed(
     assert "more than 100 steps" in capsys.readouterr().err
 
 
-def test_a_history_shows_how_launches_differ(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_shows_how_launches_differ(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     history = str(tmp_path / "h.jsonl")
     new = write_run(tmp_path / "perf", 0.204, 2)
     words = ["--name", "llama", "--hardware", "h100", "--file", history, "--commit", "c"]
@@ -101,14 +121,35 @@ def test_a_history_shows_how_launches_differ(tmp_path: Path, base: str, capsys: 
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "slower"
     assert found["launch_spread"]["freedom"] == 5
-    assert found["run_noise"] == pytest.approx(np.std(np.log([1, 1.0015, 0.999, 1.0005, 0.9985, 1.001]), ddof=1))
+    assert found["run_noise"] == pytest.approx(
+        np.std(np.log([1, 1.0015, 0.999, 1.0005, 0.9985, 1.001]), ddof=1)
+    )
     assert f"6 entries of llama on h100 in {history}" in found["footnotes"][0]
 
 
-def test_a_history_of_another_program_is_refused(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_of_another_program_is_refused(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     history = str(tmp_path / "h.jsonl")
     log = write_run(tmp_path / "other", 0.9, 3)
-    assert run(["history", "add", log, "--name", "x", "--hardware", "h", "--commit", "c", "--file", history]) == 0
+    assert (
+        run(
+            [
+                "history",
+                "add",
+                log,
+                "--name",
+                "x",
+                "--hardware",
+                "h",
+                "--commit",
+                "c",
+                "--file",
+                history,
+            ]
+        )
+        == 0
+    )
     assert run(["compare", base, base, "--history", history]) == 2
     assert "no trend has step times near 0.2" in capsys.readouterr().err
 
@@ -118,16 +159,32 @@ def test_a_run_that_ended_after_a_step_or_two_does_not_pass(
     tmp_path: Path, base: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = tmp_path / "cut.jsonl"
-    new.write_text("".join(json.dumps({"step": step, "step_time_s": 0.2}) + "\n" for step in range(count)))
+    new.write_text(
+        "".join(json.dumps({"step": step, "step_time_s": 0.2}) + "\n" for step in range(count))
+    )
     assert run(["compare", base, str(new)]) == 0
     assert run(["compare", base, str(new), "--fail-slower", "2%"]) == 1
     message = " ".join(capsys.readouterr().out.split())
     steps = "1 steady step" if count == 1 else "2 steady steps"
-    assert f"cannot be judged, {new} has {steps}: did the run end early? Record 10 or more" in message
+    assert (
+        f"cannot be judged, {new} has {steps}: did the run end early? Record 10 or more" in message
+    )
 
 
 def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", base, write_run(tmp_path / "perf", 0.19, 2), "--json", "--launch-spread", "0.15%"]) == 0
+    assert (
+        run(
+            [
+                "compare",
+                base,
+                write_run(tmp_path / "perf", 0.19, 2),
+                "--json",
+                "--launch-spread",
+                "0.15%",
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert result["schema"] == "pgle.compare/1"
     assert result["verdict"] == "faster"
@@ -135,7 +192,11 @@ def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixt
     assert result["p"] is None
     assert result["n"] == {"base": 10, "new": 10}
     assert 0 < result["minimum_detectable"] < 0.02
-    assert result["base"]["runs"][0]["left_out"][0] == {"rule": "checkpoint", "steps": [50], "seconds": 5.0}
+    assert result["base"]["runs"][0]["left_out"][0] == {
+        "rule": "checkpoint",
+        "steps": [50],
+        "seconds": 5.0,
+    }
 
 
 def test_the_text_fits_a_page_and_lists_what_was_left_out(
@@ -153,7 +214,9 @@ def test_the_real_log_against_itself(testdata: Path, capsys: pytest.CaptureFixtu
     assert "21" in capsys.readouterr().out
 
 
-def test_one_experiment_folder_is_enough(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_experiment_folder_is_enough(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "perf", 0.19, 2)
     assert run(["compare", str(tmp_path), "--require-faster"]) == 0
     assert "baseline" in capsys.readouterr().out
@@ -169,7 +232,11 @@ def test_only_the_command_records_that_a_run_was_compared(tmp_path: Path, base: 
     assert run(["compare", str(tmp_path / "perf"), base]) == 0
     assert (tmp_path / "manifest.json").read_bytes() == before
     assert run(["compare", str(tmp_path)]) == 0
-    assert [stage.stage for stage in read_manifest(tmp_path).stages] == ["baseline", "perf", "compare"]
+    assert [stage.stage for stage in read_manifest(tmp_path).stages] == [
+        "baseline",
+        "perf",
+        "compare",
+    ]
     assert run(["compare", str(tmp_path)]) == 0
     assert len(read_manifest(tmp_path).stages) == 3
 
@@ -182,7 +249,9 @@ def test_several_runs_per_side(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["n"] == {"base": 4, "new": 4}
 
 
-def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_are_written_and_not_overwritten(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     new = write_run(tmp_path / "perf", 0.21, 2)
     words = ["compare", base, new, "--fail-slower", "1%"]
     words += ["--html", str(tmp_path / "r.html")]
@@ -213,7 +282,9 @@ def test_github_summary_and_outputs(
     assert "| step \\(ms\\) |" in summary or "| step (ms) |" in summary
 
 
-def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_github_outside_of_actions(
+    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
     assert run(["compare", base, base, "--github"]) == 2
@@ -225,7 +296,10 @@ def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytes
         (["nowhere", "nowhere"], "nowhere: no such file or directory; check the path"),
         (["x"], "two sides are needed, 1 given; pgle compare BASE NEW"),
         (["*.nothing", "x"], "matches nothing"),
-        ([".", ".", "--fail-slower", "2"], "--fail-slower: '2' is not a share; write 2% if per cent are meant"),
+        (
+            [".", ".", "--fail-slower", "2"],
+            "--fail-slower: '2' is not a share; write 2% if per cent are meant",
+        ),
         ([".", ".", "--steps", "5"], "write FIRST:LAST"),
         (["--abba", "2", "--", "true"], "--abba: needs two commands"),
         (["--abba", "2", "--", "-"], "--abba: needs two commands"),
@@ -235,7 +309,11 @@ def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytes
     ],
 )
 def test_bad_usage_is_one_line(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["compare", *words]) == 2
@@ -247,7 +325,9 @@ def test_bad_usage_is_one_line(
 @pytest.mark.parametrize(
     ("content", "name"), [("", "a.log"), ("\x00\xff", "a.log"), ("[]", "a.jsonl"), ("a,b", "a.csv")]
 )
-def test_bad_files_are_one_line(content: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_are_one_line(
+    content: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     assert run(["compare", str(path), str(path)]) == 2
@@ -336,9 +416,26 @@ def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "holds runs of other commands" in capsys.readouterr().err
 
 
-def test_two_abba_at_once_in_one_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_abba_at_once_in_one_folder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with RunDirectory(tmp_path).held():
-        assert run(["compare", "--abba", "1", "--run-dir", str(tmp_path), "--", "true", "--vs", "false"]) == 2
+        assert (
+            run(
+                [
+                    "compare",
+                    "--abba",
+                    "1",
+                    "--run-dir",
+                    str(tmp_path),
+                    "--",
+                    "true",
+                    "--vs",
+                    "false",
+                ]
+            )
+            == 2
+        )
     assert "is at work in it; wait until it has ended" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
@@ -346,13 +443,19 @@ def test_two_abba_at_once_in_one_folder_are_refused(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     "finished", ["[3, 4]", '"ab"', "null", '["../../x-A", "02-B"]', '["01-A", "02-A"]', '{"a": 1}']
 )
-def test_a_damaged_plan_is_one_line(finished: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "abba.json").write_text(f'{{"schema": "pgle.abba/1", "finished": {finished}, "inside": ["", ""]}}')
+def test_a_damaged_plan_is_one_line(
+    finished: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "abba.json").write_text(
+        f'{{"schema": "pgle.abba/1", "finished": {finished}, "inside": ["", ""]}}'
+    )
     assert run(["compare", str(tmp_path)]) == 2
     assert "abba.json: is not a plan of pgle compare --abba" in capsys.readouterr().err
 
 
-def test_abba_does_not_mix_states_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_abba_does_not_mix_states_of_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), "1.0"]
@@ -361,7 +464,10 @@ def test_abba_does_not_mix_states_of_a_program(tmp_path: Path, capsys: pytest.Ca
     program.write_text(PROGRAM + "\n# edited\n")
     capsys.readouterr()
     assert run(["compare", "--abba", "2", *words]) == 2
-    assert f"holds runs of another state of the program: {program} has changed since" in capsys.readouterr().err
+    assert (
+        f"holds runs of another state of the program: {program} has changed since"
+        in capsys.readouterr().err
+    )
 
 
 def test_abba_ends_after_the_first_run_that_tells_no_step_time(
@@ -373,7 +479,9 @@ def test_abba_ends_after_the_first_run_that_tells_no_step_time(
     assert [path.name for path in (tmp_path / "abba").iterdir() if path.is_dir()] == ["01-A"]
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "run.log")
     assert run(["compare", str(tmp_path / "run.log"), base]) == 2
     assert "run.log: is a pipe" in capsys.readouterr().err
@@ -383,19 +491,35 @@ def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> No
     new = write_run(tmp_path / "perf", 0.21, 2)
     gpus = tuple(Gpu("NVIDIA H100") for _ in range(8))
     for stage in ("baseline", "perf"):
-        record = StageRecord(stage, started="2026-01-02T03:04:05Z", gpus=gpus, versions={"jax": "0.10.2"})
+        record = StageRecord(
+            stage, started="2026-01-02T03:04:05Z", gpus=gpus, versions={"jax": "0.10.2"}
+        )
         extend_manifest(tmp_path, record)
     assert run(["compare", base, new, "--html", str(tmp_path / "r.html")]) == 0
     page = (tmp_path / "r.html").read_text()
-    for text in ("8 × NVIDIA H100", "2026-01-02T03:04", "0.10.2", 'name="viewport"', "prefers-color-scheme:dark"):
+    for text in (
+        "8 × NVIDIA H100",
+        "2026-01-02T03:04",
+        "0.10.2",
+        'name="viewport"',
+        "prefers-color-scheme:dark",
+    ):
         assert text in page
 
 
 def record(folder: Path, stage: str, started: str, **place: object) -> None:
     """A manifest's record of a stage of four GPUs on one host."""
     gpus = tuple(Gpu("NVIDIA H100", "580.65", uuid=f"GPU-{number}") for number in range(4))
-    known: dict[str, Any] = {"host": "node1", "gpus": gpus, "versions": {"jax": "0.10.2", "python": "3.11"}, **place}
-    extend_manifest(folder, StageRecord(stage, started=f"2026-01-02T{started}:00.000000+00:00", exit_code=0, **known))
+    known: dict[str, Any] = {
+        "host": "node1",
+        "gpus": gpus,
+        "versions": {"jax": "0.10.2", "python": "3.11"},
+        **place,
+    }
+    extend_manifest(
+        folder,
+        StageRecord(stage, started=f"2026-01-02T{started}:00.000000+00:00", exit_code=0, **known),
+    )
 
 
 def test_records_of_one_place_within_hours_prove_a_small_spread(
@@ -406,7 +530,11 @@ def test_records_of_one_place_within_hours_prove_a_small_spread(
     record(tmp_path, "perf", "08:00")
     assert run(["compare", base, new, "--fail-slower", "0.5%", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["outcome"], found["launch_spread"]["share"]) == ("slower", "fail", 0.0021)
+    assert (found["verdict"], found["outcome"], found["launch_spread"]["share"]) == (
+        "slower",
+        "fail",
+        0.0021,
+    )
     assert found["launch_spread"]["freedom"] == 5
 
 

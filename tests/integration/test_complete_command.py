@@ -20,27 +20,59 @@ def half(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_tells_what_was_filled(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tells_what_was_filled(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = half.with_name("full.pbtxt")
-    arguments = ["complete", str(half), "--hlo", str(testdata / DUMP), "--target", "a100", "-o", str(out), "--json"]
+    arguments = [
+        "complete",
+        str(half),
+        "--hlo",
+        str(testdata / DUMP),
+        "--target",
+        "a100",
+        "-o",
+        str(out),
+        "--json",
+    ]
     assert run(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     (module,) = found["modules"]
     assert found["schema"] == "pgle.complete/1"
     assert (module["name"], module["measured"]) == ("pjit__wrapped_step_fn", 2)
-    assert module["same_shape"] + module["estimated"] == module["wanted"] - 2 == len(module["filled"])
+    assert (
+        module["same_shape"] + module["estimated"] == module["wanted"] - 2 == len(module["filled"])
+    )
     assert found["written"]["names"] == module["wanted"]
 
 
-def test_the_text_says_where_costs_come_from(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_says_where_costs_come_from(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = half.with_name("full.pbtxt")
-    assert run(["complete", str(half), "--hlo", str(testdata / DUMP), "--target", "a100", "-o", str(out)]) == 0
+    assert (
+        run(
+            [
+                "complete",
+                str(half),
+                "--hlo",
+                str(testdata / DUMP),
+                "--target",
+                "a100",
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "estimated for a100-40gb" in text
     assert text.splitlines()[1].startswith("✓ wrote ")
 
 
-def test_an_existing_file_is_not_overwritten(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_not_overwritten(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half)]) == 2
     assert "--force" in capsys.readouterr().err
     assert half.read_text() == HALF
@@ -49,7 +81,14 @@ def test_an_existing_file_is_not_overwritten(half: Path, testdata: Path, capsys:
 def test_a_bad_target_and_a_bad_expression_are_one_line(
     half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = ["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half.with_name("x.pbtxt"))]
+    common = [
+        "complete",
+        str(half),
+        "--hlo",
+        str(testdata / DUMP),
+        "-o",
+        str(half.with_name("x.pbtxt")),
+    ]
     for extra in (["--target", "tpu"], ["--module", "("]):
         assert run([*common, *extra]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

@@ -71,7 +71,10 @@ def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> N
     run(["confirm", f"{LOGS}/half.log"])
     text = capsys.readouterr().out
     assert "profile partly used (18 of 36 instructions)" in text
-    assert "the profile has costs for 18 of the 36 instructions, 50.0% (asked for: 95.0%; a log tells no" in text
+    assert (
+        "the profile has costs for 18 of the 36 instructions, 50.0% (asked for: 95.0%; a log tells no"
+        in text
+    )
     assert "XLA missed: all-gather-start.1, " in text
     assert "and 14 more" in text
 
@@ -80,14 +83,21 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", f"{LOGS}/half.log", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["used"]) == ("pgle.confirm/1", False)
-    assert (found["main"]["module"], found["main"]["found"], found["main"]["missing"]) == ("jit_train_step", 18, 18)
+    assert (found["main"]["module"], found["main"]["found"], found["main"]["missing"]) == (
+        "jit_train_step",
+        18,
+        18,
+    )
     assert (len(found["modules"]), found["sub_modules"]) == (1, 16)
 
 
 def test_the_bound_is_that_of_verify() -> None:
     assert run(["confirm", f"{LOGS}/half.log", "--min-time-coverage", "0.5"]) == 0
     defaults = {param.name: param.default for param in command.params}
-    assert (defaults["min_time_coverage"], defaults["min_collectives"]) == (BOUNDS.time, BOUNDS.collectives)
+    assert (defaults["min_time_coverage"], defaults["min_collectives"]) == (
+        BOUNDS.time,
+        BOUNDS.collectives,
+    )
 
 
 def test_release_given_by_the_user() -> None:
@@ -114,7 +124,10 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
         (["testdata"], "testdata: a directory without the log of a perf stage"),
         ([f"{LOGS}/used.log", "--module", "("], "'--module': '(' is not a regular expression"),
         ([f"{LOGS}/used.log", "--schedule", "nowhere"], "nowhere: no such file or directory"),
-        ([f"{LOGS}/used.log", "--jax", "new"], "--jax 'new' is not a version of jax; write it like 0.6.2"),
+        (
+            [f"{LOGS}/used.log", "--jax", "new"],
+            "--jax 'new' is not a version of jax; write it like 0.6.2",
+        ),
         ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
     ],
 )
@@ -125,13 +138,21 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
-def test_which_stage_of_a_run_directory_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_stage_of_a_run_directory_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "baseline" / "hlo").mkdir(parents=True)
     (tmp_path / "perf" / "hlo").mkdir(parents=True)
     profile = tmp_path / "x.pbtxt"
     profile.write_text('costs { name: "a" cost_us: 1 }')
-    assert run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)]) == 2
-    assert f"holds the stages baseline, perf; name the log's own: {tmp_path}/perf" in capsys.readouterr().err
+    assert (
+        run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)])
+        == 2
+    )
+    assert (
+        f"holds the stages baseline, perf; name the log's own: {tmp_path}/perf"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +161,11 @@ def test_which_stage_of_a_run_directory_is_asked(tmp_path: Path, capsys: pytest.
         ("empty.log", b"", "an empty file"),
         ("x.log", bytes(100), "not a log, but binary"),
         ("x.sqlite", b"SQLite format 3\0" + b"x" * 5000, "not a log, but binary"),
-        ("x.pbtxt", b'costs { name: "a" cost_us: 1 }', "a profile or a dump by its name, not a log"),
+        (
+            "x.pbtxt",
+            b'costs { name: "a" cost_us: 1 }',
+            "a profile or a dump by its name, not a log",
+        ),
         ("x.hlo.pb.xz", b"", "a profile or a dump by its name, not a log"),
     ],
 )
@@ -172,14 +197,18 @@ def test_a_profile_that_cannot_be_read_is_refused(
     assert error.count("\n") == 1
 
 
-def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS]) == 0
     assert "the schedule dump was not looked at: it proves nothing without the profile" in (
         " ".join(capsys.readouterr().out.split())
     )
 
 
-def test_hidden_info_lines_beside_a_schedule_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_info_lines_beside_a_schedule_dump(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "run.log"
     log.write_text("step 1\nstep 2\n")
     assert run(["confirm", str(log), "--schedule", DUMPS]) == 1
@@ -189,11 +218,17 @@ def test_hidden_info_lines_beside_a_schedule_dump(tmp_path: Path, capsys: pytest
     assert "pass --profile PROFILE" in out
 
 
-def test_a_run_directory_is_its_perf_stage(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_directory_is_its_perf_stage(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "perf").mkdir()
-    (tmp_path / "perf/output.log").write_bytes((testdata / "logs/jax_0.12.0.1/used.log").read_bytes())
+    (tmp_path / "perf/output.log").write_bytes(
+        (testdata / "logs/jax_0.12.0.1/used.log").read_bytes()
+    )
     assert run(["confirm", str(tmp_path)]) == 0
-    (tmp_path / "perf/output.rank0003.log").write_bytes((testdata / "logs/jax_0.12.0.1/no_profile.log").read_bytes())
+    (tmp_path / "perf/output.rank0003.log").write_bytes(
+        (testdata / "logs/jax_0.12.0.1/no_profile.log").read_bytes()
+    )
     assert run(["confirm", str(tmp_path)]) == 1
     text = capsys.readouterr().out
     assert "jit_train_step: profile not used" in text
@@ -201,11 +236,15 @@ def test_a_run_directory_is_its_perf_stage(tmp_path: Path, testdata: Path, capsy
     assert "used on 0; not-used on 3" in text
 
 
-def test_silence_of_a_rank_that_ended_early_proves_nothing_though_another_ended_by_itself(tmp_path: Path) -> None:
+def test_silence_of_a_rank_that_ended_early_proves_nothing_though_another_ended_by_itself(
+    tmp_path: Path,
+) -> None:
     files = RunDirectory(tmp_path).stage("perf")
     files.path.mkdir()
     lines = Path(f"{LOGS}/used.log").read_text().splitlines(keepends=True)
-    scheduled = next(at for at, line in enumerate(lines) if "Found profile for module jit_train_step" in line)
+    scheduled = next(
+        at for at, line in enumerate(lines) if "Found profile for module jit_train_step" in line
+    )
     files.rank(0).log.write_text("".join(lines))
     files.rank(3).log.write_text("".join(lines[: scheduled + 1]))
     files.rank(0).facts.write_text('{"finished": true}')
@@ -228,7 +267,10 @@ def test_control_characters_in_the_name_of_a_dump_never_reach_the_terminal(
     profile = tmp_path / "x.pbtxt"
     profile.write_text('costs { name: "a" cost_us: 1 }')
     (tmp_path / "m.schedule.txt").write_text('hlo_module {\n  name: "a\x1b[31mb"\n}\n')
-    assert run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)]) == 0
+    assert (
+        run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)])
+        == 0
+    )
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "it has a\\x1b[31mb" in said.out
@@ -246,7 +288,9 @@ def test_the_log_of_a_stage_is_judged_with_the_dump_beside_it(
     (tmp_path / "p.pbtxt").write_text('costs { name: "a" cost_us: 1 }')
     for path in (tmp_path, files.folder, files.log):
         run(["confirm", str(path), "--profile", str(tmp_path / "p.pbtxt")])
-        assert "no schedule dump of jit_train_step (it has jit_step)" in " ".join(capsys.readouterr().out.split())
+        assert "no schedule dump of jit_train_step (it has jit_step)" in " ".join(
+            capsys.readouterr().out.split()
+        )
 
 
 OLD_HLO = """HloModule jit_train_step, is_scheduled=true
@@ -259,20 +303,35 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 """
 
 
-@pytest.mark.parametrize(("names", "verdict"), [(("sine.1", "negate.7"), "used"), (("sine.9",), "partly used")])
+@pytest.mark.parametrize(
+    ("names", "verdict"), [(("sine.1", "negate.7"), "used"), (("sine.9",), "partly used")]
+)
 def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
-    names: tuple[str, ...], verdict: str, tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, ...],
+    verdict: str,
+    tmp_path: Path,
+    testdata: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "perf/hlo").mkdir(parents=True)
-    (tmp_path / "perf/output.log").write_bytes((testdata / "logs/jax_0.4.38/empty.log").read_bytes())
-    (tmp_path / "perf/hlo/module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_text(OLD_HLO)
+    (tmp_path / "perf/output.log").write_bytes(
+        (testdata / "logs/jax_0.4.38/empty.log").read_bytes()
+    )
+    (
+        tmp_path / "perf/hlo/module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
+    ).write_text(OLD_HLO)
     profile = tmp_path / "p.pbtxt"
     profile.write_text("".join(f'costs {{ name: "{name}" cost_us: 5 }}\n' for name in names))
     code = run(["confirm", str(tmp_path), "--profile", str(profile)])
-    assert (code, f"jit_train_step: profile {verdict} (" in capsys.readouterr().out) == (int(verdict != "used"), True)
+    assert (code, f"jit_train_step: profile {verdict} (" in capsys.readouterr().out) == (
+        int(verdict != "used"),
+        True,
+    )
 
 
-def test_a_baseline_has_no_profile_to_confirm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_has_no_profile_to_confirm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "manifest.json").write_text('{"schema": "pgle.manifest/1", "stages": []}')
     (tmp_path / "baseline").mkdir()
     (tmp_path / "baseline" / "output.log").write_text("step 1\n")

@@ -51,7 +51,14 @@ def converted(tmp_path_factory):
 
 
 def pax_arguments(pax: Path) -> list[object]:
-    return [pax / "proc0.sqlite", pax / "proc3.sqlite", "--hlo", pax / "proc0/dump", "--hlo", pax / "proc3/dump"]
+    return [
+        pax / "proc0.sqlite",
+        pax / "proc3.sqlite",
+        "--hlo",
+        pax / "proc0/dump",
+        "--hlo",
+        pax / "proc3/dump",
+    ]
 
 
 def truth(pax: Path) -> dict[str, float]:
@@ -70,7 +77,9 @@ def truth(pax: Path) -> dict[str, float]:
 def test_collectives_of_the_real_step_cost_what_the_last_rank_measured(converted, pax):
     code, path, _, _ = converted
     costs = {
-        cost.trace_name or cost.name: cost.cost_us for cost in read_profile(path).costs if cost.kind == "collective"
+        cost.trace_name or cost.name: cost.cost_us
+        for cost in read_profile(path).costs
+        if cost.kind == "collective"
     }
     assert code == 0
     assert costs == pytest.approx(truth(pax), rel=0.03)
@@ -88,7 +97,11 @@ def test_no_name_of_another_module_or_of_the_autotuner_is_written(converted, pax
     _, path, _, _ = converted
     step_only = {cost.name for cost in read_profile(path).costs}
     (step,) = [m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"]
-    tuned = {"gemm_fusion_dot.261", "gemm_fusion_dot.262", "custom-call.1"} - step.instructions.keys()
+    tuned = {
+        "gemm_fusion_dot.261",
+        "gemm_fusion_dot.262",
+        "custom-call.1",
+    } - step.instructions.keys()
     assert tuned
     assert not step_only & tuned
 
@@ -159,12 +172,16 @@ TRUE_COSTS = {
 def test_every_synthetic_case_has_its_true_cost(convert, testdata):
     code, path, _, _ = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite")
     assert code == 0
-    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx(TRUE_COSTS)
+    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx(
+        TRUE_COSTS
+    )
 
 
 def test_the_same_name_in_the_other_module_has_its_own_cost(convert, testdata):
     _, path, _, _ = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_g")
-    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx({"loop_add_fusion.1": 900})
+    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx(
+        {"loop_add_fusion.1": 900}
+    )
 
 
 def refused(result) -> str:
@@ -199,7 +216,10 @@ def test_something_else_entirely_is_refused_with_what_would_do(convert, tmp_path
 
 
 def test_what_cannot_hold_a_profile_and_its_sidecar_is_refused(capsys, testdata):
-    assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "/dev/null"]) == 2
+    assert (
+        run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "/dev/null"])
+        == 2
+    )
     assert "not a .pbtxt or .pb file" in capsys.readouterr().err
 
 
@@ -210,17 +230,23 @@ def test_traces_without_jax_ranges_are_refused(convert, testdata):
 
 
 def test_an_unknown_module_lists_what_there_is(convert, testdata):
-    err = refused(convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_train"))
+    err = refused(
+        convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_train")
+    )
     assert "jit_f" in err
 
 
 def test_the_dump_of_another_program_is_refused(convert, pax, testdata):
-    err = refused(convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--hlo", pax / "proc0/dump"))
+    err = refused(
+        convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--hlo", pax / "proc0/dump")
+    )
     assert "no module of the dump is jit_f" in err
 
 
 def test_a_suffix_that_xla_ignores_is_refused(convert, testdata):
-    assert ".pbtxt" in refused(convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", out="profile.txt"))
+    assert ".pbtxt" in refused(
+        convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", out="profile.txt")
+    )
 
 
 def test_existing_files_are_kept_unless_forced(convert, testdata, tmp_path):
@@ -250,14 +276,18 @@ def test_an_input_given_twice_counts_once(convert, pax, tmp_path):
     assert twice.read_bytes() == once.read_bytes()
 
 
-def test_ranks_that_number_their_modules_differently_are_one_program(converted, convert, pax, tmp_path):
+def test_ranks_that_number_their_modules_differently_are_one_program(
+    converted, convert, pax, tmp_path
+):
     _, expected, _, _ = converted
     other = tmp_path / "proc3.sqlite"
     shutil.copy(pax / "proc3.sqlite", other)
     with contextlib.closing(sqlite3.connect(other)) as database, database:
         old, new = (f"pjit__wrapped_step_fn,program_id={number}#" for number in (40, 44))
         database.execute("update StringIds set value = replace(value, ?, ?)", (old, new))
-    code, path, _, _ = convert(pax / "proc0.sqlite", other, "--hlo", pax / "proc0/dump", out="other.pbtxt")
+    code, path, _, _ = convert(
+        pax / "proc0.sqlite", other, "--hlo", pax / "proc0/dump", out="other.pbtxt"
+    )
     assert code == 0
     assert path.read_bytes() == expected.read_bytes()
 

@@ -4,7 +4,10 @@ import json
 
 from pgle.cli.main import run
 
-OLD, NEW = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+OLD, NEW = (
+    "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt",
+    "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt",
+)
 
 
 def test_costs_that_are_no_time_do_not_break_the_totals(tmp_path, capsys):
@@ -39,14 +42,20 @@ def test_json_counts_and_totals(testdata, capsys):
     assert result["counts"]["changed"] == 498
     assert len(result["differences"]) == 498 + 207 + 95
     largest = result["differences"][0]
-    assert (largest["name"], largest["change"], largest["old_us"]) == ("reduce-scatter.63", "added", None)
+    assert (largest["name"], largest["change"], largest["old_us"]) == (
+        "reduce-scatter.63",
+        "added",
+        None,
+    )
     assert largest["delta_us"] == largest["new_us"]
 
 
 def test_no_line_is_wider_than_100_columns(testdata, capsys):
     run(["diff", str(testdata / OLD), str(testdata / NEW), "--all"])
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert max(len(line) for line in lines if not line.startswith("Next")) <= 100  # commands can be copied
+    assert (
+        max(len(line) for line in lines if not line.startswith("Next")) <= 100
+    )  # commands can be copied
 
 
 def test_a_missing_profile_is_answered_in_one_line(testdata, tmp_path, capsys):

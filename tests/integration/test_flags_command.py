@@ -44,14 +44,21 @@ def test_a_file_of_flags_is_linted(tmp_path, capsys):
 
 
 def test_another_release_is_held_against_the_catalogue(capsys):
-    assert run(["flags", "lint", "--jaxlib", "0.5.3", "--xla_gpu_enable_pipelined_collectives=false"]) == 0
+    assert (
+        run(["flags", "lint", "--jaxlib", "0.5.3", "--xla_gpu_enable_pipelined_collectives=false"])
+        == 0
+    )
     assert "jaxlib 0.5.3 (catalogue)" in capsys.readouterr().out
 
 
 def test_a_lint_is_one_json_object(capsys):
     assert run(["flags", "lint", "--json", "--xla_nope=1"]) == 1
     result = json.loads(capsys.readouterr().out)
-    assert (result["schema"], result["ok"], result["findings"][0]["code"]) == ("pgle.flags/1", False, "unknown")
+    assert (result["schema"], result["ok"], result["findings"][0]["code"]) == (
+        "pgle.flags/1",
+        False,
+        "unknown",
+    )
 
 
 def test_a_wrong_version_is_one_line(capsys):
@@ -85,7 +92,9 @@ def test_a_preset_can_be_evaluated_by_a_shell_and_the_users_flags_win(capsys):
     assert run(["flags", "preset", "pgle-profile-sync", "--jaxlib", "0.12.0.1", "--shell"]) == 0
     script = capsys.readouterr().out + 'printf %s "$XLA_FLAGS"'
     environ = {**os.environ, "XLA_FLAGS": "--xla_gpu_enable_command_buffer=FUSION"}
-    shell = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    shell = subprocess.run(
+        ["sh", "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
     values = parse_flags(shell.stdout).effective()
     assert values["xla_gpu_disable_async_collectives"] == "allcollectives"
     assert values["xla_gpu_enable_command_buffer"] == "FUSION"

@@ -15,7 +15,9 @@ def trials():
         if setting.is_flag:
             yield from (Flag(setting.name, value) for value in VALUES)
             yield from (Flag(setting.name, value) for value in setting.values)
-            yield from (Flag(setting.name, value) for _, value in setting.defaults if value != "unset")
+            yield from (
+                Flag(setting.name, value) for _, value in setting.defaults if value != "unset"
+            )
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,18 @@ def is_fatal(flag, jaxlib):
 
 
 def test_the_catalogue_raises_no_false_alarm(asked):
-    wrong = [flag for flag in trials() if asked.verdicts[flag.text].status == "known" and is_fatal(flag, asked.jaxlib)]
+    wrong = [
+        flag
+        for flag in trials()
+        if asked.verdicts[flag.text].status == "known" and is_fatal(flag, asked.jaxlib)
+    ]
     assert wrong == []
 
 
 def test_all_that_is_fatal_is_caught_but_an_item_of_a_later_release(asked):
     missed = [
-        flag for flag in trials() if asked.verdicts[flag.text].status != "known" and not is_fatal(flag, asked.jaxlib)
+        flag
+        for flag in trials()
+        if asked.verdicts[flag.text].status != "known" and not is_fatal(flag, asked.jaxlib)
     ]
     assert all("COLLECTIVES_KERNEL" in (flag.value or "") for flag in missed), missed

@@ -32,7 +32,9 @@ def rehearsed(tmp_path_factory):
 
     def compiled(mode):
         if mode not in done:
-            flags = OFF if mode == OFF else tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
+            flags = (
+                OFF if mode == OFF else tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
+            )
             folder = tmp_path_factory.mktemp("off" if mode == OFF else mode)
             request = CompileRequest(PROGRAM, target.texts, folder, topology="1x1x4", flags=flags)
             done[mode] = compile_once(request)

@@ -33,7 +33,9 @@ def follow(text: str, folder: Path, *, in_shell: bool = True) -> None:
     bin_folder = folder / ".bin"
     bin_folder.mkdir()
     for name, words in {"pgle": "-m pgle", "python": ""}.items():
-        (bin_folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        (bin_folder / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n'
+        )
         (bin_folder / name).chmod(0o755)
     (folder / "job").symlink_to(ROOT / "testdata" / "pax_fsdp4")
     environment = {
@@ -53,13 +55,26 @@ def follow(text: str, folder: Path, *, in_shell: bool = True) -> None:
                         patch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
                         assert run(shlex.split(line, comments=True)[1:]) == expected, line
                     continue
-                done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
-                print(f"{done.stdout}exit code {done.returncode} after {time.monotonic() - begin:.0f} s", flush=True)
-                assert done.returncode == expected, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+                done = subprocess.run(
+                    ["bash", "-c", line],
+                    cwd=folder,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                )
+                print(
+                    f"{done.stdout}exit code {done.returncode} after {time.monotonic() - begin:.0f} s",
+                    flush=True,
+                )
+                assert done.returncode == expected, (
+                    f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+                )
 
 
 @pytest.mark.parametrize(
-    "guide", [path for path in GUIDES if path.stem not in (*COMPILE, "frameworks")], ids=lambda path: path.stem
+    "guide",
+    [path for path in GUIDES if path.stem not in (*COMPILE, "frameworks")],
+    ids=lambda path: path.stem,
 )
 def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
     follow(guide.read_text(), tmp_path, in_shell=False)
@@ -67,7 +82,9 @@ def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
 
 @pytest.mark.rehearse
 @pytest.mark.minutes
-@pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem
+)
 def test_a_guide_that_compiles_is_followed_literally(guide: Path, tmp_path: Path) -> None:
     follow(guide.read_text(), tmp_path)
 
@@ -79,7 +96,9 @@ def test_a_program_of_a_framework_runs_as_it_is(framework: str, tmp_path: Path) 
     """`make frameworks` installs them and runs this."""
     if not all(map(importlib.util.find_spec, (framework, "optax"))):
         pytest.skip(f"needs {framework} and optax")
-    section = next(part for part in FRAMEWORKS.read_text().split("\n## ") if part.lower().startswith(framework))
+    section = next(
+        part for part in FRAMEWORKS.read_text().split("\n## ") if part.lower().startswith(framework)
+    )
     follow(section, tmp_path)
     page = (tmp_path / f"rehearsal-{framework}/rehearsal/timeline.html").read_text()
     assert "train_step" in page
@@ -87,15 +106,24 @@ def test_a_program_of_a_framework_runs_as_it_is(framework: str, tmp_path: Path) 
 
 def test_there_are_guides_and_each_runs_something() -> None:
     assert len(GUIDES) == 6
-    assert all(any(language == "sh" for language, _, _ in BLOCK.findall(guide.read_text())) for guide in GUIDES)
+    assert all(
+        any(language == "sh" for language, _, _ in BLOCK.findall(guide.read_text()))
+        for guide in GUIDES
+    )
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     assert not [to for to in targets if "://" not in to and not (page.parent / to).exists()]
 
 
 def test_the_site_has_every_page() -> None:
-    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
-    assert pages <= set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())), "add it to nav in mkdocs.yml"
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {
+        "README.md"
+    }
+    assert pages <= set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())), (
+        "add it to nav in mkdocs.yml"
+    )

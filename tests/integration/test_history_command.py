@@ -11,14 +11,26 @@ from pgle.run.directory.manifest import StageRecord, extend_manifest
 
 
 def write_log(path: Path, level: float) -> str:
-    path.write_text("".join(f"step {i}: {level * (1 + 0.001 * (i * 7 % 5)):.6f} s\n" for i in range(30)))
+    path.write_text(
+        "".join(f"step {i}: {level * (1 + 0.001 * (i * 7 % 5)):.6f} s\n" for i in range(30))
+    )
     return str(path)
 
 
 def fill(path: Path, tmp_path: Path, levels: list[float], hardware: str = "h100") -> None:
     for day, level in enumerate(levels, 1):
         log = write_log(tmp_path / f"{day}.log", level)
-        words = ["history", "add", log, "--name", "llama", "--hardware", hardware, "--file", str(path)]
+        words = [
+            "history",
+            "add",
+            log,
+            "--name",
+            "llama",
+            "--hardware",
+            hardware,
+            "--file",
+            str(path),
+        ]
         assert run([*words, "--time", f"2026-01-{day:02d}T00:00:00", "--commit", f"c{day}"]) == 0
 
 
@@ -35,12 +47,17 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
     out = capsys.readouterr().out
     assert all(f"c{number}" in out for number in range(1, 12))
     assert "launches differ by 0.08 %" in out
-    assert "Standard deviation of 5 entries since 2026-01-07T00:00, when the level changed." in " ".join(out.split())
+    assert (
+        "Standard deviation of 5 entries since 2026-01-07T00:00, when the level changed."
+        in " ".join(out.split())
+    )
     assert f"Next: give both runs: pgle compare … … --history {path}" in out
     assert max(map(len, out.splitlines()[1:-1])) <= 100  # the first line has the file's path
 
 
-def test_the_newest_entries_come_first_and_fit_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_entries_come_first_and_fit_a_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "h.jsonl"
     fill(path, tmp_path, LEVELS)
     capsys.readouterr()
@@ -84,17 +101,39 @@ def test_hardware_is_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [trend["hardware"] for trend in result["trends"]] == ["b200", "h100"]
 
 
-def test_the_commit_of_a_recorded_run_is_that_of_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commit_of_a_recorded_run_is_that_of_its_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "perf").mkdir()
     steps = (f'{{"step": {step}, "step_time_s": {0.2 + step % 3 / 1e3}}}\n' for step in range(20))
     (tmp_path / "perf" / "steps.jsonl").write_text("".join(steps))
-    extend_manifest(tmp_path, StageRecord("perf", started="2026-01-01T00:00:00", commit="c0ffee123456+", exit_code=0))
+    extend_manifest(
+        tmp_path,
+        StageRecord("perf", started="2026-01-01T00:00:00", commit="c0ffee123456+", exit_code=0),
+    )
     path = tmp_path / "h.jsonl"
-    assert run(["history", "add", str(tmp_path / "perf"), "--name", "x", "--hardware", "h", "--file", str(path)]) == 0
+    assert (
+        run(
+            [
+                "history",
+                "add",
+                str(tmp_path / "perf"),
+                "--name",
+                "x",
+                "--hardware",
+                "h",
+                "--file",
+                str(path),
+            ]
+        )
+        == 0
+    )
     assert json.loads(path.read_text())["commit"] == "c0ffee123456+"
 
 
-def test_a_damaged_line_is_said_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_line_is_said_and_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "h.jsonl"
     fill(path, tmp_path, [1.0])
     path.write_text(path.read_text() + '{"time": "x", "name": "n", "hardware": "h"}\n')
@@ -109,7 +148,9 @@ def test_no_history_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "pgle history add RUN" in capsys.readouterr().err
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_another_kind_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a.jsonl", "a.sqlite"):
         (tmp_path / name).write_text("hello\n" * 200)
         assert run(["history", "show", "--file", str(tmp_path / name)]) == 2

@@ -16,8 +16,12 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """As a person types it, though `make test` runs this."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False, env=environ)
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    return subprocess.run(
+        ["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False, env=environ
+    )
 
 
 def test_a_run_directory_with_a_blank_is_refused_with_the_command_to_type_instead():

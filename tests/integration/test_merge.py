@@ -12,7 +12,10 @@ from pgle.files import write_files
 
 pytestmark = pytest.mark.usefixtures("read_once")
 
-OLD, NEW = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+OLD, NEW = (
+    "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt",
+    "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt",
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,11 @@ def converted(tmp_path_factory):
 
     data = Path(__file__).parent.parent.parent / "testdata/pax_fsdp4"
     folder = tmp_path_factory.mktemp("ranks")
-    zero, three, dump = str(data / "proc0.sqlite"), str(data / "proc3.sqlite"), str(data / "proc0/dump")
+    zero, three, dump = (
+        str(data / "proc0.sqlite"),
+        str(data / "proc3.sqlite"),
+        str(data / "proc0/dump"),
+    )
     assert run(["convert", zero, "--hlo", dump, "-o", str(folder / "rank0.pbtxt")]) == 0
     assert run(["convert", three, "--hlo", dump, "-o", str(folder / "rank3.pbtxt")]) == 0
     assert run(["convert", zero, three, "--hlo", dump, "-o", str(folder / "together.pbtxt")]) == 0
@@ -31,8 +38,21 @@ def converted(tmp_path_factory):
 
 def test_merged_ranks_cost_no_less_than_traces_converted_together(converted, tmp_path, capsys):
     out = tmp_path / "merged.pb"
-    assert run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(out)]) == 0
-    assert "23 collectives merged by the min of the inputs" in capsys.readouterr().out.replace("\n", " ")
+    assert (
+        run(
+            [
+                "merge",
+                str(converted / "rank0.pbtxt"),
+                str(converted / "rank3.pbtxt"),
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
+    assert "23 collectives merged by the min of the inputs" in capsys.readouterr().out.replace(
+        "\n", " "
+    )
     merged, together = (
         {cost.name: cost.cost_us for cost in read_profile(path).costs if cost.kind == "collective"}
         for path in (out, converted / "together.pbtxt")
@@ -53,7 +73,21 @@ def test_a_merged_profile_keeps_what_its_inputs_say(converted, tmp_path):
 
 def test_published_profiles_merge_and_their_gaps_are_told(testdata, tmp_path, capsys):
     out = tmp_path / "merged.pbtxt"
-    assert run(["merge", str(testdata / OLD), str(testdata / NEW), "-o", str(out), "--of", "runs", "--json"]) == 0
+    assert (
+        run(
+            [
+                "merge",
+                str(testdata / OLD),
+                str(testdata / NEW),
+                "-o",
+                str(out),
+                "--of",
+                "runs",
+                "--json",
+            ]
+        )
+        == 0
+    )
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert result["schema"] == "pgle.merge/2"
@@ -64,18 +98,33 @@ def test_published_profiles_merge_and_their_gaps_are_told(testdata, tmp_path, ca
 
 def test_equal_inputs_give_equal_bytes(testdata, tmp_path):
     for name in ("one.pbtxt", "two.pbtxt"):
-        assert run(["merge", str(testdata / OLD), str(testdata / NEW), "-o", str(tmp_path / name)]) == 0
+        assert (
+            run(["merge", str(testdata / OLD), str(testdata / NEW), "-o", str(tmp_path / name)])
+            == 0
+        )
     assert (tmp_path / "one.pbtxt").read_bytes() == (tmp_path / "two.pbtxt").read_bytes()
     assert (tmp_path / "one.pbtxt.json").read_bytes() == (tmp_path / "two.pbtxt.json").read_bytes()
 
 
 def test_statistics_can_be_chosen(tmp_path):
     for name, cost_us in (("a.pb", 10.0), ("b.pb", 20.0)):
-        cost = Cost("loop_fusion", cost_us, kind=CostKind.COMPUTE, samples=1, min_us=cost_us, max_us=cost_us)
+        cost = Cost(
+            "loop_fusion", cost_us, kind=CostKind.COMPUTE, samples=1, min_us=cost_us, max_us=cost_us
+        )
         write_files(profile_files(tmp_path / name, Profile((cost,), {"tool": "pgle"})))
     for stat, expected in (("mean", 15.0), ("max", 20.0), ("p90", 19.0)):
         out = tmp_path / f"{stat}.pb"
-        run(["merge", str(tmp_path / "a.pb"), str(tmp_path / "b.pb"), "-o", str(out), "--stat", stat])
+        run(
+            [
+                "merge",
+                str(tmp_path / "a.pb"),
+                str(tmp_path / "b.pb"),
+                "-o",
+                str(out),
+                "--stat",
+                stat,
+            ]
+        )
         assert read_profile(out).costs[0].cost_us == expected
 
 
@@ -88,7 +137,9 @@ def test_statistics_can_be_chosen(tmp_path):
         (["{tmp}/none.pb", "-o", "{tmp}/x.pb"], "no such file"),
     ],
 )
-def test_bad_usage_is_answered_in_one_line_and_writes_nothing(arguments, said, testdata, tmp_path, capsys):
+def test_bad_usage_is_answered_in_one_line_and_writes_nothing(
+    arguments, said, testdata, tmp_path, capsys
+):
     filled = [argument.format(old=testdata / OLD, tmp=tmp_path) for argument in arguments]
     assert run(["merge", *filled]) == 2
     err = capsys.readouterr().err

@@ -57,7 +57,11 @@ def parse(line: str) -> None:
     assert words[0] == "pgle", line
     command, name, rest = group.get_command(click.Context(group), words[1]), words[1], words[2:]
     if isinstance(command, click.Group):
-        command, name, rest = command.get_command(click.Context(command), rest[0]), rest[0], rest[1:]
+        command, name, rest = (
+            command.get_command(click.Context(command), rest[0]),
+            rest[0],
+            rest[1:],
+        )
     assert command is not None, line
     command.make_context(name, rest)
 
@@ -85,18 +89,25 @@ def run_directory(folder: Path, files: list[str]) -> RunDirectory:
         (["profile.pbtxt", *PROFILED], "pgle convert --force RUN"),
         (CONVERTED, f"pgle perf --run-dir RUN {AS_IT_WAS} -- "),
         (RAN, f"pgle perf --run-dir RUN {AS_IT_WAS} --baseline -- "),
-        ([*PROFILED, "perf/output.log", "profile.pbtxt"], f"pgle perf --run-dir RUN {AS_IT_WAS} --force -- "),
+        (
+            [*PROFILED, "perf/output.log", "profile.pbtxt"],
+            f"pgle perf --run-dir RUN {AS_IT_WAS} --force -- ",
+        ),
         (WHOLE, "pgle compare RUN/baseline RUN/perf"),
     ],
 )
-def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tmp_path: Path) -> None:
+def test_a_run_directory_goes_on_as_it_was_begun(
+    files: list[str], said: str, tmp_path: Path
+) -> None:
     run = run_directory(tmp_path / "a", files)
     words = shlex.join(PROGRAM) if said.endswith(" -- ") else ""
     assert next_command.following(run).replace(str(run.path), "RUN") == said + words
 
 
 @pytest.mark.parametrize("stage", ["baseline", "perf"])
-def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default(tmp_path: Path, stage: str) -> None:
+def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default(
+    tmp_path: Path, stage: str
+) -> None:
     extend_manifest(tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage}))
     line = next_command.following(RunDirectory(tmp_path))
     assert line == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
@@ -130,17 +141,23 @@ def test_a_search_that_found_nothing_is_not_proposed_again(tmp_path: Path) -> No
     assert next_command.tune(run).endswith("tuned-2")
 
 
-def test_the_flags_of_the_environment_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_of_the_environment_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
     assert "--flag" not in next_command.following(run_directory(tmp_path, CONVERTED))
 
 
 def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
     base, new = (
-        SimpleNamespace(label="label", runs=[SimpleNamespace(series=SimpleNamespace(source=source))])
+        SimpleNamespace(
+            label="label", runs=[SimpleNamespace(series=SimpleNamespace(source=source))]
+        )
         for source in sources or ("old.log", "new.log")
     )
-    return SimpleNamespace(verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.02)
+    return SimpleNamespace(
+        verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.02
+    )
 
 
 def after_results(run: RunDirectory) -> Iterator[str]:
@@ -165,9 +182,14 @@ def after_results(run: RunDirectory) -> Iterator[str]:
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
     for folder, traces in ((run.path, ()), (run.path, (Path("a trace"),)), (Path("new run"), ())):
         for outcome in ("recompiled", "no-gpu", "too-few-runs"):
-            request = StageRequest("auto", PROGRAM, RunDirectory(folder), "baseline", flags=("--xla_a=1",))
+            request = StageRequest(
+                "auto", PROGRAM, RunDirectory(folder), "baseline", flags=("--xla_a=1",)
+            )
             found: Any = SimpleNamespace(
-                stage=SimpleNamespace(request=request), outcome=outcome, worked=outcome == "recompiled", traces=traces
+                stage=SimpleNamespace(request=request),
+                outcome=outcome,
+                worked=outcome == "recompiled",
+                traces=traces,
             )
             yield from after_auto(found)
 
@@ -185,8 +207,13 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
         rehearsed(str(run.path), topology=None, choose=None), rehearsed(str(run.path), flags=flags, target="h100"),
     ):  # fmt: skip
         for new_us, ceiling_us in RESULTS:
-            parts = SimpleNamespace(breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0))
-            sides = [SimpleNamespace(step_us=step, ceiling_us=ceiling_us, timeline=parts) for step in (100, new_us)]
+            parts = SimpleNamespace(
+                breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0)
+            )
+            sides = [
+                SimpleNamespace(step_us=step, ceiling_us=ceiling_us, timeline=parts)
+                for step in (100, new_us)
+            ]
             for is_stuck in (False, True):
                 found = SimpleNamespace(
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
@@ -210,7 +237,10 @@ def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(rehearsal, "gain", gain)
     monkeypatch.setattr(rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed)))
-    run, module = run_directory(tmp_path / "a run", WHOLE), tmp_path / "captured/jax_ir0000_jit_f_compile.mlir"
+    run, module = (
+        run_directory(tmp_path / "a run", WHOLE),
+        tmp_path / "captured/jax_ir0000_jit_f_compile.mlir",
+    )
     for file in (module, run.captured / module.name, Path("tuned/flags.txt")):
         file.parent.mkdir(exist_ok=True)
         file.touch()
@@ -231,7 +261,10 @@ def literals(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.JoinedStr):
             inside.update(node.values)
             if node not in inside:
-                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "X"
+                    for part in node.values
+                )
         elif isinstance(node, ast.Expr):
             inside.add(node.value)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
@@ -239,14 +272,22 @@ def literals(path: Path) -> Iterator[str]:
 
 
 def test_every_command_in_a_message_has_the_options_it_names() -> None:
-    found = {str(item) for item in vars(pgle.next).values() if isinstance(item, Next) and len(item.argv) > 2}
+    found = {
+        str(item)
+        for item in vars(pgle.next).values()
+        if isinstance(item, Next) and len(item.argv) > 2
+    }
     named = [path for path in (ROOT / "pgle").rglob("*.py") if "pgle " in path.read_text()]
     for path in named:
         for text in literals(path):
             for line in re.findall(r"['`](pgle [^'`]+)['`]", text) + re.findall(
                 r"(?:^|[:;,] )(pgle [a-z-]+ [^;',]*)", text
             ):
-                if len(line.split()) > 2 and line.split()[1] in COMMANDS and not line.endswith("--help"):
+                if (
+                    len(line.split()) > 2
+                    and line.split()[1] in COMMANDS
+                    and not line.endswith("--help")
+                ):
                     found.add(line)
     assert len(found) > 15
     for line in sorted(found):

@@ -45,7 +45,9 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The source of axe-core, from the registry of npm."""
     folder = tmp_path_factory.mktemp("axe")
     command = ["npm", "pack", "axe-core@4", "--silent"]
-    if subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False).returncode:
+    if subprocess.run(
+        command, cwd=folder, capture_output=True, timeout=120, check=False
+    ).returncode:
         pytest.skip("npm does not give axe-core")
     with tarfile.open(next(folder.glob("*.tgz"))) as packed:
         source = packed.extractfile("package/axe.min.js")
@@ -71,12 +73,16 @@ def chromium() -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_for_everybody_at_every_width(name: str, folder: Path, axe: str, chromium: Page) -> None:
+def test_a_page_is_for_everybody_at_every_width(
+    name: str, folder: Path, axe: str, chromium: Page
+) -> None:
     for width, dark, is_asked in ((1400, False, True), (1000, False, False), (420, True, True)):
         chromium.open(folder / name, width=width, dark=dark)
         chromium.run("document.querySelectorAll('details').forEach(item => { item.open = true; })")
         chromium.frame()
-        assert chromium.run("document.documentElement.scrollWidth <= innerWidth"), f"{width} px: too wide"
+        assert chromium.run("document.documentElement.scrollWidth <= innerWidth"), (
+            f"{width} px: too wide"
+        )
         assert chromium.run(DEAD) == []
         errors = [event for event in chromium.events if event.get("method") in ERRORS]
         assert not errors, json.dumps(errors)

@@ -13,12 +13,19 @@ from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.targets import find_hardware
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
-TRACES = [str(PAX / "proc0.sqlite"), str(PAX / "proc3.sqlite"), "--hlo", str(PAX / "proc0" / "dump")]
+TRACES = [
+    str(PAX / "proc0.sqlite"),
+    str(PAX / "proc3.sqlite"),
+    "--hlo",
+    str(PAX / "proc0" / "dump"),
+]
 
 
 @pytest.mark.rehearse
 @pytest.mark.usefixtures("plugin_loaded_once")
-def test_the_compiler_believes_every_entry_or_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compiler_believes_every_entry_or_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "cluster.pbtxt"
     assert run(["perf-table", *TRACES, "--target", "h100", "-o", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -30,7 +37,9 @@ def test_the_compiler_believes_every_entry_or_it_is_said(tmp_path: Path, capsys:
     assert [file.name for file in tmp_path.iterdir()] == ["cluster.pbtxt"]
 
 
-def test_gpus_without_that_model_are_sent_to_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_without_that_model_are_sent_to_a_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["perf-table", *TRACES, "--target", "a100", "-o", str(tmp_path / "t.pbtxt")]) == 2
     assert "pgle convert" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -54,11 +63,19 @@ def test_throughput_is_bytes_over_time_and_a_scatter_is_named_by_its_result() ->
 def test_large_collectives_across_hosts_say_how_fast_the_network_is() -> None:
     sizes = {"p": 1 << 26, "small": 1 << 8}
     inside = tuple(tuple(range(8 * host, 8 * host + 8)) for host in (0, 1))
-    items = [Instruction(name, "parameter", Shape("bf16", (size,)), "e") for name, size in sizes.items()]
-    for name, operand, groups in (("far", "p", (tuple(range(16)),)), ("near", "p", inside), ("tiny", "small", ())):
+    items = [
+        Instruction(name, "parameter", Shape("bf16", (size,)), "e") for name, size in sizes.items()
+    ]
+    for name, operand, groups in (
+        ("far", "p", (tuple(range(16)),)),
+        ("near", "p", inside),
+        ("tiny", "small", ()),
+    ):
         shape = Shape("bf16", (sizes[operand] * (8 if name == "near" else 16),))
         items.append(Instruction(name, "all-gather", shape, "e", (operand,), replica_groups=groups))
-    module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "tiny")}, True, num_partitions=16)
+    module = Module(
+        "m", 1, "", "e", {"e": Computation("e", tuple(items), "tiny")}, True, num_partitions=16
+    )
     slow = find_hardware("h100", network_gb_s=37)
     costs = [Cost(name, collective_us(module, "all-gather", module.instructions[name], slow))
              for name in ("far", "near", "tiny")]  # fmt: skip

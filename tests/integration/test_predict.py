@@ -19,7 +19,9 @@ ANSWERS: dict[tuple[str, ...], dict[str, object]] = {}
 """What commands answered, by their words: several tests look at one answer."""
 
 
-def answer(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], *more: str) -> dict[str, object]:
+def answer(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], *more: str
+) -> dict[str, object]:
     if words not in ANSWERS:
         capsys.readouterr()
         assert run([*words, *more, "--json"]) == 0
@@ -66,14 +68,22 @@ def test_the_parts_add_up_and_the_range_holds_the_step(capsys: pytest.CaptureFix
     assert {item["origin"] for item in found["collectives"]} == {"estimated"}
 
 
-def test_the_estimated_range_holds_what_the_real_job_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_estimated_range_holds_what_the_real_job_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # The range was made from this job and one other: this shows that it is applied, not that it holds elsewhere.
     low, high = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["interval_us"]
-    assert low < measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump") < high
+    assert (
+        low
+        < measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump")
+        < high
+    )
 
 
 @pytest.mark.skipif(not MAXTEXT.exists(), reason="needs the 4 × H100 MaxText recording")
-def test_a_job_whose_ranks_differ_is_met_by_its_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_whose_ranks_differ_is_met_by_its_slowest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     profile = converted(tmp_path, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
     found = predicted(capsys, MAXTEXT / "dump", "--profile", profile)
     measured = measured_us(tmp_path, capsys, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
@@ -94,7 +104,12 @@ def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) 
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "Next: give your program: pgle profile -- …"
     rehearse = f"pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
-    assert predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["next"].splitlines()[-1].strip() == rehearse
+    assert (
+        predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["next"]
+        .splitlines()[-1]
+        .strip()
+        == rehearse
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,23 +120,36 @@ def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) 
         (ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz", "h100-sxm", "nothing"),
     ],
 )
-def test_the_gpu_is_that_of_the_dump(dump: Path, target: str, by: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gpu_is_that_of_the_dump(
+    dump: Path, target: str, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = predicted(capsys, dump)
     assert (found["target"], found["target_from"]) == (target, by)
 
 
-def test_a_gpu_that_the_dump_does_not_tell_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["predict", str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz")]) == 0
+def test_a_gpu_that_the_dump_does_not_tell_is_said_to_be_assumed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        run(["predict", str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz")]) == 0
+    )
     assert "h100-sxm (GPU assumed, the dump does not say: --target)" in capsys.readouterr().out
 
 
-def test_what_is_not_scheduled_yet_names_the_command_that_does_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_scheduled_yet_names_the_command_that_does_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     module = ROOT / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mlir"
     assert run(["predict", str(module)]) == 2
-    assert capsys.readouterr().err == f"pgle: {module}: StableHLO, not yet scheduled; pgle rehearse {module}\n"
+    assert (
+        capsys.readouterr().err
+        == f"pgle: {module}: StableHLO, not yet scheduled; pgle rehearse {module}\n"
+    )
 
 
-def test_of_a_run_directory_the_stage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_run_directory_the_stage_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_ = RunDirectory(tmp_path)
     run_.manifest().write_text("{}")
     given = ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"

@@ -29,7 +29,9 @@ def auto(tmp_path, monkeypatch, capfd):
     return start
 
 
-def test_a_function_is_compiled_again_after_its_runs_and_a_second_run_takes_it_from_the_cache(auto, tmp_path):
+def test_a_function_is_compiled_again_after_its_runs_and_a_second_run_takes_it_from_the_cache(
+    auto, tmp_path
+):
     code, result = auto("--runs", "2")
     assert (code, result["outcome"]) == (0, "recompiled")
     assert result["recompiled"]["jit__lambda"] > 0

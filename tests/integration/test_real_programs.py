@@ -133,18 +133,25 @@ def test_a_flat_script_is_traced_and_timed(launch, program):
     assert facts["window"] == {"steps": [4, 8]}
 
 
-def test_a_window_is_what_was_asked_for_and_helpers_that_only_import_jax_leave_no_files(launch, program):
+def test_a_window_is_what_was_asked_for_and_helpers_that_only_import_jax_leave_no_files(
+    launch, program
+):
     helper = "import subprocess; subprocess.run([sys.executable, '-c', 'import jax'], check=True)"
     words = (sys.executable, program(TRAIN.format(before=helper, after="")))
     assert_same(printing(LOSSES), launch(*words, options=("--window", "steps:6-7")), launch.run_dir)
     assert [step["step"] for step in steps_of(launch.run_dir) if step.get("profiled")] == [6, 7]
-    kept = sorted(path.name for path in (launch.run_dir / "profile").iterdir() if not path.name.startswith("."))
+    kept = sorted(
+        path.name
+        for path in (launch.run_dir / "profile").iterdir()
+        if not path.name.startswith(".")
+    )
     assert kept == ["facts.json", "hlo", "ir", "output.log", "steps.jsonl", "trace"]
 
 
 def test_a_bash_wrapper_and_its_exit_code_are_passed_through(launch, program):
     script = program(
-        f'cd /\nexport MODE=x\n"{sys.executable}" "$1" | sed s/loss/LOSS/\nexit ${{PIPESTATUS[0]}}\n', "train.sh"
+        f'cd /\nexport MODE=x\n"{sys.executable}" "$1" | sed s/loss/LOSS/\nexit ${{PIPESTATUS[0]}}\n',
+        "train.sh",
     )
     found = launch("bash", script, program(TRAIN.format(before="", after="sys.exit(3)")))
     assert_same(printing(LOSSES.upper(), 3), found, launch.run_dir)
@@ -163,12 +170,24 @@ def test_a_program_that_ends_itself_by_a_signal(launch, program):
 
 
 def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program):
-    handler = (
-        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked to stop', flush=True), sys.exit(7)))"
+    handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked to stop', flush=True), sys.exit(7)))"
+    text = TRAIN.format(
+        before=handler, after="print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.1)"
     )
-    text = TRAIN.format(before=handler, after="print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.1)")
-    pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
-    child = subprocess.Popen([*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    pgle = [
+        sys.executable,
+        "-m",
+        "pgle",
+        "profile",
+        "--run-dir",
+        str(launch.run_dir),
+        "--capture",
+        "jax",
+        "--",
+    ]
+    child = subprocess.Popen(
+        [*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if line == b"ready\n":
@@ -183,9 +202,23 @@ def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program
 
 
 def test_a_program_killed_by_sigterm_leaves_a_complete_directory(launch, program):
-    text = TRAIN.format(before="", after="import time; time.sleep(0.5); print('ready', flush=True); time.sleep(100)")
-    pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
-    child = subprocess.Popen([*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    text = TRAIN.format(
+        before="", after="import time; time.sleep(0.5); print('ready', flush=True); time.sleep(100)"
+    )
+    pgle = [
+        sys.executable,
+        "-m",
+        "pgle",
+        "profile",
+        "--run-dir",
+        str(launch.run_dir),
+        "--capture",
+        "jax",
+        "--",
+    ]
+    child = subprocess.Popen(
+        [*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if line == b"ready\n":
@@ -211,10 +244,16 @@ def test_a_program_with_its_own_trace_keeps_it_and_we_use_it(launch, program, tm
 def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, program):
     before = "import jax; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'"
     after = "print(jax.device_count())"
-    flags = ("--flag=--xla_gpu_memory_limit_slop_factor=93", "--flag=--xla_force_host_platform_device_count=5")
+    flags = (
+        "--flag=--xla_gpu_memory_limit_slop_factor=93",
+        "--flag=--xla_force_host_platform_device_count=5",
+    )
     found = launch(sys.executable, program(TRAIN.format(before=before, after=after)), options=flags)
     assert found.stdout.endswith(b"3\n")
-    assert b"--flag --xla_force_host_platform_device_count=5 has no effect: the program sets" in found.stderr
+    assert (
+        b"--flag --xla_force_host_platform_device_count=5 has no effect: the program sets"
+        in found.stderr
+    )
     record = read_manifest(launch.run_dir).last("profile")
     assert record is not None
     assert "--xla_force_host_platform_device_count=3" in record.xla_flags
@@ -223,11 +262,18 @@ def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, p
     assert any((launch.run_dir / "profile/hlo").iterdir())
 
 
-def test_a_program_without_jax_has_its_stdin_and_an_existing_sitecustomize(launch, program, tmp_path, monkeypatch):
+def test_a_program_without_jax_has_its_stdin_and_an_existing_sitecustomize(
+    launch, program, tmp_path, monkeypatch
+):
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.ran = getattr(sys, 'ran', 0) + 1\n")
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "import sys; sys.ran = getattr(sys, 'ran', 0) + 1\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
-    words = (sys.executable, program("import sys, sitecustomize; print(input(), sys.ran, sitecustomize.__file__)"))
+    words = (
+        sys.executable,
+        program("import sys, sitecustomize; print(input(), sys.ran, sitecustomize.__file__)"),
+    )
     given = {"input": b"from outside\n"}
     found = launch.as_process(*words, **given)
     assert_same(launch.alone(*words, **given), found, launch.run_dir, traced=False)

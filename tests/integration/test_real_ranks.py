@@ -44,8 +44,22 @@ def start_all(words_of, stage_words, run_dir):
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     children = []
     for rank in range(RANKS):
-        mine = {"JAX_PLATFORMS": "cpu", "JAX_PROCESS_ID": str(rank), "JAX_NUM_PROCESSES": str(RANKS)}
-        words = [sys.executable, "-m", "pgle", *stage_words(rank), "--run-dir", str(run_dir), "--capture", "jax", "--"]
+        mine = {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_NUM_PROCESSES": str(RANKS),
+        }
+        words = [
+            sys.executable,
+            "-m",
+            "pgle",
+            *stage_words(rank),
+            "--run-dir",
+            str(run_dir),
+            "--capture",
+            "jax",
+            "--",
+        ]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         children.append(subprocess.Popen([*words, *words_of(rank)], env=environ | mine, **pipes))
     return [(*child.communicate(timeout=240), child.returncode) for child in children]
@@ -88,7 +102,9 @@ def test_every_rank_has_its_own_files(profiled):
         facts = json.loads((stage / f"facts{suffix}.json").read_text())
         assert facts["process_count"] == RANKS
         assert f".rank{facts['process_index']:04d}" == (suffix or ".rank0000")
-    assert sorted(path.name for path in (stage / "trace").iterdir()) == [f"rank{rank:04d}" for rank in range(RANKS)]
+    assert sorted(path.name for path in (stage / "trace").iterdir()) == [
+        f"rank{rank:04d}" for rank in range(RANKS)
+    ]
 
 
 def test_the_manifest_has_a_record_of_every_rank(profiled):
@@ -157,7 +173,11 @@ def launcher(program, tmp_path):
 def pgle(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     environ = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
     return subprocess.run(
-        [sys.executable, "-m", "pgle", *words], env=environ, capture_output=True, timeout=240, check=False
+        [sys.executable, "-m", "pgle", *words],
+        env=environ,
+        capture_output=True,
+        timeout=240,
+        check=False,
     )
 
 
@@ -173,7 +193,9 @@ def test_one_launcher_over_all_ranks_finds_each_by_itself(launcher, tmp_path):
 @pytest.mark.minutes
 def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
     """`pgle run -- srun python train.py`: one pgle, the ranks below it."""
-    done = pgle("run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher)
+    done = pgle(
+        "run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher
+    )
     assert done.returncode == 1, done.stderr  # CPU devices use no profile
     assert len(read_traces([tmp_path / "run"]).devices) == RANKS
     dumps = sorted(path.name for path in (tmp_path / "run/profile").glob("hlo*"))
@@ -188,5 +210,8 @@ def test_all_stages_started_by_every_rank_are_refused(tmp_path):
     words = ["run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--", "true"]
     done = pgle(*words, SLURM_PROCID="2", SLURM_STEP_NUM_TASKS="4")
     assert done.returncode == 2
-    assert b"started by every rank of the job (here rank 2, by slurm); start it once, with the launcher" in done.stderr
+    assert (
+        b"started by every rank of the job (here rank 2, by slurm); start it once, with the launcher"
+        in done.stderr
+    )
     assert not (tmp_path / "run").exists()

@@ -57,8 +57,12 @@ for number in range(30):
 
 
 def answers(environ) -> bool:
-    done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, check=False)
-    return done.returncode == 0 and any(state in done.stdout for state in ("idle", "mixed", "allocated"))
+    done = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 and any(
+        state in done.stdout for state in ("idle", "mixed", "allocated")
+    )
 
 
 def start(environ, folder: Path) -> None:
@@ -90,15 +94,22 @@ def slurm(tmp_path_factory):
     if answers(environ):
         yield environ
         return
-    if os.geteuid() or not (shutil.which("slurmctld") and shutil.which("slurmd") and shutil.which("munged")):
-        pytest.skip("no Slurm answers, and none can be started: needs root, slurmctld, slurmd and munged")
+    if os.geteuid() or not (
+        shutil.which("slurmctld") and shutil.which("slurmd") and shutil.which("munged")
+    ):
+        pytest.skip(
+            "no Slurm answers, and none can be started: needs root, slurmctld, slurmd and munged"
+        )
     folder = tmp_path_factory.mktemp("slurm")
     config = folder / "slurm.conf"
     config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], folder=folder))
     environ["SLURM_CONF"] = str(config)
     try:
         start(environ, folder)
-    except (subprocess.SubprocessError, OSError) as error:  # of ours nothing has run yet: this machine cannot
+    except (
+        subprocess.SubprocessError,
+        OSError,
+    ) as error:  # of ours nothing has run yet: this machine cannot
         stop(environ, folder)
         pytest.skip(f"no Slurm answers, and none could be started here: {error}")
     yield environ
@@ -114,7 +125,13 @@ def submitted(slurm, tmp_path_factory):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     path = f"{Path(sys.executable).parent}:{slurm['PATH']}"
-    mine = {"RUN": str(folder / "run"), "CAPTURE": "jax", "PORT": str(port), "JAX_PLATFORMS": "cpu", "PATH": path}
+    mine = {
+        "RUN": str(folder / "run"),
+        "CAPTURE": "jax",
+        "PORT": str(port),
+        "JAX_PLATFORMS": "cpu",
+        "PATH": path,
+    }
     words = [
         "sbatch",
         "--wait",
@@ -140,7 +157,9 @@ def test_the_job_ends_with_1_since_cpu_devices_use_no_profile(submitted):
 
 def test_every_rank_was_profiled_and_reduced(submitted):
     run_dir, output, _ = submitted
-    assert [record.rank for record in read_manifest(run_dir).of("profile")] == [0, 1, 2, 3], output[-3000:]
+    assert [record.rank for record in read_manifest(run_dir).of("profile")] == [0, 1, 2, 3], output[
+        -3000:
+    ]
     assert len(list((run_dir / "ranks").glob("rank*.pbtxt"))) == 4
     assert read_profile(run_dir / "profile.pbtxt").costs
 
@@ -153,5 +172,8 @@ def test_every_rank_was_given_the_same_profile(submitted):
 def test_the_stages_are_compared(submitted):
     run_dir, output, _ = submitted
     assert "step time" in output
-    steps = [json.loads(line) for line in (run_dir / "perf/steps.rank0003.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)
+        for line in (run_dir / "perf/steps.rank0003.jsonl").read_text().splitlines()
+    ]
     assert len(steps) == 30

@@ -32,7 +32,9 @@ def programs(tmp_path_factory):
             program = Path(__file__).parents[2] / f"benchmarks/programs/{name}.py"
             where = [str(program)] if program.exists() else ["-m", "pgle.workloads", name]
             words = [sys.executable, *where, "--compile-only"]
-            capture_modules(words, folder / name, target=load_target("h100"), devices=Devices(4), quiet_s=60)
+            capture_modules(
+                words, folder / name, target=load_target("h100"), devices=Devices(4), quiet_s=60
+            )
         return next((folder / name).glob("*.mlir"))
 
     return dump
@@ -120,7 +122,9 @@ def test_a_missing_module_is_named(capsys, tmp_path):
 def test_a_file_of_another_kind_is_named_as_it_was_typed(capsys, testdata, tmp_path):
     (tmp_path / "link.sqlite").symlink_to(testdata / "nsys_synthetic" / "synthetic_cases.sqlite")
     said = refused(capsys, tmp_path / "link.sqlite")
-    assert said.endswith("link.sqlite: neither StableHLO nor HLO; dump modules with JAX_DUMP_IR_TO=DIR\n")
+    assert said.endswith(
+        "link.sqlite: neither StableHLO nor HLO; dump modules with JAX_DUMP_IR_TO=DIR\n"
+    )
 
 
 def test_a_folder_of_dumps_is_rehearsed_by_its_largest_module(programs, rehearse):
@@ -157,7 +161,10 @@ def test_a_program_that_fails_passes_its_exit_code_on(capsys):
 
 def test_help_needs_no_plugin():
     done = subprocess.run(
-        [sys.executable, "-m", "pgle", "rehearse", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "pgle", "rehearse", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "without" in done.stdout
 
@@ -167,7 +174,9 @@ def test_with_a_profile_of_another_program_nothing_is_said_about_pgle(programs, 
     profile.write_text('costs { name: "not.there" cost_us: 5.0 }\n')
     words = ["--target", "a100", "--profile", str(profile), "-o", str(tmp_path / "out"), "--json"]
     assert run(["rehearse", str(programs("overlap")), *words]) == 1
-    assert json.loads(capsys.readouterr().out)["verdict"].startswith("Cannot tell: XLA's use of the profile is")
+    assert json.loads(capsys.readouterr().out)["verdict"].startswith(
+        "Cannot tell: XLA's use of the profile is"
+    )
 
 
 def test_a_flag_that_makes_collectives_synchronous_is_the_reason(programs, rehearse):
@@ -176,10 +185,14 @@ def test_a_flag_that_makes_collectives_synchronous_is_the_reason(programs, rehea
     assert {move["after"]["reason"] for move in result["stayed"]} == {f"synchronous by {flag}"}
 
 
-@pytest.mark.parametrize("flag", ["--xla_dump_to=/tmp/x", "--xla_gpu_pgle_profile_file_or_directory_path=/tmp/x.pbtxt"])
+@pytest.mark.parametrize(
+    "flag", ["--xla_dump_to=/tmp/x", "--xla_gpu_pgle_profile_file_or_directory_path=/tmp/x.pbtxt"]
+)
 def test_flags_that_rehearse_sets_itself_are_refused(capsys, testdata, tmp_path, flag):
     module = next((testdata / "stablehlo").glob("*.mlir"))
-    assert "sets this flag itself" in refused(capsys, module, "-o", tmp_path / "out", "--flag", flag)
+    assert "sets this flag itself" in refused(
+        capsys, module, "-o", tmp_path / "out", "--flag", flag
+    )
 
 
 CUSTOM_CALLS = """

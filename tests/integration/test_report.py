@@ -35,7 +35,12 @@ def test_the_verdict_comes_first_in_every_form(written: Path) -> None:
     verdict = json.loads((written / "r.json").read_text())["page"]["verdict"]
     assert verdict.startswith("You could save up to ") and len(verdict.split()) <= 13
     html = (written / "r.html").read_text()
-    assert html.index(verdict) < html.index('id="timeline"') < html.index(">Findings<") < html.index(">Collectives<")
+    assert (
+        html.index(verdict)
+        < html.index('id="timeline"')
+        < html.index(">Findings<")
+        < html.index(">Collectives<")
+    )
     assert (written / "r.md").read_text().startswith(f"# {verdict}\n")
 
 
@@ -59,26 +64,51 @@ def test_the_steps_of_the_window_are_listed(written: Path) -> None:
     assert isinstance(steps.parts[0], Table) and len(steps.parts[0].rows) == 3  # executions 2 to 4
 
 
-def test_two_steps_are_two_panels_on_one_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_steps_are_two_panels_on_one_axis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = ["--against", str(PAX / "proc3.sqlite"), "--against-hlo", str(PAX / "proc3/dump")]
-    assert run(["report", *TRACE, *other, "-o", str(tmp_path / "d.json"), "-o", str(tmp_path / "d.html")]) == 0
+    assert (
+        run(
+            [
+                "report",
+                *TRACE,
+                *other,
+                "-o",
+                str(tmp_path / "d.json"),
+                "-o",
+                str(tmp_path / "d.html"),
+            ]
+        )
+        == 0
+    )
     page = read_page(tmp_path / "d.json")
     assert page.table is not None and page.table.columns[2].head == "before"
     assert page.timeline is not None
-    assert "before: rank 3 · GPU 0" in page.timeline.text and "after: rank 0 · GPU 0" in page.timeline.text
+    assert (
+        "before: rank 3 · GPU 0" in page.timeline.text
+        and "after: rank 0 · GPU 0" in page.timeline.text
+    )
     changes = next(section for section in page.sections if section.key == "changes").parts[0]
     for row in changes.rows[:-1]:
         assert row[0].tone == ("bad" if row[4] > 0 else "good")
 
 
 def test_the_parts_of_every_device_are_those_that_analyze_counts() -> None:
-    step = analyze.measured_step(StepInput((PAX / "proc0.sqlite", PAX / "proc3.sqlite"), (PAX / "proc0/dump",)))
+    step = analyze.measured_step(
+        StepInput((PAX / "proc0.sqlite", PAX / "proc3.sqlite"), (PAX / "proc0/dump",))
+    )
     panels, notes = measured_panels(step)
     assert not notes
     for panel, window in zip(panels, step.windows, strict=True):
-        copies = without(panel.busy(Style.COPY), join(panel.compute, panel.busy(Style.COMMUNICATION)))
+        copies = without(
+            panel.busy(Style.COPY), join(panel.compute, panel.busy(Style.COMMUNICATION))
+        )
         parts = (panel.compute.length, panel.exposed.length, copies.length)
-        counted = [window.parts_ns[f"{name}_ns"] for name in ("compute", "exposed_communication", "exposed_copy")]
+        counted = [
+            window.parts_ns[f"{name}_ns"]
+            for name in ("compute", "exposed_communication", "exposed_copy")
+        ]
         assert parts == pytest.approx([time / 1e3 for time in counted], abs=0.01)
 
 
@@ -93,11 +123,16 @@ def test_a_stored_report_gives_the_same_page_again(written: Path, tmp_path: Path
     assert run(["report", str(written / "r.json"), "-o", str(tmp_path / "again.html")]) == 0
     data, texts = values(tmp_path / "again.html")
     assert data and data == values(written / "r.html")[0]
-    assert set(re.findall(r"'([^']+)'", values(written / "r.html")[1])) <= set(re.findall(r"'([^']+)'", texts))
+    assert set(re.findall(r"'([^']+)'", values(written / "r.html")[1])) <= set(
+        re.findall(r"'([^']+)'", texts)
+    )
 
 
 def test_without_an_output_a_page_is_written_here_and_the_answer_says_where(
-    capsys: pytest.CaptureFixture[str], written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    written: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("report.html", "report-2.html"):  # nothing is overwritten
@@ -107,7 +142,10 @@ def test_without_an_output_a_page_is_written_here_and_the_answer_says_where(
 
 
 def test_json_has_the_schema(
-    capsys: pytest.CaptureFixture[str], written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    written: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["report", str(written / "r.json"), "--json"]) == 0
@@ -115,7 +153,9 @@ def test_json_has_the_schema(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_form_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_form_is_refused_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["report", "nothing.sqlite", "-o", "report.docx"]) == 2
     assert "report.docx: is of no known form; choose a name that ends in" in capsys.readouterr().err
 
@@ -143,7 +183,10 @@ def damaged_tone(page: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("damage", [damaged_schema, damaged_rows, damaged_script, damaged_tone])
 def test_a_damaged_or_hostile_stored_report_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], written: Path, tmp_path: Path, damage: Callable[[dict[str, object]], None]
+    capsys: pytest.CaptureFixture[str],
+    written: Path,
+    tmp_path: Path,
+    damage: Callable[[dict[str, object]], None],
 ) -> None:
     page = json.loads((written / "r.json").read_text())
     damage(page)
@@ -153,7 +196,9 @@ def test_a_damaged_or_hostile_stored_report_is_refused_in_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_an_empty_run_directory_says_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_empty_run_directory_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "manifest.json").write_text('{"schema": "pgle.manifest/1", "stages": []}')
     assert run(["report", str(tmp_path)]) == 2
     assert "nothing to report on yet" in capsys.readouterr().err
@@ -161,5 +206,10 @@ def test_an_empty_run_directory_says_what_is_missing(capsys: pytest.CaptureFixtu
 
 def test_a_stored_page_keeps_its_values(written: Path) -> None:
     page = read_page(written / "r.json")
-    table = next(part for section in page.sections for part in section.parts if hasattr(part, "find") and part.find)
+    table = next(
+        part
+        for section in page.sections
+        for part in section.parts
+        if hasattr(part, "find") and part.find
+    )
     assert len(table.find) == len(table.rows)

@@ -42,7 +42,9 @@ def test_every_stage_leaves_its_files(finished):
 def test_step_times_and_costs_are_labelled_simulated(finished):
     steps = [json.loads(line) for line in (finished / "perf/steps.jsonl").read_text().splitlines()]
     assert all(step["simulated"] for step in steps)
-    assert {cost.origin for cost in read_profile(finished / "profile.pbtxt").costs} == {Origin.SIMULATED}
+    assert {cost.origin for cost in read_profile(finished / "profile.pbtxt").costs} == {
+        Origin.SIMULATED
+    }
 
 
 def test_the_manifest_records_flags_profile_and_verdict(finished):
@@ -64,11 +66,16 @@ def test_profile_and_performance_run_compile_the_same_program(finished):
 
 def test_the_profiled_schedule_exposes_less(finished):
     stages = read_manifest(finished)
-    exposed = {name: float(stages.last(name).facts["predicted_exposed_us"]) for name in ("baseline", "perf")}
+    exposed = {
+        name: float(stages.last(name).facts["predicted_exposed_us"])
+        for name in ("baseline", "perf")
+    }
     assert exposed["perf"] < 0.1 * exposed["baseline"]
 
 
-def test_a_rehearsal_of_the_run_takes_its_module_its_profile_and_its_gpu(finished, tmp_path, capsys):
+def test_a_rehearsal_of_the_run_takes_its_module_its_profile_and_its_gpu(
+    finished, tmp_path, capsys
+):
     assert run(["rehearse", str(finished), "-o", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["profile"], found["target"]) == (str(finished / "profile.pbtxt"), "a100-40gb")
@@ -91,13 +98,21 @@ def test_after_a_lost_stage_only_that_is_run_again(finished, capsys):
 
 
 def test_another_command_does_not_mix_into_a_run_directory(finished, capsys):
-    assert run(["profile", "--run-dir", str(finished), *SIMULATED, "--", sys.executable, "-c", "1"]) == 2
+    assert (
+        run(["profile", "--run-dir", str(finished), *SIMULATED, "--", sys.executable, "-c", "1"])
+        == 2
+    )
     assert "belongs to another command" in capsys.readouterr().err
 
 
-def test_another_command_that_fails_at_once_leaves_the_captured_modules_of_the_first(finished, capsys):
+def test_another_command_that_fails_at_once_leaves_the_captured_modules_of_the_first(
+    finished, capsys
+):
     captured = sorted((finished / "captured").iterdir())
-    assert run(["run", "--run-dir", str(finished), *SIMULATED, "--", sys.executable, "-c", "exit(9)"]) == 9
+    assert (
+        run(["run", "--run-dir", str(finished), *SIMULATED, "--", sys.executable, "-c", "exit(9)"])
+        == 9
+    )
     assert sorted((finished / "captured").iterdir()) == captured != []
     capsys.readouterr()
     assert run(["run", "--run-dir", str(finished), *SIMULATED, "--json", "--", *WORDS]) == 0
@@ -113,7 +128,18 @@ def test_perf_fails_when_no_name_matches(finished, capsys, tmp_path):
     stranger = tmp_path / "stranger.pbtxt"
     stranger.write_text('costs { name: "no-such-instruction" cost_us: 5 }\n')
     code = run(
-        ["perf", "--run-dir", str(finished), "--force", *SIMULATED, "--profile", str(stranger), "--json", "--", *WORDS]
+        [
+            "perf",
+            "--run-dir",
+            str(finished),
+            "--force",
+            *SIMULATED,
+            "--profile",
+            str(stranger),
+            "--json",
+            "--",
+            *WORDS,
+        ]
     )
     assert code == 1
     assert json.loads(capsys.readouterr().out)["verdict"]["verdict"] == "used-without-matches"
@@ -128,12 +154,27 @@ def test_flags_that_the_profile_run_did_not_have_are_said(finished, capsys):
     flag = "--flag=--xla_gpu_all_gather_combine_threshold_bytes=1024"
     run(["perf", "--run-dir", str(finished), "--force", *SIMULATED, flag, "--", *WORDS])
     out = " ".join(capsys.readouterr().out.split())
-    assert "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024" in out
+    assert (
+        "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024"
+        in out
+    )
 
 
 def test_flags_of_the_environment_are_applied_recorded_and_shown(finished, capsys, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_all_gather_combine_threshold_bytes=1024 --xla_dump_to=/no/such/place")
-    words = ["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--section", "stage"]
+    monkeypatch.setenv(
+        "XLA_FLAGS",
+        "--xla_gpu_all_gather_combine_threshold_bytes=1024 --xla_dump_to=/no/such/place",
+    )
+    words = [
+        "perf",
+        "--baseline",
+        "--run-dir",
+        str(finished),
+        "--force",
+        *SIMULATED,
+        "--section",
+        "stage",
+    ]
     assert run([*words, "--", *WORDS]) == 0
     out = " ".join(capsys.readouterr().out.split())
     record = read_manifest(finished).last("baseline")
@@ -151,7 +192,10 @@ def test_a_flag_that_xla_refuses_is_refused_before_anything_runs(tmp_path, capsy
 
 
 def test_the_first_lines_say_module_compiler_devices_and_step_times(finished, capsys):
-    assert run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
+    assert (
+        run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS])
+        == 0
+    )
     first, second, *_ = capsys.readouterr().out.splitlines()
     facts = read_manifest(finished).last("baseline").facts
     assert first.startswith(f"jit_overlap_step · 4 simulated a100-40gb · jaxlib {facts['jaxlib']}")
@@ -159,7 +203,16 @@ def test_the_first_lines_say_module_compiler_devices_and_step_times(finished, ca
 
 
 def test_the_module_can_be_chosen(finished, capsys):
-    words = ["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--choose", "nosuch"]
+    words = [
+        "perf",
+        "--baseline",
+        "--run-dir",
+        str(finished),
+        "--force",
+        *SIMULATED,
+        "--choose",
+        "nosuch",
+    ]
     assert run([*words, "--", *WORDS]) == 2
     assert "--choose nosuch" in capsys.readouterr().err
 
@@ -167,16 +220,34 @@ def test_the_module_can_be_chosen(finished, capsys):
 def test_every_way_to_a_step_gives_the_same_for_one_schedule(finished, capsys, tmp_path):
     facts = read_manifest(finished).last("baseline").facts
     module = str(finished / "captured" / facts["program"])
-    rehearse = ["rehearse", module, "--target", "a100", "--topology", "1x1x4", "--json", "-o", str(tmp_path / "out")]
+    rehearse = [
+        "rehearse",
+        module,
+        "--target",
+        "a100",
+        "--topology",
+        "1x1x4",
+        "--json",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     assert run(rehearse) == 0
     rehearsed = json.loads(capsys.readouterr().out)["baseline"]["step_us"]
-    assert float(facts["predicted_step_us"]) == pytest.approx(rehearsed, abs=0.001)  # what it is rounded to
-    steps = [json.loads(line)["step_time_s"] * 1e6 for line in (finished / "baseline/steps.jsonl").open()]
-    assert max(steps[3:]) < 1.05 * rehearsed  # the wait for the slowest of four ranks, no pause of the host
+    assert float(facts["predicted_step_us"]) == pytest.approx(
+        rehearsed, abs=0.001
+    )  # what it is rounded to
+    steps = [
+        json.loads(line)["step_time_s"] * 1e6 for line in (finished / "baseline/steps.jsonl").open()
+    ]
+    assert (
+        max(steps[3:]) < 1.05 * rehearsed
+    )  # the wait for the slowest of four ranks, no pause of the host
     assert min(steps[3:]) > 0.99 * rehearsed
 
 
-def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(finished, capsys, tmp_path):
+def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(
+    finished, capsys, tmp_path
+):
     script = tmp_path / "train.py"
     run_dir = str(tmp_path / "run")
     good = "import jax; jax.jit(lambda x: x @ x)(jax.numpy.ones((64, 64)))"
@@ -193,11 +264,21 @@ def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(fini
     assert manifest.why_due(back_end.plan(request), Path(run_dir))
 
 
-def test_a_program_that_fails_by_itself_after_its_step_fails_the_stage_again_and_again(capsys, tmp_path):
+def test_a_program_that_fails_by_itself_after_its_step_fails_the_stage_again_and_again(
+    capsys, tmp_path
+):
     script = tmp_path / "train.py"
     step = "import jax; f = jax.jit(lambda x: x @ x); x = jax.numpy.ones((64, 64))\nfor _ in range(3): x = f(x)\n"
     script.write_text(f"{step}raise SystemExit(3)")
-    words = ["profile", "--run-dir", str(tmp_path / "run"), *SIMULATED, "--", sys.executable, str(script)]
+    words = [
+        "profile",
+        "--run-dir",
+        str(tmp_path / "run"),
+        *SIMULATED,
+        "--",
+        sys.executable,
+        str(script),
+    ]
     for _ in range(2):
         assert run(words) == 3
         assert "ended with exit code 3 after its step was executed" in capsys.readouterr().err
@@ -216,9 +297,12 @@ def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsy
 
 
 @pytest.mark.parametrize(
-    ("profile", "said"), [("x://y/p.pbtxt", "x://y/p.pbtxt: no way to read such an address"), ("bad.pbtxt", "bad")]
+    ("profile", "said"),
+    [("x://y/p.pbtxt", "x://y/p.pbtxt: no way to read such an address"), ("bad.pbtxt", "bad")],
 )
-def test_a_profile_that_cannot_be_read_leaves_no_run_directory(tmp_path, capsys, monkeypatch, profile, said):
+def test_a_profile_that_cannot_be_read_leaves_no_run_directory(
+    tmp_path, capsys, monkeypatch, profile, said
+):
     monkeypatch.chdir(tmp_path)
     Path("bad.pbtxt").write_text("bad")
     assert run(["perf", "--run-dir", "new", "--profile", profile, *SIMULATED, "--", *WORDS]) == 2

@@ -12,7 +12,17 @@ from schemas import violations
 from pgle.cli.main import run
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
-PROGRAM = ["--", sys.executable, "-m", "pgle.workloads", "fsdp", "--layers", "2", "--devices", "{devices}"]
+PROGRAM = [
+    "--",
+    sys.executable,
+    "-m",
+    "pgle.workloads",
+    "fsdp",
+    "--layers",
+    "2",
+    "--devices",
+    "{devices}",
+]
 
 
 def scaled(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, object]:
@@ -22,13 +32,17 @@ def scaled(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> di
     return found
 
 
-def test_sizes_variants_a_refusal_and_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_variants_a_refusal_and_the_same_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = ["-o", str(tmp_path / "out")]
     batch = ["--batch", "{n*devices}"]
     first = scaled(capsys, "--devices", "3,8,16", "--vary", "n=1", *out, *PROGRAM, *batch)
     refused, eight, sixteen = first["rows"]
     assert "IndivisibleError" in refused["failure"]
-    assert [item["fabric"] for item in eight["by_collective"]] == ["NVLink"] * len(eight["by_collective"])
+    assert [item["fabric"] for item in eight["by_collective"]] == ["NVLink"] * len(
+        eight["by_collective"]
+    )
     assert {item["hosts"] for item in sixteen["by_collective"]} == {2}
     assert eight["efficiency"] == 1 > sixteen["efficiency"]
     assert first["network_is"] == "assumed"
@@ -36,15 +50,29 @@ def test_sizes_variants_a_refusal_and_the_same_again(tmp_path: Path, capsys: pyt
     assert more["resumed"] == 2
     same, twice = more["rows"][0], more["rows"][1]
     assert same == eight | {"wall_s": same["wall_s"]}
-    assert twice["tflops"] * twice["predicted_us"] == pytest.approx(4 * same["tflops"] * same["predicted_us"])
+    assert twice["tflops"] * twice["predicted_us"] == pytest.approx(
+        4 * same["tflops"] * same["predicted_us"]
+    )
     modules = sorted((tmp_path / "out" / "rows").glob("*-n=1/captured/*train_step*"))
     files = scaled(capsys, *map(str, modules))
     assert [item["devices"] for item in files["rows"]] == [8, 16]
-    assert files["rows"][1]["predicted_us"] == pytest.approx(sixteen["predicted_us"], rel=0.03)  # all costs estimated
+    assert files["rows"][1]["predicted_us"] == pytest.approx(
+        sixteen["predicted_us"], rel=0.03
+    )  # all costs estimated
 
 
 def test_the_largest_batch_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--devices", "4", "--vary", "n=1,512", "--fit", "n", "-o", str(tmp_path / "out"), *PROGRAM]
+    words = [
+        "--devices",
+        "4",
+        "--vary",
+        "n=1,512",
+        "--fit",
+        "n",
+        "-o",
+        str(tmp_path / "out"),
+        *PROGRAM,
+    ]
     (row,) = scaled(capsys, *words, "--batch", "{n*devices}")["rows"]
     assert (row["values"], row["fits"]) == ({"n": "1"}, True)
     assert row["tried"]["512"] > row["limit_bytes"] > row["tried"]["1"]
@@ -56,12 +84,20 @@ def test_the_largest_batch_that_fits(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--devices", "8", "--vary", "mesh=a", *PROGRAM], "--vary mesh: is not in the command"),
         (["--devices", "eight", *PROGRAM], "--devices eight: is no list of sizes"),
         (["--devices", "8", "--measured", "8s", *PROGRAM], "say 8=1.56s"),
-        (["--devices", "8", "--measured", "16=8s", *PROGRAM], "no step is predicted for 16 GPUs; add 16 to --devices"),
-        (["--devices", "8", "--network", "50GB", *PROGRAM], "'50GB' is no bandwidth: say 50GB/s or 400Gbit/s"),
+        (
+            ["--devices", "8", "--measured", "16=8s", *PROGRAM],
+            "no step is predicted for 16 GPUs; add 16 to --devices",
+        ),
+        (
+            ["--devices", "8", "--network", "50GB", *PROGRAM],
+            "'50GB' is no bandwidth: say 50GB/s or 400Gbit/s",
+        ),
         (["--devices", "8", "--fit", "n", *PROGRAM], "--fit n: is not varied"),
         (["--devices", "8", "--", "no-such-program-x"], "no such program"),
     ],
 )
-def test_a_bad_command_line_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_command_line_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["scale", *words]) == 2
     assert said in capsys.readouterr().err

@@ -35,7 +35,9 @@ def test_an_output_satisfies_its_schema(name: str, folder: Path) -> None:
 def test_every_printed_object_has_a_schema() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "pgle").rglob("*.py"))
     named = set(re.findall(r'"pgle\.([a-z-]+)/\d"', code)) - NOT_PRINTED
-    assert named <= {path.name.removeprefix("pgle.")[: -len("-1.json")] for path in SCHEMAS.glob("*.json")}
+    assert named <= {
+        path.name.removeprefix("pgle.")[: -len("-1.json")] for path in SCHEMAS.glob("*.json")
+    }
 
 
 def test_a_rate_is_not_in_seconds() -> None:

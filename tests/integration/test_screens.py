@@ -20,17 +20,49 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["compare", "steps.jsonl", "slower.jsonl"], 12, "5.0 % slower (2.2 … 7.9 %, 95 % CI)"),
     (["compare", *PAX], 12, "Undecided: −0.1 % (−2.9 … +2.7 %, 95 % CI)"),
     (["compare", LOG, "steps.jsonl"], 12, "95.2 % faster (94.4 … 96.0 %, 95 % CI)"),
-    (["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%", "--max-loss-change", "1%"], 12, "5.0 % slower"),
+    (
+        [
+            "compare",
+            "steps.jsonl",
+            "slower.jsonl",
+            "--fail-slower",
+            "1%",
+            "--max-loss-change",
+            "1%",
+        ],
+        12,
+        "5.0 % slower",
+    ),
     (["history", "show", "--file", "h.jsonl"], 12, "Now 205.4 ms; launches differ by "),
-    (["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"], 20, "Join small all-gathers"),
-    (["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"], 20, "Use the latency-hiding scheduler"),
-    (["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"], 10, "1 error, "),
+    (
+        ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
+        20,
+        "Join small all-gathers",
+    ),
+    (
+        ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
+        20,
+        "Use the latency-hiding scheduler",
+    ),
+    (
+        ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+        10,
+        "1 error, ",
+    ),
     (["flags", "preset"], 20, "presets"),
     (["analyze", *PAX, *DUMP], 26, "You could save up to 2.9 %: keep the GPU busy between steps"),
-    (["analyze", PAX[0], "--against", PAX[1], *DUMP], 26, "Cannot tell whether steps changed: both sides are"),
+    (
+        ["analyze", PAX[0], "--against", PAX[1], *DUMP],
+        26,
+        "Cannot tell whether steps changed: both sides are",
+    ),
     (["report", *PAX, *DUMP], 8, "You could save up to 2.9 %: keep the GPU busy between steps"),
     (["show", PAX[0]], 26, ""),
-    (["convert", *PAX, *DUMP, "--force", "-o", "a.pbtxt"], 8, "✓ wrote a.pbtxt: 2,514 costs (2,491 compute"),
+    (
+        ["convert", *PAX, *DUMP, "--force", "-o", "a.pbtxt"],
+        8,
+        "✓ wrote a.pbtxt: 2,514 costs (2,491 compute",
+    ),
     (["verify", "pax.pbtxt", *DUMP], 4, "✓ the profile covers 100.0 % of the step's time"),
     (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
     (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
@@ -51,7 +83,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(place)
     (place / LOG).symlink_to(ROOT / "testdata/maxtext_pgle/llama2_7b_pgle_run.log")
     for name in ("steps", "slower"):
-        words = ["history", "add", f"{name}.jsonl", "--name", "a", "--hardware", "h", "--commit", "c"]
+        words = [
+            "history",
+            "add",
+            f"{name}.jsonl",
+            "--name",
+            "a",
+            "--hardware",
+            "h",
+            "--commit",
+            "c",
+        ]
         produce([*words, "--file", "h.jsonl"], place)
     return place
 
@@ -66,7 +108,9 @@ def test_an_answer_fits_a_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Compiler, "_ask", recorded.answer)
-    monkeypatch.setattr(text, "LOG_S", 600.0)  # a line of progress every 10 s is no part of an answer
+    monkeypatch.setattr(
+        text, "LOG_S", 600.0
+    )  # a line of progress every 10 s is no part of an answer
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     run(words)
@@ -74,7 +118,9 @@ def test_an_answer_fits_a_screen(
     lines = printed.out.splitlines()
     last = max(number for number, line in enumerate(lines) if line.startswith("Next: "))
     is_command = not lines[last].startswith("Next: give ")
-    assert not is_command or all(line.endswith("\\") for line in lines[last:-1]), "more than a command follows Next"
+    assert not is_command or all(line.endswith("\\") for line in lines[last:-1]), (
+        "more than a command follows Next"
+    )
     assert len(lines) <= most, printed.out
     assert verdict in "\n".join(lines[:3])
     assert printed.err == ""

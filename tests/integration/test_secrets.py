@@ -15,9 +15,42 @@ from pgle.cli.main import run
 from pgle.trace.nsys.read import xla_flags
 
 SECRET = "hunter2secret"
-SEPARATORS = (" ", "\n", "\t", "\0", ";", ",", "; ", '","', "','", '" "', "|", "&&", " && ", "\r\n", ":", "\x1f")
-BEFORE = ("", f"HF_TOKEN={SECRET}", f"A_PASS='{SECRET}'", "PATH=/bin", f"MY_XLA_FLAGS={SECRET}", f"{SECRET}")
-FLAGS = ("--xla_a=1", "--xla_a=b,c", '"--xla_a=1 --xla_b=2"', "'--xla_a=1'", "--xla_a='x y'", "", "--a=1", "/flags.txt")
+SEPARATORS = (
+    " ",
+    "\n",
+    "\t",
+    "\0",
+    ";",
+    ",",
+    "; ",
+    '","',
+    "','",
+    '" "',
+    "|",
+    "&&",
+    " && ",
+    "\r\n",
+    ":",
+    "\x1f",
+)
+BEFORE = (
+    "",
+    f"HF_TOKEN={SECRET}",
+    f"A_PASS='{SECRET}'",
+    "PATH=/bin",
+    f"MY_XLA_FLAGS={SECRET}",
+    f"{SECRET}",
+)
+FLAGS = (
+    "--xla_a=1",
+    "--xla_a=b,c",
+    '"--xla_a=1 --xla_b=2"',
+    "'--xla_a=1'",
+    "--xla_a='x y'",
+    "",
+    "--a=1",
+    "/flags.txt",
+)
 AFTER = (
     f"HF_TOKEN={SECRET}",
     f"AWS_SECRET={SECRET} X=1",
@@ -31,7 +64,9 @@ def planted(source: Path, path: Path, draw: random.Random) -> None:
     """A copy of an export whose recorded environment holds secrets."""
     shutil.copy(source, path)
     separator = draw.choice(SEPARATORS)
-    value = separator.join([draw.choice(BEFORE), f"XLA_FLAGS={draw.choice(FLAGS)}", *draw.sample(AFTER, 3)])
+    value = separator.join(
+        [draw.choice(BEFORE), f"XLA_FLAGS={draw.choice(FLAGS)}", *draw.sample(AFTER, 3)]
+    )
     table, name = draw.choice(
         [
             ("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE"),
@@ -65,7 +100,9 @@ class OneRow:
     def __init__(self, table: str, value: str) -> None:
         self._table, self._value = table, value
 
-    def rows(self, table: str, columns: tuple[str, ...], like: object = None) -> list[tuple[str, ...]]:
+    def rows(
+        self, table: str, columns: tuple[str, ...], like: object = None
+    ) -> list[tuple[str, ...]]:
         if table != self._table:
             return []
         return [(self._value,)] if columns == ("value",) else [("DeviceEnvironment", self._value)]
@@ -73,7 +110,9 @@ class OneRow:
 
 @pytest.mark.parametrize("table", ["META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV"])
 @pytest.mark.parametrize("separator", [*SEPARATORS, "&", "=", "+"])
-def test_nothing_but_flags_of_xla_is_taken_from_a_recorded_environment(table: str, separator: str) -> None:
+def test_nothing_but_flags_of_xla_is_taken_from_a_recorded_environment(
+    table: str, separator: str
+) -> None:
     for before, flags, after in itertools.product(BEFORE, FLAGS, AFTER):
         for parts in ((before, f"XLA_FLAGS={flags}", after), (f"XLA_FLAGS={flags}", after)):
             assert SECRET not in xla_flags(OneRow(table, separator.join(parts)))  # type: ignore[arg-type]

@@ -17,7 +17,18 @@ pytestmark = pytest.mark.usefixtures("read_once", "plugin_loaded_once")
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMPILES = ("rehearse", "scale", "tune")
-CHEAP = ("convert", "verify", "show", "predict", "diff", "merge", "complete", "analyze", "compare", "flags")
+CHEAP = (
+    "convert",
+    "verify",
+    "show",
+    "predict",
+    "diff",
+    "merge",
+    "complete",
+    "analyze",
+    "compare",
+    "flags",
+)
 RELEASE = "0.10.2"
 """Of jax, with which the compiled transcripts were made; schedules differ between releases."""
 
@@ -34,7 +45,11 @@ def transcripts(page: Path) -> list[tuple[list[str], str]]:
 
 
 def commands(page: Path, names: tuple[str, ...]) -> list[tuple[list[str], str]]:
-    return [(words, output) for words, output in transcripts(page) if words[0] == "pgle" and words[1] in names]
+    return [
+        (words, output)
+        for words, output in transcripts(page)
+        if words[0] == "pgle" and words[1] in names
+    ]
 
 
 def same_but_for_time(text: str) -> list[str]:
@@ -50,7 +65,11 @@ def assert_printed(lines: list[str], expected: list[str]) -> None:
 
 
 def check(
-    words: list[str], expected: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    expected: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Run one command; its output is the expected one, and so are those of its warnings that are shown."""
     monkeypatch.chdir(folder)
@@ -68,7 +87,9 @@ def check(
     assert not set(notes) - set(printed.err.splitlines())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, CHEAP)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands(page, CHEAP)], ids=lambda page: page.name
+)
 def test_what_needs_no_compiler(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +118,11 @@ def test_what_compiles(
 
 def test_every_transcript_is_run() -> None:
     for page in PAGES:
-        assert not [words for words, _ in transcripts(page) if words[0] != "pgle" or words[1] not in CHEAP + COMPILES]
+        assert not [
+            words
+            for words, _ in transcripts(page)
+            if words[0] != "pgle" or words[1] not in CHEAP + COMPILES
+        ]
         assert not re.findall(r"^    \$ ", page.read_text(), re.M), "make it a console block"
 
 

@@ -42,7 +42,15 @@ COMMANDS = {
     "analyze": ["analyze", *PAX, *DUMP],
     "flags": ["flags", "preset"],
     "history": ["history", "show", "--file", "h.jsonl"],
-    "lint": ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+    "lint": [
+        "flags",
+        "lint",
+        "--jaxlib",
+        "0.10.2",
+        "--",
+        "--xla_gpu_no_such=1",
+        "--xla_dump_to=/d",
+    ],
     "explain": ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
     "complete": ["complete", BF16, "--hlo", NEW, "--force", "-o", "k.pbtxt"],
     "doctor": ["doctor"],
@@ -52,8 +60,28 @@ COMMANDS = {
 }
 RECORDED = {
     "rehearse": ["rehearse", recorded.PROGRAM, "--no-cache", "--target", "a100", "-o", "rehearsal"],
-    "tune": ["tune", recorded.PROGRAM, "--no-cache", "--target", "a100", "--budget", "1", "-o", "tuned"],
-    "run": ["run", "--run-dir", "runs/a", "--capture", "simulated", "--target", "a100", "--", recorded.PROGRAM],
+    "tune": [
+        "tune",
+        recorded.PROGRAM,
+        "--no-cache",
+        "--target",
+        "a100",
+        "--budget",
+        "1",
+        "-o",
+        "tuned",
+    ],
+    "run": [
+        "run",
+        "--run-dir",
+        "runs/a",
+        "--capture",
+        "simulated",
+        "--target",
+        "a100",
+        "--",
+        recorded.PROGRAM,
+    ],
     "report": ["report", "runs/a"],
 }
 """What compiles, or reads what was compiled."""
@@ -91,8 +119,24 @@ DRAWN = re.compile(r"[^\w]*[█-▏░▒▓┤├^'│┼─▁-▇\ue000-\uf8f
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("widths")
     prepare(place)
-    produce(["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"], place)
-    produce(["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h100", "--file", "h.jsonl"], place)
+    produce(
+        ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
+        place,
+    )
+    produce(
+        [
+            "history",
+            "add",
+            "slower.jsonl",
+            "--name",
+            "a",
+            "--hardware",
+            "h100",
+            "--file",
+            "h.jsonl",
+        ],
+        place,
+    )
     return place
 
 
@@ -125,7 +169,11 @@ def whole() -> dict[str, list[str]]:
 
 
 def printed(
-    answer: Answer, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Answer,
+    width: int,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> list[str]:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -137,7 +185,11 @@ def printed(
 
 def words(lines: list[str]) -> set[str]:
     """The words of a text without punctuation at their ends, bars and lanes left out."""
-    drawn = (line for line in lines if not DRAWN.fullmatch(line.strip()) and not re.match(r"\s{8,}0\s.*\w", line))
+    drawn = (
+        line
+        for line in lines
+        if not DRAWN.fullmatch(line.strip()) and not re.match(r"\s{8,}0\s.*\w", line)
+    )
     found = {word for line in drawn for word in line.split() if re.search(r"\w", word)}
     return {word.strip(",;:.") for word in found if not word.endswith("…")}
 
@@ -156,7 +208,11 @@ def test_it_fits_and_nothing_is_broken_or_missing(
     if name not in whole:
         whole[name] = printed(answers[name], 200, folder, monkeypatch, capsys)
     lines = printed(answers[name], width, folder, monkeypatch, capsys)
-    assert not [line for line in lines if cell_len(line) > width and max(map(cell_len, line.split())) < width - 12]
+    assert not [
+        line
+        for line in lines
+        if cell_len(line) > width and max(map(cell_len, line.split())) < width - 12
+    ]
     missing = words(whole[name]) - words(lines)
     assert not missing or (name in SHORTENED and "…" in "".join(lines)), "cut"
     assert not words(lines) - words(whole[name]), "broken"
@@ -173,22 +229,33 @@ def test_a_real_terminal_shows_what_a_pipe_of_its_width_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     command = shlex.join([sys.executable, recorded.__file__, *IN_TMUX[name]])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"} | ({} if colour else {"NO_COLOR": "1"})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"} | (
+        {} if colour else {"NO_COLOR": "1"}
+    )
     piped = printed([partial(run, IN_TMUX[name])], width, folder, monkeypatch, capsys)
     monkeypatch.delenv("COLUMNS")
     tmux = ["tmux", "-u", "-S", str(tmp_path / "tmux")]
     shown = f"{command} 2>/dev/null; {shlex.join(tmux)} wait-for -S done; cat"
     size = ["-x", str(width), "-y", "400"]
     try:
-        subprocess.run([*tmux, "new-session", "-d", *size, "-c", str(folder), shown], env=environment, check=True)
+        subprocess.run(
+            [*tmux, "new-session", "-d", *size, "-c", str(folder), shown],
+            env=environment,
+            check=True,
+        )
         subprocess.run([*tmux, "wait-for", "done"], timeout=60, check=True)
         plain, escaped = (
             subprocess.run(
-                [*tmux, "capture-pane", "-p", "-J", *more], capture_output=True, text=True, check=True
+                [*tmux, "capture-pane", "-p", "-J", *more],
+                capture_output=True,
+                text=True,
+                check=True,
             ).stdout
             for more in ([], ["-e"])
         )
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-    assert [line.rstrip() for line in plain.rstrip().splitlines()] == [line.rstrip() for line in piped]
+    assert [line.rstrip() for line in plain.rstrip().splitlines()] == [
+        line.rstrip() for line in piped
+    ]
     assert colour or not re.search(r"\x1b\[(?:\d+;)*3[0-7]m", escaped)

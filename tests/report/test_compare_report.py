@@ -22,7 +22,12 @@ from pgle.steps.series import Mark, Side, Step, make_series, steady
 
 def side(label: str, level: float) -> Side:
     steps = [
-        Step(i, level * (1 + 0.001 * (i * 7 % 5)), 2.0, Mark.PROFILED if i in (4, 5, 6, 9) else Mark.NONE)
+        Step(
+            i,
+            level * (1 + 0.001 * (i * 7 % 5)),
+            2.0,
+            Mark.PROFILED if i in (4, 5, 6, 9) else Mark.NONE,
+        )
         for i in range(60)
     ]
     return Side(label, (steady(make_series(f"{label}.jsonl", "jsonl", steps)),))
@@ -62,7 +67,9 @@ def test_the_verdict_has_one_number_and_its_interval(
     levels: tuple[float, float], same_within: float, said: str
 ) -> None:
     spread = LaunchSpread(0.0015, math.inf, "--launch-spread")
-    found = compare(side("a", levels[0]), side("b", levels[1]), Assumptions(0.95, same_within, spread, False))
+    found = compare(
+        side("a", levels[0]), side("b", levels[1]), Assumptions(0.95, same_within, spread, False)
+    )
     assert headline(found) == said
 
 
@@ -73,7 +80,9 @@ def test_wide_intervals_have_one_decimal() -> None:
 def test_that_launches_are_assumed_is_said_once() -> None:
     found = comparison_page(slower(), ())
     said = [str(getattr(note, "value", note)) for note in found.notes]
-    assert said == ["One launch per side: launches are assumed to differ by 0.15 % (--abba measures it)"]
+    assert said == [
+        "One launch per side: launches are assumed to differ by 0.15 % (--abba measures it)"
+    ]
     assert found.warnings == ()
 
 
@@ -96,7 +105,10 @@ def test_names_cannot_break_markdown_or_html() -> None:
 def test_what_cannot_be_told_is_ok_in_no_form() -> None:
     found = slower()  # one run per side, launches unknown: +5 % against a bound of 3 %
     checks = gate(found, Limits(fail_slower=0.03))
-    assert (document(found, checks)["ok"], document(found, checks)["outcome"]) == (None, "cannot-tell")
+    assert (document(found, checks)["ok"], document(found, checks)["outcome"]) == (
+        None,
+        "cannot-tell",
+    )
     assert document(found, checks)["checks"][0]["ok"] is None
     assert outputs(found, checks)["ok"] == "cannot-tell"
     assert outputs(found, checks)["message"].startswith(
@@ -108,7 +120,10 @@ def test_what_cannot_be_told_is_ok_in_no_form() -> None:
 
 
 def test_p_is_shown_only_for_a_test_of_whole_runs() -> None:
-    one, two = (Side("a", tuple(side("a", level + i * 1e-4).runs[0] for i in range(4))) for level in (0.2, 0.21))
+    one, two = (
+        Side("a", tuple(side("a", level + i * 1e-4).runs[0] for i in range(4)))
+        for level in (0.2, 0.21)
+    )
     shown = [summary(found, ()) for found in (slower(), compare(one, two))]
     assert ["p (Mann" in text for text in shown] == [False, True]
     assert "0.029" in shown[1]
@@ -118,7 +133,9 @@ def test_outputs_are_single_lines() -> None:
     found = slower()
     values = outputs(found, gate(found, Limits(fail_slower=0.01)))
     assert values["verdict"] == "slower"
-    assert values["message"].startswith("step time: slower by more than 1 % (--fail-slower): +5.00 %")
+    assert values["message"].startswith(
+        "step time: slower by more than 1 % (--fail-slower): +5.00 %"
+    )
     assert not any("\n" in value for value in values.values())
 
 

@@ -6,7 +6,9 @@ from pgle.report.verify import confirm_page, main_lines
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 
-@pytest.mark.parametrize(("use", "label"), [(ProfileUse.USED, "note"), (ProfileUse.NOT_USED, "to do")])
+@pytest.mark.parametrize(
+    ("use", "label"), [(ProfileUse.USED, "note"), (ProfileUse.NOT_USED, "to do")]
+)
 def test_a_used_profile_leaves_nothing_to_do(use: ProfileUse, label: str) -> None:
     assert list(main_lines(ModuleVerdict("jit_step", use, "so", remedy="profile again"))) == [
         "so",
@@ -15,7 +17,9 @@ def test_a_used_profile_leaves_nothing_to_do(use: ProfileUse, label: str) -> Non
 
 
 def test_a_profile_with_a_gap_that_may_be_is_used() -> None:
-    main = ModuleVerdict("jit_step", ProfileUse.USED, "", covered=35, wanted=36).held_against(Bounds(time=0.95))
+    main = ModuleVerdict("jit_step", ProfileUse.USED, "", covered=35, wanted=36).held_against(
+        Bounds(time=0.95)
+    )
     page = confirm_page("run.log", LogVerdict((main,)))
     assert (page.tone, page.verdict) == ("good", "jit_step: profile used (35 of 36 instructions)")
     assert any(line.startswith("note: ") for line in page.notes)

@@ -18,7 +18,10 @@ def test_work_that_is_not_counted_is_named() -> None:
 
 
 def test_a_share_is_shown_where_nothing_is_counted() -> None:
-    assert progress.Line("reading", done=1, total=4, since=0.0).text(0.5) == "25 % · reading · 0 s, about 2 s left"
+    assert (
+        progress.Line("reading", done=1, total=4, since=0.0).text(0.5)
+        == "25 % · reading · 0 s, about 2 s left"
+    )
 
 
 def test_a_bar_that_is_full_says_what_goes_on() -> None:

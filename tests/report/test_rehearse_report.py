@@ -12,7 +12,9 @@ from pgle.report.predict import advice, headline
 from pgle.schedule.placements import Move, Placement
 
 
-def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo") -> Any:
+def rehearsed(
+    independent_us: float, *, costs_are: str = "measured", tune: str = "pgle tune step.hlo"
+) -> Any:
     """A step of 100 µs, of which 40 µs are exposed, that a profile does not change."""
     parts = SimpleNamespace(
         step_us=100.0,
@@ -42,7 +44,10 @@ def rehearsed(independent_us: float, *, costs_are: str = "measured", tune: str =
 
 @pytest.mark.parametrize(
     ("independent_us", "following"),
-    [(0.0, "No order of these instructions hides it"), (90.0, "Another order saves at most 39.0 %")],
+    [
+        (0.0, "No order of these instructions hides it"),
+        (90.0, "Another order saves at most 39.0 %"),
+    ],
 )
 def test_where_nothing_is_independent_flags_that_make_other_instructions_are_named_and_else_room(
     independent_us: float, following: str

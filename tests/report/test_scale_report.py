@@ -17,9 +17,18 @@ from pgle.xla.targets import find_hardware
 GIB = 1 << 30
 
 
-def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object) -> ScaleRow:
+def row(
+    devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object
+) -> ScaleRow:
     reduced = Exposed(
-        "all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1, weights * exposed_us
+        "all-reduce",
+        devices,
+        max(devices // 8, 1),
+        "network",
+        exposed_us,
+        exposed_us,
+        1,
+        weights * exposed_us,
     )
     plain = ScaleRow(
         devices, module="jit_step", step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us,
@@ -30,7 +39,9 @@ def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 
     return replace(plain, **more)
 
 
-def found(*rows: ScaleRow, measured: dict[int, float] | None = None, fit: str = "", vary: str = "") -> Scaling:
+def found(
+    *rows: ScaleRow, measured: dict[int, float] | None = None, fit: str = "", vary: str = ""
+) -> Scaling:
     request = ScaleRequest(
         ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
         vary={vary: []} if vary else {},
@@ -44,7 +55,8 @@ BROKEN = (row(8, 1e5), row(64, 1.04e5, 4e3), row(512, 1.25e5, 2.5e4))
 def test_the_verdict_names_what_breaks_and_where() -> None:
     page = scale_page(found(*BROKEN))
     assert (
-        page.verdict == "Scales to 64 GPUs; at 512 gradients' all-reduce over 64 hosts is exposed for 20 % of the step"
+        page.verdict
+        == "Scales to 64 GPUs; at 512 gradients' all-reduce over 64 hosts is exposed for 20 % of the step"
     )
     assert page.tone == "warn"
     assert page.next[0].endswith("-- python train.py 512")
@@ -56,24 +68,36 @@ def test_what_scales_says_how_far() -> None:
 
 def test_what_breaks_at_the_second_size_does_not_scale() -> None:
     verdict = scale_page(found(row(8, 1e5), row(64, 1.25e5, 2.5e4))).verdict
-    assert verdict.startswith("Does not scale beyond 8 GPUs; at 64 gradients' all-reduce over 8 hosts is exposed for")
+    assert verdict.startswith(
+        "Does not scale beyond 8 GPUs; at 64 gradients' all-reduce over 8 hosts is exposed for"
+    )
     verdict = scale_page(found(row(8, 1e5, 1.0), row(64, 1.5e5, 2.0))).verdict
     assert verdict == "Does not scale beyond 8 GPUs; at 64 efficiency is 67 %: compute grows most"
 
 
-@pytest.mark.parametrize(("word", "is_said"), [("32", True), ("{devices}", True), ("{4*devices}", False)])
+@pytest.mark.parametrize(
+    ("word", "is_said"), [("32", True), ("{devices}", True), ("{4*devices}", False)]
+)
 def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) -> None:
     refused = ScaleRow(48, failure="ValueError: the batch, 32, is not divisible by 48")
     scaled = found(*BROKEN, refused)
-    scaled = replace(scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word)))
+    scaled = replace(
+        scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word))
+    )
     assert (
-        any("let it grow with the GPUs: --batch '{2*devices}'" in str(note) for note in scale_page(scaled).notes)
+        any(
+            "let it grow with the GPUs: --batch '{2*devices}'" in str(note)
+            for note in scale_page(scaled).notes
+        )
         == is_said
     )
 
 
 def test_one_size_names_the_fastest_variant() -> None:
-    rows = [row(64, us, values={"mesh": name}, shown={"mesh": name}) for name, us in (("a", 2e5), ("b", 1e5))]
+    rows = [
+        row(64, us, values={"mesh": name}, shown={"mesh": name})
+        for name, us in (("a", 2e5), ("b", 1e5))
+    ]
     page = scale_page(found(*rows, vary="mesh"))
     assert page.verdict.startswith("mesh=b: 100.0 ms on 64 GPUs (")
     assert page.table is not None
@@ -82,7 +106,10 @@ def test_one_size_names_the_fastest_variant() -> None:
 
 
 def test_variants_whose_ranges_overlap_say_so() -> None:
-    rows = [row(64, us, values={"tp": name}, shown={"tp": name}) for name, us in (("1", 1e5), ("2", 1.1e5))]
+    rows = [
+        row(64, us, values={"tp": name}, shown={"tp": name})
+        for name, us in (("1", 1e5), ("2", 1.1e5))
+    ]
     verdict = scale_page(found(*rows, vary="tp")).verdict
     assert verdict.endswith(", ahead of tp=2 by 9.1 %, but the ranges overlap")
 
@@ -95,7 +122,9 @@ def test_gradients_are_shared_by_more_work_and_activations_are_not() -> None:
     titles = [action.title for action in scale_page(found(*BROKEN)).actions]
     assert any("accumulate gradients" in title for title in titles)
     activations = (BROKEN[0], row(512, 1.25e5, 2.5e4, weights=0.0))
-    assert not any("accumulate" in action.title for action in scale_page(found(*activations)).actions)
+    assert not any(
+        "accumulate" in action.title for action in scale_page(found(*activations)).actions
+    )
 
 
 def test_more_work_that_may_not_fit_is_not_proposed() -> None:
@@ -105,14 +134,21 @@ def test_more_work_that_may_not_fit_is_not_proposed() -> None:
 
 
 def test_a_size_that_the_program_refuses_is_a_line() -> None:
-    page = scale_page(found(row(8, 1e5), ScaleRow(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis")))
+    page = scale_page(
+        found(
+            row(8, 1e5),
+            ScaleRow(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis"),
+        )
+    )
     assert page.table is not None
     assert len(page.table.rows) == 2
     assert "No step at 12 GPUs: IndivisibleError: 8 by 12" in page.notes
 
 
 def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
-    page = scale_page(found(row(8, 1e5, memory_bytes=80 * GIB), row(64, 1e5, memory_bytes=78 * GIB)))
+    page = scale_page(
+        found(row(8, 1e5, memory_bytes=80 * GIB), row(64, 1e5, memory_bytes=78 * GIB))
+    )
     said = "Does not fit: 78.00 GiB on 64 GPUs, where jax's allocator has 59.00 GiB"
     assert (page.verdict, page.tone) == (said, "bad")
     assert page.actions[0].title == "Make it fit at 64 GPUs"
@@ -128,7 +164,12 @@ def test_what_fits_if_jax_gets_more_of_the_memory_says_so() -> None:
 def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
     said = "8 GPUs, n tried: 4: 2.00 GiB; larger values may fit, too"
     assert said in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB}), fit="n", vary="n")).notes
-    assert said not in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB, "8": None}), fit="n", vary="n")).notes
+    assert (
+        said
+        not in scale_page(
+            found(row(8, 1e5, tried={"4": 2 * GIB, "8": None}), fit="n", vary="n")
+        ).notes
+    )
 
 
 def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
@@ -140,8 +181,17 @@ def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
 
 
 def test_a_size_without_a_step_is_in_the_verdict() -> None:
-    page = scale_page(found(row(8, 1e5), ScaleRow(64, failure="ValueError: no"), row(512, 1e5, memory_bytes=60 * GIB)))
-    assert page.verdict == "Scales to 512 GPUs (efficiency 100 %); 64 GPUs: no step; 512 GPUs: does not fit"
+    page = scale_page(
+        found(
+            row(8, 1e5),
+            ScaleRow(64, failure="ValueError: no"),
+            row(512, 1e5, memory_bytes=60 * GIB),
+        )
+    )
+    assert (
+        page.verdict
+        == "Scales to 512 GPUs (efficiency 100 %); 64 GPUs: no step; 512 GPUs: does not fit"
+    )
     assert page.tone == "warn"
 
 
@@ -152,13 +202,20 @@ def test_all_that_have_a_step_fit_is_not_all_fit() -> None:
 
 
 def test_a_program_that_fails_at_every_size_says_where() -> None:
-    page = scale_page(found(ScaleRow(8, failure="NameError: name 'T' is not defined (train.py, line 12)")))
-    assert page.verdict == "No step at any size: NameError: name 'T' is not defined (train.py, line 12)"
+    page = scale_page(
+        found(ScaleRow(8, failure="NameError: name 'T' is not defined (train.py, line 12)"))
+    )
+    assert (
+        page.verdict
+        == "No step at any size: NameError: name 'T' is not defined (train.py, line 12)"
+    )
     assert page.next == ("correct the program, then repeat the command",)
     assert (page.table, page.notes) == (None, ())
 
 
-def test_the_next_command_writes_into_a_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_command_writes_into_a_free_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned").mkdir()
     page = scale_page(found(*BROKEN))
@@ -169,7 +226,8 @@ def test_the_next_command_writes_into_a_free_folder(tmp_path: Path, monkeypatch:
 def test_a_measured_step_says_how_it_moves_the_others() -> None:
     page = scale_page(found(*BROKEN, measured={8: 1.1e5}))
     assert any(
-        "every step is multiplied by 1.100. The range also holds the 10.00 ms added" in str(n) for n in page.notes
+        "every step is multiplied by 1.100. The range also holds the 10.00 ms added" in str(n)
+        for n in page.notes
     )
     doubt = "That is far from the prediction: was it measured with this program, batch and GPU?"
     assert doubt not in page.notes
@@ -178,7 +236,9 @@ def test_a_measured_step_says_how_it_moves_the_others() -> None:
 
 def test_the_charts_say_in_words_what_they_show() -> None:
     page = scale_page(found(*BROKEN))
-    chart = next(part for section in page.sections for part in section.parts if isinstance(part, Chart))
+    chart = next(
+        part for section in page.sections for part in section.parts if isinstance(part, Chart)
+    )
     assert chart.alt.startswith("8 GPUs 100.0 ms, efficiency 100 %")
     assert chart.svg.count("stack exposed") == 2
     assert "<svg" in render(page)
@@ -194,10 +254,18 @@ def test_a_step_without_an_end_has_no_largest_value(most: float | None) -> None:
 def test_a_profile_of_other_work_says_so() -> None:
     said = "The profile is of another batch, program or jax: profile the same work per GPU."
     assert said in scale_page(found(row(8, 1e5, covered_share=0.02))).notes
-    assert said not in scale_page(found(row(8, 1e5, covered_share=0.99), row(64, 1e5, covered_share=0.4))).notes
+    assert (
+        said
+        not in scale_page(
+            found(row(8, 1e5, covered_share=0.99), row(64, 1e5, covered_share=0.4))
+        ).notes
+    )
 
 
 def test_a_range_without_measure_takes_no_digits_from_the_step() -> None:
     page = scale_page(found(row(8, 7.954e5, most_us=2.069e8), row(64, 8e5)))
     assert page.table is not None
-    assert [str(line[1]).partition("–")[0] for line in page.table.rows] == ["795.4 (755.6", "800.0 (736.9"]
+    assert [str(line[1]).partition("–")[0] for line in page.table.rows] == [
+        "795.4 (755.6",
+        "800.0 (736.9",
+    ]

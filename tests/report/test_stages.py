@@ -12,7 +12,9 @@ def test_a_skipped_stage_has_its_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "[2/6] convert   unchanged\n"
 
 
-def test_a_quiet_run_prints_no_stages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_run_prints_no_stages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text, "quiet", True)
     Stages(simulated=False).announce("convert: unchanged, skipped")
     assert capsys.readouterr().out == ""

@@ -10,8 +10,12 @@ from pgle.errors import call_it
 from pgle.report.text import console, grid, near
 
 
-@pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
-def test_paths_and_names_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"]
+)
+def test_paths_and_names_are_printed_as_they_are(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     console().print(text)
     assert capsys.readouterr().out == f"{text}\n"
 
@@ -22,14 +26,19 @@ def test_commands_begin_as_pgle_was_started(
     monkeypatch.setattr("pgle.errors._names", {})
     call_it(".venv/bin/pgle", ("run", "convert"))
     console().print("next: pgle convert runs/a/pgle run; pgle has XLA run it")
-    assert capsys.readouterr().out == "next: .venv/bin/pgle convert runs/a/pgle run; pgle has XLA run it\n"
+    assert (
+        capsys.readouterr().out
+        == "next: .venv/bin/pgle convert runs/a/pgle run; pgle has XLA run it\n"
+    )
 
 
 def test_a_command_is_never_broken_inside_quotes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    console().print("next: pgle run --run-dir runs/a -- python train.py --name 'two words'", soft_wrap=True)
+    console().print(
+        "next: pgle run --run-dir runs/a -- python train.py --name 'two words'", soft_wrap=True
+    )
     assert "'two words'" in capsys.readouterr().out
 
 
@@ -47,6 +56,8 @@ def test_a_path_below_the_working_directory_is_shown_as_it_can_be_typed(
 
 
 @pytest.mark.parametrize("width", ["0", "1", "-5", "x", "99999999", "٣"])
-def test_a_width_in_which_nothing_can_be_laid_out_is_not_taken(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_width_in_which_nothing_can_be_laid_out_is_not_taken(
+    width: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", width)
     assert 30 <= console().width <= 200

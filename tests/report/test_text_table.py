@@ -19,7 +19,10 @@ def printed(width: int, table: Table) -> str:
 
 def lines(width: int) -> list[str]:
     rows = [("collective-permute-start.12", "nothing is independent of it")]
-    return [line.rstrip() for line in printed(width, grid(("collective", "why"), rows, whole={0})).splitlines()]
+    return [
+        line.rstrip()
+        for line in printed(width, grid(("collective", "why"), rows, whole={0})).splitlines()
+    ]
 
 
 def test_all_on_one_line_where_it_fits() -> None:
@@ -37,7 +40,14 @@ def test_a_sentence_without_room_stands_below() -> None:
 
 @pytest.mark.parametrize("width", range(20, 200, 7))
 def test_no_word_is_broken_at_any_width(width: int) -> None:
-    rows = [("executions/ns", "reduce-scatter.62", "12.38 ms", "a longer text that can be wrapped anywhere it must")]
+    rows = [
+        (
+            "executions/ns",
+            "reduce-scatter.62",
+            "12.38 ms",
+            "a longer text that can be wrapped anywhere it must",
+        )
+    ]
     text = printed(width, grid(("instruction name", "kind", "total", "why"), rows))
     words = set(re.sub("[,:]", " ", text).split())
     assert words == {"instruction", "name", "kind", "total", "why", *" ".join(rows[0]).split()}
@@ -46,7 +56,9 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
 @pytest.mark.parametrize("width", [40, 66, 100])
 def test_columns_without_room_stand_below_their_row(width: int) -> None:
     rows = [("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")]
-    found = printed(width, grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2}))
+    found = printed(
+        width, grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2})
+    )
     text = " ".join(found.replace(",", " ").split())
     assert set(" ".join(rows[0]).split()) <= set(text.split())
     assert ("moved: yes" in text) == (width < 66)
@@ -62,7 +74,9 @@ def test_a_long_command_can_be_copied(
     width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    command = "  pgle convert runs/a-long-name/trace.nsys-rep --hlo runs/a-long-name/hlo -o profile.pbtxt"
+    command = (
+        "  pgle convert runs/a-long-name/trace.nsys-rep --hlo runs/a-long-name/hlo -o profile.pbtxt"
+    )
     console().print(command, soft_wrap=True)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= int(width)
@@ -78,7 +92,9 @@ def test_a_long_sentence_wraps_where_the_width_is_known(
     assert [len(line) <= 40 for line in capsys.readouterr().out.splitlines()] == [True, True]
 
 
-def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_as_wide_as_columns_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     console().print("some words that need more than thirty columns")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 30
@@ -88,7 +104,8 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(
-    "text", ["\x1b[31mred", "a\x07b", "\u202egnp.exe", "\x9b2J", "a\rb", "a\x08b", "\ud800", "\u0379"]
+    "text",
+    ["\x1b[31mred", "a\x07b", "\u202egnp.exe", "\x9b2J", "a\rb", "a\x08b", "\ud800", "\u0379"],
 )
 def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console().print(text)
@@ -99,7 +116,9 @@ def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[
     assert all(line.isprintable() for line in (output.out + output.err).split("\n"))
 
 
-@pytest.mark.parametrize("text", ["\x7f", "\x9b2J", "\u202egnp.exe", "\ud800", "\u0379", "\U000e0001", "é"])
+@pytest.mark.parametrize(
+    "text", ["\x7f", "\x9b2J", "\u202egnp.exe", "\ud800", "\u0379", "\U000e0001", "é"]
+)
 def test_no_name_in_json_controls_the_terminal_and_none_is_lost(text: str) -> None:
     written = as_json("pgle.test/1", {"name": text})
     assert all(line.isprintable() for line in written.split("\n"))

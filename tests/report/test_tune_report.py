@@ -16,7 +16,9 @@ from pgle.xla.flags.catalogue import effects_of, is_slower
 BEFORE = (100.0,) * 20
 
 
-def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()) -> Any:
+def tuning(
+    flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()
+) -> Any:
     trial = Trial(flags, "a", after[0], worlds_us=after)
     prediction = SimpleNamespace(step_us=100.0, ceiling_us=90.0)
     return SimpleNamespace(

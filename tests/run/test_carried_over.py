@@ -24,19 +24,25 @@ def dump(testdata: Path, release: str) -> Path:
     return next((testdata / "hlo" / release / "async").glob("*optimizations.hlo.pb.xz"))
 
 
-def in_run(run: Path, testdata: Path, path: str, stage: str = "profile", release: str = OLD) -> Path:
+def in_run(
+    run: Path, testdata: Path, path: str, stage: str = "profile", release: str = OLD
+) -> Path:
     """A profile of the old release in a run directory whose stage compiled a release."""
     hlo = RunDirectory(run).stage(stage).rank().hlo  # type: ignore[arg-type]
     hlo.mkdir(parents=True)
     (hlo / dump(testdata, release).name).write_bytes(dump(testdata, release).read_bytes())
     RunDirectory(run).manifest().write_text("{}")
     profile = run / path
-    write_files(profile_files(profile, estimate_profile(read_module(dump(testdata, OLD)), H100)), force=True)
+    write_files(
+        profile_files(profile, estimate_profile(read_module(dump(testdata, OLD)), H100)), force=True
+    )
     return profile
 
 
 @pytest.mark.parametrize("place", ["profile.pbtxt", "profiles/profile-0123456789ab.pbtxt"])
-def test_a_profile_of_another_release_is_carried_and_says_so(testdata: Path, tmp_path: Path, place: str) -> None:
+def test_a_profile_of_another_release_is_carried_and_says_so(
+    testdata: Path, tmp_path: Path, place: str
+) -> None:
     (tmp_path / "run/profiles").mkdir(parents=True)
     profile = in_run(tmp_path / "run", testdata, place)
     new = LookupTable(read_module(dump(testdata, NEW)))
@@ -63,10 +69,14 @@ def test_a_profile_that_fits_is_left_as_it_is(testdata: Path, tmp_path: Path) ->
     assert found == (given, "")
 
 
-def test_without_the_module_that_it_was_measured_on_nothing_is_carried(testdata: Path, tmp_path: Path) -> None:
+def test_without_the_module_that_it_was_measured_on_nothing_is_carried(
+    testdata: Path, tmp_path: Path
+) -> None:
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt").rename(tmp_path / "alone.pbtxt")
     given = read_profile(profile)
-    assert carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)[1] == ""
+    assert (
+        carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)[1] == ""
+    )
 
 
 def test_the_pipeline_carries_to_what_the_baseline_compiled(testdata: Path, tmp_path: Path) -> None:

@@ -20,8 +20,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def entry(commit: str) -> Entry:
-    record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "commit": commit, "median_s": 0.2}
-    return msgspec.convert({**record, "spread": 0.01, "runs": 1, "steps": 60, "note": "", "simulated": False}, Entry)
+    record = {
+        "time": "2026-01-01T00:00:00",
+        "name": "n",
+        "hardware": "h",
+        "commit": commit,
+        "median_s": 0.2,
+    }
+    return msgspec.convert(
+        {**record, "spread": 0.01, "runs": 1, "steps": 60, "note": "", "simulated": False}, Entry
+    )
 
 
 def write(path: Path, writer: int) -> None:
@@ -34,7 +42,9 @@ def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     assert [item.commit for item in read_history(tmp_path / "h.jsonl")[0]] == ["\udcff"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)]
+)
 def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
     record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "median_s": 0.2}
     with pytest.raises(ValueError, match=rf"at `\$\.{name}`"):
@@ -43,7 +53,9 @@ def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
 
 def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
     path = tmp_path / "perf" / "h.jsonl"
-    forked = multiprocessing.get_context("forkserver")  # from a process without threads, which imports once for all
+    forked = multiprocessing.get_context(
+        "forkserver"
+    )  # from a process without threads, which imports once for all
     forked.set_forkserver_preload([__name__, "numpy", "pgle.run.compare"])
     writers = [forked.Process(target=write, args=(path, writer)) for writer in range(WRITERS)]
     for process in writers:
@@ -52,7 +64,9 @@ def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
         process.join()
     entries, warnings = read_history(path)
     assert warnings == []
-    assert sorted(item.commit for item in entries) == sorted(f"{w}.{n}" for w in range(WRITERS) for n in range(EACH))
+    assert sorted(item.commit for item in entries) == sorted(
+        f"{w}.{n}" for w in range(WRITERS) for n in range(EACH)
+    )
     assert [file.name for file in path.parent.iterdir()] == ["h.jsonl"]
 
 
@@ -64,7 +78,9 @@ def test_a_last_line_without_an_end_is_kept_apart(tmp_path: Path) -> None:
     assert [item.commit for item in read_history(path)[0]] == ["a", "b"]
 
 
-@pytest.mark.parametrize("content", [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"])
+@pytest.mark.parametrize(
+    "content", [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"]
+)
 def test_a_file_of_another_kind_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tool"
     path.write_bytes(content)
@@ -108,7 +124,9 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
         "except UserError as error: print(error)"
     )
     record = {"time": "t", "name": "n", "hardware": "h", "median_s": 0.2}
-    (tmp_path / "tests_entry.py").write_text(f"from pgle.steps.estimate import Entry; entry = Entry(**{record})")
+    (tmp_path / "tests_entry.py").write_text(
+        f"from pgle.steps.estimate import Entry; entry = Entry(**{record})"
+    )
     path = tmp_path / "perf" / "h.jsonl"
     environment = {
         **os.environ,
@@ -116,7 +134,11 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "cannot be written" in done.stdout
     assert list(path.parent.iterdir()) == []

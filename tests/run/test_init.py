@@ -19,7 +19,9 @@ def test_a_starter_is_written_with_what_to_do_next(
 ) -> None:
     assert run(["init", name, "-o", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert sorted(found["written"]) == sorted(str(tmp_path / place) for place in STARTERS[name].files.values())
+    assert sorted(found["written"]) == sorted(
+        str(tmp_path / place) for place in STARTERS[name].files.values()
+    )
     assert all(Path(path).read_bytes() for path in found["written"])
     assert run(["init", name, "-o", str(tmp_path), "--force"]) == 0
     assert f"Next: cd {tmp_path} && {found['next']}" in capsys.readouterr().out
@@ -50,7 +52,9 @@ def test_scripts_are_sound_to_the_shell(name: str, tmp_path: Path) -> None:
     assert scripts
     for script in scripts:
         assert script.stat().st_mode & 0o111
-        assert subprocess.run(["bash", "-n", script], capture_output=True, check=False).returncode == 0
+        assert (
+            subprocess.run(["bash", "-n", script], capture_output=True, check=False).returncode == 0
+        )
 
 
 def test_the_makefile_runs_each_stage_once_and_in_order(tmp_path: Path) -> None:
@@ -82,7 +86,9 @@ def job(folder: Path, fails: str = "nothing") -> tuple[int, list[str]]:
         "PATH": os.environ["PATH"], "PGLE": str(folder / "fake pgle"), "SRUN": "./srun --container-image=i",
         "SLURM_CPUS_PER_TASK": "8", "SLURM_PROCID": "0", "SLURM_SUBMIT_DIR": ".", "SLURM_JOB_ID": "7", "FAILS": fails,
     }  # fmt: skip
-    done = subprocess.run(["bash", "pgle.sbatch", "train"], cwd=folder, env=environment, check=False)
+    done = subprocess.run(
+        ["bash", "pgle.sbatch", "train"], cwd=folder, env=environment, check=False
+    )
     return done.returncode, (folder / "calls").read_text().splitlines()
 
 
@@ -91,12 +97,17 @@ def test_the_job_starts_ranks_as_asked_and_stages_in_order(tmp_path: Path) -> No
     assert code == 0
     starts = [line for line in calls if line.startswith("srun")]
     assert len(starts) == 3
-    assert all("--container-image=i" in line and "--wait=1800" in line and "cpus=8" in line for line in starts)
+    assert all(
+        "--container-image=i" in line and "--wait=1800" in line and "cpus=8" in line
+        for line in starts
+    )
     stages = [line.split()[3] for line in calls if line.startswith("fake pgle")]
     assert stages == ["profile", "convert", "perf", "verify", "perf", "compare"]
 
 
-def test_the_job_ends_before_the_performance_run_if_the_profile_does_not_fit(tmp_path: Path) -> None:
+def test_the_job_ends_before_the_performance_run_if_the_profile_does_not_fit(
+    tmp_path: Path,
+) -> None:
     code, calls = job(tmp_path, fails="fake pgle verify")
     assert code == 1
     assert not any("compare" in line for line in calls)
@@ -108,5 +119,7 @@ def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(script: str, tmp_path: 
     run(["init", "slurm", "-o", str(tmp_path)])
     text = (tmp_path / f"{script}.sbatch").read_text()
     assert {"#SBATCH --exclusive", "#SBATCH --cpus-per-task=8"} <= set(text.splitlines())
-    assert {"##SBATCH --account=ACCOUNT", "##SBATCH --partition=PARTITION"} <= set(text.splitlines())
+    assert {"##SBATCH --account=ACCOUNT", "##SBATCH --partition=PARTITION"} <= set(
+        text.splitlines()
+    )
     assert "export SRUN_CPUS_PER_TASK=" in text

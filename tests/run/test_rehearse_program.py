@@ -29,7 +29,9 @@ def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
 COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
 
 
-def test_a_temporary_folder_goes_with_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_goes_with_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(UserError, match="compiled no jax module"):
         rehearse(rehearsal_of(*COMPILES_NOTHING))
@@ -75,7 +77,9 @@ def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["trials", "proof"])
-def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(tmp_path: Path, name: str) -> None:
+def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(
+    tmp_path: Path, name: str
+) -> None:
     record, made = tmp_path / "search.json", tmp_path / name / "xla.log"
     for _ in range(2):
         with opened(str(tmp_path), record.name):
@@ -125,7 +129,9 @@ def test_after_a_failure_that_names_a_log_the_same_command_goes(tmp_path: Path) 
         assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished", "all-passes9"]
 
 
-def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_program_wrote_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = (sys.executable, "-c", "open('checkpoint', 'w')")
     with pytest.raises(UserError):
@@ -133,7 +139,9 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-@pytest.mark.parametrize("record", ['{"trial": 1}', '{"schema": "pgle.tune/1"}', '{"schema": "pgle.search/1"'])
+@pytest.mark.parametrize(
+    "record", ['{"trial": 1}', '{"schema": "pgle.tune/1"}', '{"schema": "pgle.search/1"']
+)
 def test_a_folder_with_another_record_is_left_as_it_is(record: str, tmp_path: Path) -> None:
     for name in ("search.json", "trials/1.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -157,7 +165,9 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    with pytest.raises(UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"):
+    with pytest.raises(
+        UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"
+    ):
         rehearse(rehearsal_of(str(script)))
 
 
@@ -177,8 +187,12 @@ def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: 
 OWN = "--xla_gpu_memory_limit_slop_factor=95"
 
 
-@pytest.mark.parametrize(("hook", "own"), [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")])
-def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str], own: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hook", "own"), [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")]
+)
+def test_of_a_real_run_count_the_flags_that_its_program_had(
+    hook: dict[str, str], own: str, tmp_path: Path
+) -> None:
     given, run_dir = "--xla_gpu_enable_triton_gemm=false", RunDirectory(tmp_path)
     plan = flags_for("sync", "0.10.2", given, dump_to="/dump")
     module = run_dir.stage("profile").rank().ir / "jax_ir0001_jit_step_compile.mlir"

@@ -24,7 +24,9 @@ def kept(folder: Path, **about: object) -> KeptRows:
 def row(folder: Path) -> ScaleRow:
     (folder / "module.pb").touch()
     reduced = Exposed("all-reduce", 8, 1, "NVLink", 2.0, 1.0, 3)
-    return ScaleRow(8, step_us=1.5, scheduled="module.pb", by_collective=(reduced,), tried={"4": None})
+    return ScaleRow(
+        8, step_us=1.5, scheduled="module.pb", by_collective=(reduced,), tried={"4": None}
+    )
 
 
 def test_a_row_is_there_again(tmp_path: Path) -> None:

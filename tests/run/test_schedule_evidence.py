@@ -11,12 +11,20 @@ from pgle.run.confirm import _compare, schedule_evidence
 from pgle.xla.collectives import AsyncPair
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import ComputationSchedule, Latency, LhsSchedule, Slot, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import (
+    ComputationSchedule,
+    Latency,
+    LhsSchedule,
+    Slot,
+    read_schedule_dump,
+)
 from pgle.xla.log.verdict import BOUNDS, ScheduleEvidence
 from pgle.xla.targets import find_hardware
 
 
-def evidence(costs: dict[str, float], *, exposed: float = 69.0, start: float = 1.0) -> ScheduleEvidence:
+def evidence(
+    costs: dict[str, float], *, exposed: float = 69.0, start: float = 1.0
+) -> ScheduleEvidence:
     """An all-gather of 100 µs beside a matmul that ends `exposed` µs before it, and a tuple."""
     end = 100 - exposed
     slots = {
@@ -72,10 +80,14 @@ def test_what_takes_no_time_is_not_counted() -> None:
 def test_the_sentence_counts() -> None:
     assert evidence({"gemm": 30.0}).sentence == "the schedule dump shows that XLA took them"
     assert "took none of the 1 costs that can be seen" in evidence({"gemm": 31.0}).sentence
-    assert evidence({"other": 1.0}).sentence.startswith("none of the 2 instructions in the schedule dump has a cost")
+    assert evidence({"other": 1.0}).sentence.startswith(
+        "none of the 2 instructions in the schedule dump has a cost"
+    )
 
 
-def test_matrix_products_without_a_cost_weigh_what_they_take_not_the_constant_that_xla_assumes(testdata: Path) -> None:
+def test_matrix_products_without_a_cost_weigh_what_they_take_not_the_constant_that_xla_assumes(
+    testdata: Path,
+) -> None:
     """XLA takes a custom fusion for 1 µs: by that alone the rest of the profile would cover 97 % of the step."""
     schedule = read_schedule_dump(testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz")
     rows = LookupTable(schedule.module, schedule.module).rows
@@ -100,7 +112,13 @@ def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
     known, whole = _compare(schedule, full).coverage, cover(full, [schedule.module]).main[0]
     assert known is not None
     assert (known.covered, known.wanted) == (whole.count.covered, whole.count.total)
-    assert (known.time_coverage, known.kept_share) == (whole.time.value, whole.kept_share) == (1.0, 1.0)
-    idle = _compare(schedule, replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs))).coverage
+    assert (
+        (known.time_coverage, known.kept_share)
+        == (whole.time.value, whole.kept_share)
+        == (1.0, 1.0)
+    )
+    idle = _compare(
+        schedule, replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs))
+    ).coverage
     assert idle is not None
     assert (idle.covered, idle.wanted, idle.time_coverage) == (known.covered, known.wanted, None)

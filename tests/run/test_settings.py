@@ -24,7 +24,9 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = tmp_path / "step.mlir"
     module.touch()
 
-    def settled(environment: str = "", *flags: str, program: CapturedProgram = OURS) -> RehearseRequest:
+    def settled(
+        environment: str = "", *flags: str, program: CapturedProgram = OURS
+    ) -> RehearseRequest:
         monkeypatch.setenv("XLA_FLAGS", environment)
         return settle([module], None, program, flags, target=load_target("h100"), out=tmp_path)
 
@@ -41,12 +43,20 @@ def test_flags_that_the_program_sets_come_after_those_of_the_environment(settled
     program = replace(OURS, xla_flags=f"{slop}=95 {cpu} --xla_gpu_no_such_flag=1")
     setting = settled(f"{slop}=90", program=program)
     assert setting.flags == (f"{slop}=90", f"{slop}=95")
-    assert [line for line in setting.warnings if "xla_gpu_no_such_flag" in line and line.endswith("(left out)")]
+    assert [
+        line
+        for line in setting.warnings
+        if "xla_gpu_no_such_flag" in line and line.endswith("(left out)")
+    ]
 
 
-def test_levels_of_effort_and_options_of_the_compilation_count_as_flags(settled, monkeypatch) -> None:
+def test_levels_of_effort_and_options_of_the_compilation_count_as_flags(
+    settled, monkeypatch
+) -> None:
     monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O2")
-    options = {"step.mlir": [["jax_optimization_level", "O1"], ["xla_gpu_enable_triton_gemm", "false"]]}
+    options = {
+        "step.mlir": [["jax_optimization_level", "O1"], ["xla_gpu_enable_triton_gemm", "false"]]
+    }
     asked = ("--jax_optimization_level=O1", "--xla_gpu_enable_triton_gemm=false")
     setting = settled("", "--jax_optimization_level=O3", program=replace(OURS, options=options))
     assert setting.flags == ("--jax_optimization_level=O2", *asked, "--jax_optimization_level=O3")
@@ -71,11 +81,21 @@ def test_a_profile_in_the_environment_gives_way(settled) -> None:
     [
         ("--xla_gpu_no_such_flag=1", (), "XLA_FLAGS: --xla_gpu_no_such_flag: .* does not know it"),
         ("", ("--xla_gpu_no_such_flag=1",), "--flag --xla_gpu_no_such_flag: .* does not know it"),
-        ("", ("--xla_dump_to=/tmp/x",), "--flag --xla_dump_to=/tmp/x: rehearse sets this flag itself; give"),
-        ("", ("xla_gpu_x=1",), "--flag xla_gpu_x=1: does not begin with --; write --flag=--name=value"),
+        (
+            "",
+            ("--xla_dump_to=/tmp/x",),
+            "--flag --xla_dump_to=/tmp/x: rehearse sets this flag itself; give",
+        ),
+        (
+            "",
+            ("xla_gpu_x=1",),
+            "--flag xla_gpu_x=1: does not begin with --; write --flag=--name=value",
+        ),
     ],
 )
-def test_flags_over_which_xla_would_end(settled, environment: str, flags: tuple[str, ...], where: str) -> None:
+def test_flags_over_which_xla_would_end(
+    settled, environment: str, flags: tuple[str, ...], where: str
+) -> None:
     with pytest.raises(UserError, match=where):
         settled(environment, *flags)
 
@@ -88,10 +108,14 @@ def test_the_programs_own_jaxlib_compiles(settled, tmp_path: Path) -> None:
 
 
 def test_another_jaxlib_than_the_programs_is_said(settled) -> None:
-    setting = settled(program=CapturedProgram("/venv/bin/python", (3, 12, 1), "0.9.0", plugin=False))
+    setting = settled(
+        program=CapturedProgram("/venv/bin/python", (3, 12, 1), "0.9.0", plugin=False)
+    )
     assert setting.python == sys.executable
     (said,) = setting.warnings
-    assert said.startswith("the program runs jaxlib 0.9.0 (/venv/bin/python has no CUDA plugin), and pgle's jaxlib")
+    assert said.startswith(
+        "the program runs jaxlib 0.9.0 (/venv/bin/python has no CUDA plugin), and pgle's jaxlib"
+    )
 
 
 def test_a_program_of_our_jaxlib_needs_no_word(settled) -> None:
@@ -114,7 +138,10 @@ def test_the_allocators_part_of_the_memory(environment: dict[str, str], fraction
 
 @pytest.mark.parametrize("value", ["most", "nan", "inf", "-1"])
 def test_what_is_no_part_of_a_memory(value: str) -> None:
-    with pytest.raises(UserError, match=f"XLA_CLIENT_MEM_FRACTION={value}: is no part of a memory; 0.75 is jax's own"):
+    with pytest.raises(
+        UserError,
+        match=f"XLA_CLIENT_MEM_FRACTION={value}: is no part of a memory; 0.75 is jax's own",
+    ):
         memory_fraction({"XLA_CLIENT_MEM_FRACTION": value})
 
 
@@ -130,7 +157,9 @@ def test_what_is_no_part_of_a_memory(value: str) -> None:
     ],
 )
 def test_xlas_own_model_gets_hosts_and_network(settled, target, topology, network, options) -> None:
-    setting = told_of_hosts(replace(settled(), target=load_target(target), topology=topology, network_gb_s=network))
+    setting = told_of_hosts(
+        replace(settled(), target=load_target(target), topology=topology, network_gb_s=network)
+    )
     flag = f"--xla_gpu_analytical_latency_estimator_options={options}"
     assert setting.flags == ((flag,) if options else ())
     assert [flag in line for line in setting.warnings] == [True] * bool(options)

@@ -32,7 +32,9 @@ class Bench:
 
     in_less_memory = RealBench.in_less_memory
 
-    def __init__(self, alone: tuple[float, int], by_all: tuple[float, int], out: Path = Path()) -> None:
+    def __init__(
+        self, alone: tuple[float, int], by_all: tuple[float, int], out: Path = Path()
+    ) -> None:
         self.alone, self.by_all = alone, by_all
         self.request = SimpleNamespace(out=out)
         self.session = self
@@ -82,7 +84,9 @@ def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
 
     monkeypatch.setattr("pgle.run.tune.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     bench: Any = RealBench.__new__(RealBench)
-    bench.session = SimpleNamespace(base=SimpleNamespace(flags=(), dump_dir=tmp_path), without_profile=without_profile)
+    bench.session = SimpleNamespace(
+        base=SimpleNamespace(flags=(), dump_dir=tmp_path), without_profile=without_profile
+    )
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
         assert bench.trial((FLAGS, "a")).failure == "empty file"
 
@@ -96,9 +100,14 @@ def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return search.prove(scheduled(*bench.alone).trial)
 
 
-@pytest.mark.parametrize(("alone", "whole"), [((90.0, 1000), (95.0, 1000)), ((95.0, 1000), (95.0, 1100))])
+@pytest.mark.parametrize(
+    ("alone", "whole"), [((90.0, 1000), (95.0, 1000)), ((95.0, 1000), (95.0, 1100))]
+)
 def test_where_a_whole_compilation_differs_the_proof_is_of_whole_compilations(
-    alone: tuple[float, int], whole: tuple[float, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: tuple[float, int],
+    whole: tuple[float, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench(alone, whole)
     proof = prove(bench, tmp_path, monkeypatch)
@@ -110,7 +119,9 @@ def test_where_a_whole_compilation_differs_the_proof_is_of_whole_compilations(
     assert bench.done == ["distrust", "whole", "whole"]  # once, however many settings differ
 
 
-def test_where_both_agree_the_sides_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_both_agree_the_sides_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench((95.0, 1000), (95.0, 1000))
     proof = prove(bench, tmp_path, monkeypatch)
     assert bench.pgle.trial.step_us == 100.0
@@ -123,14 +134,26 @@ def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> 
     pgle = scheduled(100.0, 1).trial
     better, worse = replace(scheduled(95.0, 1).trial, label="b"), scheduled(105.0, 1).trial
     with announced(line, 20) as announce:
-        for done in (pgle, worse, replace(better, same_as="a"), better, replace(worse, label="without b")):
+        for done in (
+            pgle,
+            worse,
+            replace(better, same_as="a"),
+            better,
+            replace(worse, label="without b"),
+        ):
             announce(done, pgle)
     assert line.text(30.0) == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
 
 
-@pytest.mark.parametrize(("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)])
+@pytest.mark.parametrize(
+    ("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)]
+)
 def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
-    needs: int, less_us: float | None, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    needs: int,
+    less_us: float | None,
+    accepted: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 100 bytes, with 5 % less, where the profile alone takes 102 µs."""
 
@@ -162,11 +185,15 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None
     precious.mkdir()
     out.mkdir()
     (out / name).symlink_to(precious)
-    with pytest.raises(UserError, match=f"{name}: was not made by pgle, which would replace it; move it away"):
+    with pytest.raises(
+        UserError, match=f"{name}: was not made by pgle, which would replace it; move it away"
+    ):
         check(SimpleNamespace(out=out))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [SystemExit(143), KeyboardInterrupt()], ids=lambda error: type(error).__name__
+)
 def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
     error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,20 +29,28 @@ def test_enough_memory_is_nothing_to_say(compiled: CompileResult) -> None:
 
 
 def test_a_step_that_does_not_fit(compiled: CompileResult) -> None:
-    line = memory_warning(replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100"))
-    assert line.startswith("the step needs 101.0 GiB and jax's allocator has 60.0 GiB of h100-sxm: it does not fit")
+    line = memory_warning(
+        replace(compiled, memory={"total": 101 * GIB}), 60 * GIB, load_target("h100")
+    )
+    assert line.startswith(
+        "the step needs 101.0 GiB and jax's allocator has 60.0 GiB of h100-sxm: it does not fit"
+    )
     assert "XLA_CLIENT_MEM_FRACTION" in line
 
 
 def test_a_scheduler_that_is_short_of_memory(compiled: CompileResult) -> None:
     compiled.log.write_text(SCHEDULER.format(52 * GIB, 48 * GIB))
     line = memory_warning(compiled, 60 * GIB, load_target("h100"))
-    assert line.startswith("the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)")
+    assert line.startswith(
+        "the scheduler is short of memory (52.0 GiB of temporaries, 48.0 GiB left for them)"
+    )
 
 
 @pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
 def test_a_step_near_the_memory_limit(compiled: CompileResult, need: float, said: bool) -> None:
-    line = memory_warning(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
+    line = memory_warning(
+        replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100")
+    )
     assert line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
     assert ("within 3% of the memory limit: the gain may turn" in line) == said
 
@@ -66,7 +74,9 @@ def test_lhs_that_runs_though_it_is_off() -> None:
     assert "add --xla_gpu_enable_analytical_sol_latency_estimator=false" in line
 
 
-@pytest.mark.parametrize(("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)])
+@pytest.mark.parametrize(
+    ("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)]
+)
 def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
     assert lhs_warning(flags, runs=runs) == ""
 

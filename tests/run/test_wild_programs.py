@@ -26,7 +26,9 @@ WILD = Path(__file__).parents[1] / "helpers" / "wild_programs.py"
 def rehearsed(name: str, folder: Path) -> Rehearsal:
     module = folder / f"{name}.mlir"
     subprocess.run([sys.executable, str(WILD), name, str(module)], check=True, capture_output=True)
-    command = RehearseCommand(words=(str(module),), target="h100", out=str(folder / "out"), cached=False)
+    command = RehearseCommand(
+        words=(str(module),), target="h100", out=str(folder / "out"), cached=False
+    )
     return rehearse(command)
 
 
@@ -50,4 +52,6 @@ def test_activations_kept_in_host_memory_are_copies(tmp_path: Path) -> None:
 def test_a_kernel_behind_the_ffi_is_named_as_of_unknown_cost(tmp_path: Path) -> None:
     found = rehearsed("foreign_call", tmp_path)
     assert found.used
-    assert any("no cost is known of custom calls (my_fused_norm × 4)" in line for line in found.warnings)
+    assert any(
+        "no cost is known of custom calls (my_fused_norm × 4)" in line for line in found.warnings
+    )

@@ -10,7 +10,9 @@ from pgle.scale.answer import Exposed, ScaleRow, answer
 
 
 def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> ScaleRow:
-    reduced = Exposed("all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1)
+    reduced = Exposed(
+        "all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1
+    )
     plain = ScaleRow(
         devices, step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us, compute_us=step_us - exposed_us,
         exposed_us=exposed_us, by_collective=(reduced,), operations=1e9, memory_bytes=10, limit_bytes=20,
@@ -24,7 +26,11 @@ def test_it_breaks_where_a_tenth_of_the_work_is_lost_and_the_collective_is_named
     assert found.breaks is not None
     assert (found.breaks.row.devices, found.breaks.efficiency) == (512, pytest.approx(0.8))
     assert found.culprit is not None
-    assert (found.culprit.kind, found.culprit.hosts, found.culprit_share) == ("all-reduce", 64, pytest.approx(0.2))
+    assert (found.culprit.kind, found.culprit.hosts, found.culprit_share) == (
+        "all-reduce",
+        64,
+        pytest.approx(0.2),
+    )
 
 
 def test_half_the_work_in_half_the_time_is_as_efficient() -> None:
@@ -65,7 +71,9 @@ def test_what_grew_most_is_not_always_communication() -> None:
 
 
 def test_a_size_without_a_step_is_a_row_and_not_the_end() -> None:
-    found = answer([ScaleRow(3, failure="batch 8 is not divisible by 3"), row(8, 100), row(16, 101)])
+    found = answer(
+        [ScaleRow(3, failure="batch 8 is not divisible by 3"), row(8, 100), row(16, 101)]
+    )
     assert found.rows[0].efficiency is None
     assert found.first is found.rows[1]
     assert (found.good, found.scales_to) == (True, 16)

@@ -20,7 +20,9 @@ def tried(group: Generator[SizeTrial, ScaleRow, ScaleRow], most: int) -> tuple[l
         asked.append(value)
         need = 20 if int(value) <= most else 21
         try:
-            trial = group.send(ScaleRow(8, {"batch": value}, step_us=1, memory_bytes=need, limit_bytes=20))
+            trial = group.send(
+                ScaleRow(8, {"batch": value}, step_us=1, memory_bytes=need, limit_bytes=20)
+            )
         except StopIteration as end:
             return asked, end.value
 

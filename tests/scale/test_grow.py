@@ -47,7 +47,10 @@ def test_a_grown_module_is_what_jax_lowers_at_that_size() -> None:
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        (["a\nsum 8", "a\nsum 16", "a\nproduct 32"], "line 2 of its module is another program at 8, 16, 32 GPUs"),
+        (
+            ["a\nsum 8", "a\nsum 16", "a\nproduct 32"],
+            "line 2 of its module is another program at 8, 16, 32 GPUs",
+        ),
         (["x 8", "x 8", "x 32"], "8, 8, 32 at 8, 16, 32 GPUs follow no rule"),
         (["x 96", "x 48", "x 24"], "24 at 32 GPUs cannot be divided at 320"),
     ],
@@ -58,13 +61,19 @@ def test_what_follows_no_rule_is_refused(texts: list[str], why: str) -> None:
 
 
 def test_numbers_that_grow_shrink_and_stay() -> None:
-    texts = {n: f"tensor<{4 * n}x7x{1024 // n}xf32> last {n - 1} scale {1 / n:E} %arg07" for n in (8, 16, 32)}
+    texts = {
+        n: f"tensor<{4 * n}x7x{1024 // n}xf32> last {n - 1} scale {1 / n:E} %arg07"
+        for n in (8, 16, 32)
+    }
     assert grown(texts, 64) == "tensor<256x7x16xf32> last 63 scale 1.562500000E-02 %arg07"
 
 
 def test_constants_that_are_printed_by_their_bits() -> None:
     printed = {512: "1.310720e+05", 1024: "2.621440e+05", 2048: "0x49000000"}
-    texts = {n: f"dense<{text}> : tensor<f32> dense<0xFF80> : tensor<bf16>" for n, text in printed.items()}
+    texts = {
+        n: f"dense<{text}> : tensor<f32> dense<0xFF80> : tensor<bf16>"
+        for n, text in printed.items()
+    }
     assert grown(texts, 8192) == "dense<2.097152000E+06> : tensor<f32> dense<0xFF80> : tensor<bf16>"
 
 
@@ -72,5 +81,7 @@ def test_sizes_to_capture_are_halves_with_full_hosts() -> None:
     assert bases(16384, 2048, 8) == (512, 1024, 2048)
     assert bases(6144, 2048, 8) == (384, 768, 1536)
     assert bases(4608, 2048, 72) == (288, 576, 1152)
-    with pytest.raises(UnfitError, match=r"^4104 GPUs are more than the 2048 of a capture, and halves of them"):
+    with pytest.raises(
+        UnfitError, match=r"^4104 GPUs are more than the 2048 of a capture, and halves of them"
+    ):
         bases(4104, 2048, 8)

@@ -32,7 +32,14 @@ def test_half_a_host_is_refused() -> None:
 
 def test_placeholders_are_replaced_and_worked_out() -> None:
     trial = SizeTrial(64, 8, (("batch", "4"), ("mesh", "fsdp{hosts}tp8")))
-    words = ("--batch={batch*devices}", "--per", "{devices / batch / 2}", "{mesh}", '{{"a": 1}}', "{devices}")
+    words = (
+        "--batch={batch*devices}",
+        "--per",
+        "{devices / batch / 2}",
+        "{mesh}",
+        '{{"a": 1}}',
+        "{devices}",
+    )
     assert filled(words, trial) == ("--batch=256", "--per", "8", "fsdp8tp8", '{"a": 1}', "64")
 
 
@@ -54,7 +61,9 @@ def test_a_division_that_leaves_a_rest_is_a_size_the_program_cannot_take() -> No
         (["{devices}"], {"devices": ["1"]}, "a name of pgle's own"),
     ],
 )
-def test_names_that_do_not_meet_are_refused(words: list[str], vary: dict[str, list[str]], said: str) -> None:
+def test_names_that_do_not_meet_are_refused(
+    words: list[str], vary: dict[str, list[str]], said: str
+) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
         check_names(words, vary)
 

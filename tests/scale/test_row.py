@@ -8,7 +8,9 @@ from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware
 
 HEAD = "HloModule jit_step, is_scheduled=true, num_partitions=8\n"
-SUM = "add {\n  a = bf16[] parameter(0)\n  b = bf16[] parameter(1)\n  ROOT s = bf16[] add(a, b)\n}\n"
+SUM = (
+    "add {\n  a = bf16[] parameter(0)\n  b = bf16[] parameter(1)\n  ROOT s = bf16[] add(a, b)\n}\n"
+)
 ALL = "replica_groups={{0,1,2,3,4,5,6,7}}, channel_id=1"
 SCATTER = f"{ALL}, dimensions={{0}}, to_apply=add, use_global_device_ids=true"
 DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"

@@ -30,7 +30,9 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
 
 
 def test_a_product_half_beside_a_collective_loses_half_of_that_half() -> None:
-    found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 50, 100))
+    found = timeline(
+        ("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 50, 100)
+    )
     assert contended_us(found, Factors(product=2.0, other=1.5)) == pytest.approx(25)
 
 
@@ -40,13 +42,18 @@ def test_other_kernels_lose_by_their_own_factor() -> None:
 
 
 def test_without_overlap_nothing_is_lost() -> None:
-    found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 100, 100))
+    found = timeline(
+        ("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 100, 100)
+    )
     assert contended_us(found, Factors(2.0, 2.0)) == 0
 
 
 def step(order: str) -> Module:
     """A gather and an independent product, hidden behind it (``start gemm done``) or not."""
-    given, shape = Instruction("x", "parameter", Shape("bf16", (4096, 4096)), "e"), Shape("bf16", (4096, 4096))
+    given, shape = (
+        Instruction("x", "parameter", Shape("bf16", (4096, 4096)), "e"),
+        Shape("bf16", (4096, 4096)),
+    )
     pair = Shape("tuple", elements=(shape, shape))
     items = {
         "start": Instruction("start", "all-gather-start", pair, "e", ("x",)),
@@ -54,8 +61,18 @@ def step(order: str) -> Module:
         "done": Instruction("done", "all-gather-done", shape, "e", ("start",)),
     }
     chosen = [items[name] for name in order.split()]
-    root = Instruction("root", "tuple", Shape("tuple", elements=(shape, shape)), "e", ("gemm", "done"))
-    return Module("m", 1, "", "e", {"e": Computation("e", (given, *chosen, root), "root")}, True, num_partitions=4)
+    root = Instruction(
+        "root", "tuple", Shape("tuple", elements=(shape, shape)), "e", ("gemm", "done")
+    )
+    return Module(
+        "m",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", (given, *chosen, root), "root")},
+        True,
+        num_partitions=4,
+    )
 
 
 COSTS = Profile((Cost("gemm", 500.0), Cost("start", 400.0)))
@@ -67,7 +84,9 @@ def both(profile: Profile) -> tuple[Prediction, Prediction]:
     return before, predict(step("start gemm done"), profile, "h100", contention=before.contention)
 
 
-def test_a_gain_holds_the_contention_of_two_real_jobs_and_its_range_runs_from_none_to_twice_that() -> None:
+def test_a_gain_holds_the_contention_of_two_real_jobs_and_its_range_runs_from_none_to_twice_that() -> (
+    None
+):
     found = gain(*both(COSTS))
     factor = ASSUMED.product.likely
     assert found.share == pytest.approx((400 - 400 * (1 - 1 / factor)) / 900, abs=0.01)
@@ -88,12 +107,17 @@ def measured(share: float) -> Profile:
 
 def test_a_kernel_beside_a_collective_takes_as_many_times_longer_as_was_measured() -> None:
     found = predict(step("start gemm done"), measured(0.0), "h100")
-    assert found.step_us == pytest.approx(500 + 400 / 2, abs=5)  # the gather begins a launch gap later or earlier
+    assert found.step_us == pytest.approx(
+        500 + 400 / 2, abs=5
+    )  # the gather begins a launch gap later or earlier
     assert found.contended_us == pytest.approx(400 / 2, abs=5)
 
 
 def test_a_cost_measured_beside_a_collective_is_met_again_beside_one() -> None:
-    alone, again = (predict(step(order), measured(0.8), "h100") for order in ("start done gemm", "start gemm done"))
+    alone, again = (
+        predict(step(order), measured(0.8), "h100")
+        for order in ("start done gemm", "start gemm done")
+    )
     assert alone.step_us == pytest.approx(400 + 500 * (1 - 0.8 / 2), abs=10)
     assert again.step_us == pytest.approx(500, abs=10)
 
@@ -107,7 +131,10 @@ def test_a_measured_gain_holds_the_measured_contention() -> None:
 
 def test_a_gain_with_assumed_contention_has_its_range() -> None:
     found = gain(*both(COSTS))
-    assert (found.low, found.high) == (pytest.approx(0.157, abs=5e-4), pytest.approx(0.448, abs=5e-4))
+    assert (found.low, found.high) == (
+        pytest.approx(0.157, abs=5e-4),
+        pytest.approx(0.448, abs=5e-4),
+    )
 
 
 @pytest.mark.parametrize("order", ["start done gemm", "start gemm done"])
@@ -117,14 +144,19 @@ def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
 
 
 def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> None:
-    found = predict(step("start done gemm"), measured(0.0), "h100")  # 400 µs exposed; a product takes twice as long
+    found = predict(
+        step("start done gemm"), measured(0.0), "h100"
+    )  # 400 µs exposed; a product takes twice as long
     assert found.step_us - found.ceiling_us == pytest.approx(400 / 2)
 
 
 def test_a_step_without_collectives_has_nothing_to_save() -> None:
     x, out = (Shape("bf16", (64, 64)) for _ in range(2))
     items = [Instruction("x", "parameter", x, "e")]
-    items += [Instruction(f"k{n}", "fusion", out, "e", (items[-1].name,), fusion_kind="kLoop") for n in range(20)]
+    items += [
+        Instruction(f"k{n}", "fusion", out, "e", (items[-1].name,), fusion_kind="kLoop")
+        for n in range(20)
+    ]
     module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "k19")}, True)
     found = predict(module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100")
     assert found.ceiling_us == pytest.approx(found.step_us)
@@ -132,17 +164,23 @@ def test_a_step_without_collectives_has_nothing_to_save() -> None:
 
 def test_a_gain_of_idle_time_is_known() -> None:
     slow = predict(step("start gemm done"), COSTS, "h100")
-    fast = timeline(("matmul", Stream.COMPUTE, 0, 500), ("all-gather", Stream.COMMUNICATION, 0, 400))
+    fast = timeline(
+        ("matmul", Stream.COMPUTE, 0, 500), ("all-gather", Stream.COMMUNICATION, 0, 400)
+    )
     from dataclasses import replace
 
-    idle = replace(slow, timeline=replace(slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0))
+    idle = replace(
+        slow, timeline=replace(slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0)
+    )
     found = gain(idle, replace(slow, timeline=fast))
     assert found.idle_share > found.share / 2
 
 
 def test_every_rank_waits_for_the_slowest() -> None:
     skewed = Profile((Cost("gemm", 500.0, slowest_us=600.0), Cost("start", 400.0)))
-    typical, slowest = (predict(step("start done gemm"), profile, "h100") for profile in (COSTS, skewed))
+    typical, slowest = (
+        predict(step("start done gemm"), profile, "h100") for profile in (COSTS, skewed)
+    )
     assert slowest.step_us - typical.step_us == pytest.approx(100)
     assert slowest.skew_us == pytest.approx(100)
 

@@ -32,17 +32,31 @@ EXECUTIONS = {"pax": (2, 3, 4), "maxtext": (2, 3, 4)}
 GPUS = {"pax": "a100-40gb", "maxtext": "h100"}
 OF_JOBS = {"pax": Factors(1.85, 1.35), "maxtext": Factors(2.08, 1.34)}  # `benchmarks/contention.py`
 MOSTLY_ALONE = 0.05
-COLUMNS = ["start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance"]
+COLUMNS = [
+    "start_ns",
+    "duration_ns",
+    "kind",
+    "device",
+    "stream",
+    "module",
+    "instruction",
+    "execution",
+    "instance",
+]
 
 
 @cache
 def job(name: str) -> tuple[Trace, Module]:
     if name == "pax":
         trace = combine([read_nsys(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")])
-        return trace, read_module(next((PAX / "proc0/dump").glob("module_0040*after_optimizations*")))
+        return trace, read_module(
+            next((PAX / "proc0/dump").glob("module_0040*after_optimizations*"))
+        )
     if not MAXTEXT.exists():
         pytest.skip("the recording is not here")
-    return read_nsys(MAXTEXT / "rebuilt.sqlite"), read_module(next((MAXTEXT / "dump").glob("*train_step*after_opt*")))
+    return read_nsys(MAXTEXT / "rebuilt.sqlite"), read_module(
+        next((MAXTEXT / "dump").glob("*train_step*after_opt*"))
+    )
 
 
 @cache
@@ -66,19 +80,29 @@ def costs_alone(seen: ProgramCosts, module: Module) -> dict[str, float]:
     for cost in seen.costs:
         if cost.name in work and cost.name not in beside:
             alone[work[cost.name]].append(cost.cost_us)
-    enough = [name for name, share in beside.items() if share >= 0.9 and name in work and len(alone[work[name]]) >= 3]
+    enough = [
+        name
+        for name, share in beside.items()
+        if share >= 0.9 and name in work and len(alone[work[name]]) >= 3
+    ]
     return {name: median(alone[work[name]]) for name in enough}
 
 
-def predicted_us(seen: ProgramCosts, module: Module, alone: Mapping[str, float], slower: Factors) -> float:
+def predicted_us(
+    seen: ProgramCosts, module: Module, alone: Mapping[str, float], slower: Factors
+) -> float:
     """An execution of each of `alone` in the simulated step, together."""
-    table = {cost.name: cost._replace(cost_us=alone.get(cost.name, cost.cost_us)) for cost in seen.costs}
+    table = {
+        cost.name: cost._replace(cost_us=alone.get(cost.name, cost.cost_us)) for cost in seen.costs
+    }
     found = simulate(module, table, launch=seen.launch or DEFAULT, slower=slower)
     time, count = (
         np.bincount(found.instruction, weights=column, minlength=len(found.names))
         for column in (found.duration_us, found.count)
     )
-    return sum(float(time[code] / count[code]) for code, name in enumerate(found.names) if name in alone)
+    return sum(
+        float(time[code] / count[code]) for code, name in enumerate(found.names) if name in alone
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,9 +120,13 @@ def test_kernels_beside_collectives_are_predicted_slower_by_what_other_ranks_and
     module, costs = job(name)[1], costs_of(name, seen, (2,))
     assert costs.contention is not None
     alone = costs_alone(costs, module)
-    measured = sum(cost.cost_us for cost in costs_of(name, unseen, (3, 4)).costs if cost.name in alone)
+    measured = sum(
+        cost.cost_us for cost in costs_of(name, unseen, (3, 4)).costs if cost.name in alone
+    )
     assert measured / predicted_us(costs, module, alone, NONE) == pytest.approx(slower, rel=0.02)
-    assert measured / predicted_us(costs, module, alone, costs.contention.likely) == pytest.approx(1, rel=0.04)
+    assert measured / predicted_us(costs, module, alone, costs.contention.likely) == pytest.approx(
+        1, rel=0.04
+    )
 
 
 def step_error(name: str, slower: Factors) -> float:
@@ -108,13 +136,21 @@ def step_error(name: str, slower: Factors) -> float:
     """
     module, measured = job(name)[1], costs_of(name, DEVICES[name], EXECUTIONS[name])
     beside, alone = measured.contention.beside or {}, defaultdict(list)
-    work = {c.name: module.work(module.instructions[c.name]) for c in measured.costs if c.name in module.instructions}
+    work = {
+        c.name: module.work(module.instructions[c.name])
+        for c in measured.costs
+        if c.name in module.instructions
+    }
     for cost in measured.costs:
         if cost.name in work and cost.name not in beside:
             alone[work[cost.name]].append(cost)
 
     def without_contention(cost: Cost) -> Cost:
-        twins = alone[work[cost.name]] if beside.get(cost.name, 0.0) >= MOSTLY_ALONE and cost.name in work else []
+        twins = (
+            alone[work[cost.name]]
+            if beside.get(cost.name, 0.0) >= MOSTLY_ALONE and cost.name in work
+            else []
+        )
         if not twins:
             return cost
         slowest = median(twin.slowest_us or twin.cost_us for twin in twins)
@@ -122,7 +158,13 @@ def step_error(name: str, slower: Factors) -> float:
 
     product, other = (Slowdown(factor, factor, factor, samples=9) for factor in slower)
     profile = Profile(tuple(map(without_contention, measured.costs)))
-    found = predict(module, profile, GPUS[name], launch=measured.launch, contention=Contention(product, other, {}))
+    found = predict(
+        module,
+        profile,
+        GPUS[name],
+        launch=measured.launch,
+        contention=Contention(product, other, {}),
+    )
     return found.step_us / measured.window.span_us - 1
 
 

@@ -6,12 +6,16 @@ from pgle.report.predict import exposed_notes
 from pgle.schedule.placements import NOTHING_INDEPENDENT, Move, Placement, groups, in_one
 
 
-def placed(name: str, kind: str, exposed_us: float, *, sync: bool = True, independent_us: float = 1e3) -> Placement:
+def placed(
+    name: str, kind: str, exposed_us: float, *, sync: bool = True, independent_us: float = 1e3
+) -> Placement:
     return Placement(name, kind, sync, 0, 0.0, 200.0, exposed_us, independent_us)
 
 
 GATHERS = [placed(f"all-gather.{n}", "all-gather", 158.0) for n in range(72)]
-SCATTERS = [placed(f"reduce-scatter.{n}", "reduce-scatter", 190.0, independent_us=0.0) for n in range(48)]
+SCATTERS = [
+    placed(f"reduce-scatter.{n}", "reduce-scatter", 190.0, independent_us=0.0) for n in range(48)
+]
 HIDDEN = [placed(f"all-reduce.{n}", "all-reduce", 2.0, sync=False) for n in range(8)]
 STEP = [*GATHERS, *SCATTERS, *HIDDEN]
 

@@ -23,9 +23,12 @@ INSTRUCTIONS = {
 
 def place(*order: str):
     entry = tuple(
-        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1]) for name in order
+        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1])
+        for name in order
     )
-    module = Module("jit_step", 1, "", "main", {"main": Computation("main", entry, "use")}, is_scheduled=True)
+    module = Module(
+        "jit_step", 1, "", "main", {"main": Computation("main", entry, "use")}, is_scheduled=True
+    )
     timeline = simulate(module, {name: Cost(name, cost) for name, cost in COSTS.items()})
     return placements(module, timeline)
 
@@ -57,7 +60,9 @@ def test_the_reason_names_what_the_scheduler_left_undone():
 
 def test_a_collective_that_everything_needs_cannot_be_hidden(monkeypatch):
     monkeypatch.setitem(INSTRUCTIONS, "dot.1", ("custom-call", ("all-gather-done",)))
-    gather = place("x", "tanh", "all-gather-start", "all-gather-done", "dot.1", "dot.2", "use")["all-gather-start"]
+    gather = place("x", "tanh", "all-gather-start", "all-gather-done", "dot.1", "dot.2", "use")[
+        "all-gather-start"
+    ]
     assert gather.independent_us == 0
     assert gather.reason == "nothing is independent of it"
 
@@ -76,9 +81,17 @@ def test_a_collective_of_only_one_schedule_has_moved():
 
 def flagged(*flags: str) -> str:
     module_order = tuple(
-        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1]) for name in LATE
+        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1])
+        for name in LATE
     )
-    module = Module("jit_step", 1, "", "main", {"main": Computation("main", module_order, "use")}, is_scheduled=True)
+    module = Module(
+        "jit_step",
+        1,
+        "",
+        "main",
+        {"main": Computation("main", module_order, "use")},
+        is_scheduled=True,
+    )
     timeline = simulate(module, {name: Cost(name, cost) for name, cost in COSTS.items()})
     return placements(module, timeline, flags)["all-gather-start"].reason
 
@@ -90,7 +103,10 @@ def test_a_flag_that_keeps_a_kind_synchronous_is_the_reason():
 
 def test_a_flag_for_another_kind_is_not():
     assert flagged(f"{DISABLE_ASYNC}=allreduce") == "nothing is scheduled next to it"
-    assert flagged(f"{DISABLE_ASYNC}=allgather", f"{DISABLE_ASYNC}=allreduce") == "nothing is scheduled next to it"
+    assert (
+        flagged(f"{DISABLE_ASYNC}=allgather", f"{DISABLE_ASYNC}=allreduce")
+        == "nothing is scheduled next to it"
+    )
 
 
 def test_a_launch_gap_of_exposed_time_needs_no_reason():

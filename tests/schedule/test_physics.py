@@ -40,7 +40,10 @@ def estimated(seed: int, gpu: str) -> Prediction:
 def bound_us(work: Work) -> float:
     seconds = (
         work.operations / BF16_FLOPS,
-        work.link_bytes / NVLINK_BYTES * (235 * 450) / (300 * 371),  # the product's bound is a twentieth lower
+        work.link_bytes
+        / NVLINK_BYTES
+        * (235 * 450)
+        / (300 * 371),  # the product's bound is a twentieth lower
         work.out_bytes / PCIE_BYTES,
         work.in_bytes / PCIE_BYTES,
     )
@@ -48,7 +51,11 @@ def bound_us(work: Work) -> float:
 
 
 def costs_of(module: Module, random: Random, most_us: float) -> dict[str, Cost]:
-    names = [item.name for item in module.walk() if item.opcode not in ("parameter", "while", "conditional")]
+    names = [
+        item.name
+        for item in module.walk()
+        if item.opcode not in ("parameter", "while", "conditional")
+    ]
     return {name: Cost(name, random.uniform(0, most_us)) for name in names}
 
 
@@ -65,11 +72,20 @@ def two_products() -> Module:
     )
     entry = (
         x,
-        Instruction("start", "async-start", Shape("tuple", elements=(shape,)), "e", ("x",), called=("b",)),
+        Instruction(
+            "start", "async-start", Shape("tuple", elements=(shape,)), "e", ("x",), called=("b",)
+        ),
         Instruction("dot", "dot", shape, "e", ("x", "x"), dot_lhs_contracting=(1,)),
         Instruction("done", "async-done", shape, "e", ("start",), called=("b",)),
     )
-    return Module("m", 1, "", "e", {"e": Computation("e", entry, "done"), "b": Computation("b", inner, "inner")}, True)
+    return Module(
+        "m",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", entry, "done"), "b": Computation("b", inner, "inner")},
+        True,
+    )
 
 
 def test_two_products_at_once_share_the_gpu() -> None:
@@ -117,7 +133,9 @@ def test_without_contention_more_cost_is_never_a_shorter_step() -> None:
 def test_a_step_is_no_shorter_than_any_of_its_queues() -> None:
     for seed in SEEDS:
         module = drawn(seed).module
-        found = predict(module, Profile(tuple(costs_of(module, Random(seed), 300.0).values())), H100)
+        found = predict(
+            module, Profile(tuple(costs_of(module, Random(seed), 300.0).values())), H100
+        )
         lengths = [found.timeline.busy(stream).length for stream in (0, 1, 2)]
         assert max(lengths) <= found.step_us * (1 + ROUNDING), seed
         assert found.ceiling_us <= found.step_us * (1 + ROUNDING), seed

@@ -11,9 +11,21 @@ from pgle.errors import UserError
 from pgle.schedule.predict import predict
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
-ENTRY = tuple(Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop") for name in ("a", "b"))
-MODULE = Module("jit_step", 1, "f" * 32, "e", {"e": Computation("e", ENTRY, "b")}, is_scheduled=True)
-RECORDED = {"gap_us": 7.0, "switch_us": 9.0, "host_us": 0.0, "kernels": {}, "origin": "measured", "gaps": 50}
+ENTRY = tuple(
+    Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop")
+    for name in ("a", "b")
+)
+MODULE = Module(
+    "jit_step", 1, "f" * 32, "e", {"e": Computation("e", ENTRY, "b")}, is_scheduled=True
+)
+RECORDED = {
+    "gap_us": 7.0,
+    "switch_us": 9.0,
+    "host_us": 0.0,
+    "kernels": {},
+    "origin": "measured",
+    "gaps": 50,
+}
 
 
 def test_costs_of_a_profile_are_measured() -> None:
@@ -44,14 +56,18 @@ def test_a_cost_that_is_no_time_counts_as_a_gap(cost_us: float) -> None:
 
 
 def test_launch_gaps_come_from_the_sidecar_of_the_profile() -> None:
-    provenance = {"modules": [{"name": "jit_init", "launch": None}, {"name": "jit_step", "launch": RECORDED}]}
+    provenance = {
+        "modules": [{"name": "jit_init", "launch": None}, {"name": "jit_step", "launch": RECORDED}]
+    }
     found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0)), provenance), "a100")
     assert found.launch.origin is Origin.MEASURED
     assert found.step_us == 3 + 7 + 4
 
 
 def test_damaged_launch_gaps_are_left_aside() -> None:
-    provenance = {"modules": [{"name": "jit_step", "launch": {"gap_us": "7 µs", "origin": "measured"}}]}
+    provenance = {
+        "modules": [{"name": "jit_step", "launch": {"gap_us": "7 µs", "origin": "measured"}}]
+    }
     assert predict(MODULE, Profile((Cost("a", 3.0),), provenance), "a100").launch == DEFAULT
 
 
@@ -66,7 +82,9 @@ def test_a_profile_without_sidecar_is_taken_at_its_word() -> None:
 
 
 def test_costs_of_other_shapes_are_left_out_and_said() -> None:
-    found = predict(MODULE, Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))), "a100")
+    found = predict(
+        MODULE, Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))), "a100"
+    )
     assert found.costs_are == "mixed"
     assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
 
@@ -74,7 +92,14 @@ def test_costs_of_other_shapes_are_left_out_and_said() -> None:
 def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_end() -> None:
     loop = Instruction("w", "while", Shape("tuple"), "e", called=("body",))
     body = Computation("body", (Instruction("x", "add", Shape("f32", (8,)), "body"),), "x")
-    module = Module("jit_step", 1, "", "e", {"e": Computation("e", (loop,), "w"), "body": body}, is_scheduled=True)
+    module = Module(
+        "jit_step",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", (loop,), "w"), "body": body},
+        is_scheduled=True,
+    )
     found = predict(module, Profile((Cost("x", 500.0),)), "h100")
     assert found.lower_bound
     assert (found.step_us, found.interval_us[1]) == (500, math.inf)
@@ -84,7 +109,9 @@ def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_
 
 def test_what_could_change_the_answer_is_listed() -> None:
     found = predict(MODULE, Profile((Cost("a", 30.0), Cost("b", 40.0))), "a100")
-    assert found.not_modelled == ("CUDA graphs (XLA's command buffers): they may save up to 1 µs of launch gaps",)
+    assert found.not_modelled == (
+        "CUDA graphs (XLA's command buffers): they may save up to 1 µs of launch gaps",
+    )
 
 
 SCATTER = Module(
@@ -97,11 +124,20 @@ SCATTER = Module(
 
 
 @pytest.mark.parametrize("count", [4, 50])
-def test_the_range_of_a_measured_cost_that_data_decides_holds_nine_of_ten_further_executions(count: int) -> None:
+def test_the_range_of_a_measured_cost_that_data_decides_holds_nine_of_ten_further_executions(
+    count: int,
+) -> None:
     held, random = 0, np.random.default_rng(count)
     for further, *samples in random.normal(1000.0, 200.0, (200, count + 1)):
         low, middle, high = np.percentile(samples, [10, 50, 90])
-        cost = Cost("s", middle, samples=count, min_us=min(samples), max_us=max(samples), spread=(high - low) / middle)
+        cost = Cost(
+            "s",
+            middle,
+            samples=count,
+            min_us=min(samples),
+            max_us=max(samples),
+            spread=(high - low) / middle,
+        )
         least, most = predict(SCATTER, Profile((cost,)), "h100").interval_us
         held += least < further < most
     assert held == pytest.approx(0.9 * 200, abs=12)

@@ -47,11 +47,15 @@ def costs_of(rank: str, executions: tuple[int, ...] = (), number: str = STEP) ->
         rows = np.isin(trace.execution, executions)
         names = "start_ns duration_ns kind device stream module instruction execution instance"
         trace = replace(trace, **{name: getattr(trace, name)[rows] for name in names.split()})
-    program = next(item for item in find_programs(trace, [module_of(rank, number)]) if item.hlo is not None)
+    program = next(
+        item for item in find_programs(trace, [module_of(rank, number)]) if item.hlo is not None
+    )
     return aggregate(trace, [program], options)[0]
 
 
-def predicted(costs: ProgramCosts, launch: LaunchGaps | None, rank: str, number: str = STEP) -> Timeline:
+def predicted(
+    costs: ProgramCosts, launch: LaunchGaps | None, rank: str, number: str = STEP
+) -> Timeline:
     table = {cost.name: cost for cost in costs.costs}
     return simulate(module_of(rank, number), table, launch=launch or DEFAULT)
 
@@ -81,12 +85,17 @@ def test_one_execution_predicts_the_next_two(rank: str) -> None:
 
 
 def test_launch_gaps_of_one_rank_predict_another() -> None:
-    assert error(predicted(costs_of("proc3"), costs_of("proc0").launch, "proc3"), costs_of("proc3")) < 0.01
+    assert (
+        error(predicted(costs_of("proc3"), costs_of("proc0").launch, "proc3"), costs_of("proc3"))
+        < 0.01
+    )
 
 
 def test_exposed_communication_is_predicted() -> None:
     costs = costs_of("proc0")
-    assert predicted(costs, costs.launch, "proc0").breakdown.exposed_communication_us == pytest.approx(
+    assert predicted(
+        costs, costs.launch, "proc0"
+    ).breakdown.exposed_communication_us == pytest.approx(
         np.median([exposed_us(execution) for execution in (2, 3, 4)]), rel=0.05
     )
 
@@ -94,9 +103,12 @@ def test_exposed_communication_is_predicted() -> None:
 def exposed_us(execution: int) -> float:
     """Measured: collectives that run while no kernel of anything else does."""
     trace, module = trace_of("proc0"), module_of("proc0", STEP)
-    rows = np.flatnonzero((trace.execution == execution) & (trace.module == trace.modules.index(step_key(trace))))
+    rows = np.flatnonzero(
+        (trace.execution == execution) & (trace.module == trace.modules.index(step_key(trace)))
+    )
     kinds = [
-        collective_kind(module, module.instructions[owner(module, trace.instructions[code]) or ""]) is not None
+        collective_kind(module, module.instructions[owner(module, trace.instructions[code]) or ""])
+        is not None
         for code in trace.instruction[rows].tolist()
     ]
     communicates = np.array(kinds)

@@ -26,11 +26,17 @@ def module(*entry: Instruction, **bodies: tuple[Instruction, ...]) -> Module:
 
 
 def loop(name: str, body: str, trips: int) -> Instruction:
-    return op(name, "while", called=(body,), backend_config=f'{{"known_trip_count":{{"n":"{trips}"}}}}')
+    return op(
+        name, "while", called=(body,), backend_config=f'{{"known_trip_count":{{"n":"{trips}"}}}}'
+    )
 
 
-def run(of: Module, launch: LaunchGaps = NO_GAPS, *, expand: bool = False, **costs: float) -> Timeline:
-    named = {name.replace("_", "-"): Cost(name.replace("_", "-"), value) for name, value in costs.items()}
+def run(
+    of: Module, launch: LaunchGaps = NO_GAPS, *, expand: bool = False, **costs: float
+) -> Timeline:
+    named = {
+        name.replace("_", "-"): Cost(name.replace("_", "-"), value) for name, value in costs.items()
+    }
     return simulate(of, named, launch=launch, expand_loops=expand)
 
 
@@ -39,7 +45,12 @@ def rows(timeline: Timeline) -> list[tuple[str, float, float]]:
     return list(zip(names, timeline.start_us.tolist(), timeline.end_us.tolist(), strict=True))
 
 
-GATHER = (op("ag-start", "all-gather-start"), op("a"), op("ag-done", "all-gather-done", "ag-start"), op("b"))
+GATHER = (
+    op("ag-start", "all-gather-start"),
+    op("a"),
+    op("ag-done", "all-gather-done", "ag-start"),
+    op("b"),
+)
 
 
 def test_kernels_follow_each_other() -> None:
@@ -47,7 +58,10 @@ def test_kernels_follow_each_other() -> None:
 
 
 def test_a_gap_stands_before_every_kernel_but_the_first() -> None:
-    assert rows(run(module(op("a"), op("b")), LaunchGaps(1.0, 0.0, 0.0), a=2, b=3)) == [("a", 0, 2), ("b", 3, 6)]
+    assert rows(run(module(op("a"), op("b")), LaunchGaps(1.0, 0.0, 0.0), a=2, b=3)) == [
+        ("a", 0, 2),
+        ("b", 3, 6),
+    ]
 
 
 def test_an_instruction_of_three_kernels_has_three_gaps() -> None:
@@ -69,13 +83,18 @@ def test_a_done_holds_the_compute_stream_until_the_collective_ends() -> None:
 
 
 def test_collectives_of_one_queue_run_in_order() -> None:
-    second = (op("rs-start", "reduce-scatter-start"), op("rs-done", "reduce-scatter-done", "rs-start"))
+    second = (
+        op("rs-start", "reduce-scatter-start"),
+        op("rs-done", "reduce-scatter-done", "rs-start"),
+    )
     found = run(module(GATHER[0], second[0], GATHER[2], second[1]), ag_start=3, rs_start=4)
     assert rows(found) == [("ag-start", 0, 3), ("rs-start", 3, 7)]
 
 
 def test_send_and_receive_run_beside_each_other() -> None:
-    found = run(module(op("recv", "recv"), op("send", "send"), op("d", "recv-done", "recv")), recv=3, send=4)
+    found = run(
+        module(op("recv", "recv"), op("send", "send"), op("d", "recv-done", "recv")), recv=3, send=4
+    )
     assert rows(found) == [("recv", 0, 3), ("send", 0, 4)]
 
 
@@ -89,7 +108,9 @@ def test_a_collective_that_xla_left_synchronous_runs_on_the_compute_stream() -> 
 
 
 def test_a_plain_collective_is_synchronous_and_found_by_its_scheduling_name() -> None:
-    found = run(module(op("psum.14", "all-reduce", scheduling_name="ar-start"), op("a")), ar_start=7, a=1)
+    found = run(
+        module(op("psum.14", "all-reduce", scheduling_name="ar-start"), op("a")), ar_start=7, a=1
+    )
     assert rows(found) == [("psum.14", 0, 7), ("a", 7, 8)]
     assert found.exposures[0].filed_as == "ar-start"
 
@@ -101,24 +122,34 @@ def test_copies_run_on_their_own_stream() -> None:
 
 
 @pytest.mark.parametrize(("second", "us"), [(0, 18), (5, 9)])  # 5 is XLA's host memory space
-def test_copies_of_one_direction_queue_and_the_two_directions_do_not(second: int, us: float) -> None:
+def test_copies_of_one_direction_queue_and_the_two_directions_do_not(
+    second: int, us: float
+) -> None:
     to_device = op("c", "copy-start")
     other = Instruction("e", "copy-start", Shape("f32", (8,), memory_space=second), "")
-    found = run(module(to_device, other, op("d", "copy-done", "c"), op("f", "copy-done", "e")), c=9, e=9)
+    found = run(
+        module(to_device, other, op("d", "copy-done", "c"), op("f", "copy-done", "e")), c=9, e=9
+    )
     assert found.step_us == us
 
 
 def test_asynchronous_compute_takes_its_turn_on_the_gpu() -> None:
     body = (op("inner"),)
     found = run(
-        module(op("s", "async-start", called=("body",)), op("a"), op("d", "async-done", "s"), body=body), s=9, a=5
+        module(
+            op("s", "async-start", called=("body",)), op("a"), op("d", "async-done", "s"), body=body
+        ),
+        s=9,
+        a=5,
     )
     assert (found.step_us, found.breakdown.compute_us) == (14, 14)
 
 
 def test_a_kernel_that_ends_later_never_lets_what_waits_begin_earlier() -> None:
     launch = LaunchGaps(1.0, 5.0, 0.0)
-    ends = [run(module(*GATHER), launch, ag_start=9, a=a, b=2).step_us for a in (8.9, 9.1, 12.9, 13.1)]
+    ends = [
+        run(module(*GATHER), launch, ag_start=9, a=a, b=2).step_us for a in (8.9, 9.1, 12.9, 13.1)
+    ]
     assert ends == sorted(ends)
 
 
@@ -144,25 +175,38 @@ def test_a_folded_loop_needs_no_more_rows_for_more_trips() -> None:
 
 
 def test_folded_and_expanded_loops_tell_the_same() -> None:
-    body = (op("s", "all-gather-start"), op("x"), op("d", "all-gather-done", "s"), loop("inner", "body2", 7))
+    body = (
+        op("s", "all-gather-start"),
+        op("x"),
+        op("d", "all-gather-done", "s"),
+        loop("inner", "body2", 7),
+    )
     of = module(op("a"), loop("w", "body", 50), op("b"), body=body, body2=(op("y"), op("z")))
     launch = LaunchGaps(0.5, 2.0, 0.25)
-    folded, expanded = (run(of, launch, expand=e, a=1, b=1, s=9, x=4, y=1, z=2) for e in (False, True))
+    folded, expanded = (
+        run(of, launch, expand=e, a=1, b=1, s=9, x=4, y=1, z=2) for e in (False, True)
+    )
     assert len(expanded) > len(folded)
     assert expanded.step_us == pytest.approx(folded.step_us)
     assert expanded.breakdown.idle_us == pytest.approx(folded.breakdown.idle_us)
-    assert expanded.breakdown.exposed_communication_us == pytest.approx(folded.breakdown.exposed_communication_us)
+    assert expanded.breakdown.exposed_communication_us == pytest.approx(
+        folded.breakdown.exposed_communication_us
+    )
 
 
 def test_a_collective_may_run_beside_a_loop() -> None:
-    found = run(module(GATHER[0], loop("w", "body", 100), GATHER[2], body=(op("x"),)), ag_start=150, x=1)
+    found = run(
+        module(GATHER[0], loop("w", "body", 100), GATHER[2], body=(op("x"),)), ag_start=150, x=1
+    )
     assert found.step_us == 150
     assert found.exposures[0].exposed_us == 50
 
 
 def test_a_loop_that_waits_for_an_earlier_collective_is_simulated_until_it_is_steady() -> None:
     body = (op("s", "all-gather-start"), op("x"), op("d", "all-gather-done", "s"))
-    found = run(module(GATHER[0], loop("w", "body", 10), GATHER[2], body=body), ag_start=20, s=1, x=5)
+    found = run(
+        module(GATHER[0], loop("w", "body", 10), GATHER[2], body=body), ag_start=20, s=1, x=5
+    )
     assert found.step_us == 21 + 9 * 5
 
 
@@ -179,28 +223,44 @@ def test_a_loop_of_unknown_length_runs_once_and_says_so() -> None:
     found = run(module(op("w", "while", called=("body",)), body=(op("x"),)), x=5)
     assert found.step_us == 5
     assert found.lower_bound
-    assert found.warnings[0].startswith("the step is a lower bound: XLA does not know how often w runs")
+    assert found.warnings[0].startswith(
+        "the step is a lower bound: XLA does not know how often w runs"
+    )
 
 
 def test_of_branches_the_longest_is_taken() -> None:
-    found = run(module(op("c", "conditional", called=("p", "q")), p=(op("x"),), q=(op("y"),)), x=2, y=6)
+    found = run(
+        module(op("c", "conditional", called=("p", "q")), p=(op("x"),), q=(op("y"),)), x=2, y=6
+    )
     assert rows(found) == [("y", 0, 6)]
 
 
 def test_a_slow_host_bounds_short_kernels() -> None:
-    found = run(module(*(op(f"k{i}") for i in range(5))), LaunchGaps(0.0, 0.0, 4.0), **{f"k{i}": 1.0 for i in range(5)})
+    found = run(
+        module(*(op(f"k{i}") for i in range(5))),
+        LaunchGaps(0.0, 0.0, 4.0),
+        **{f"k{i}": 1.0 for i in range(5)},
+    )
     assert [start for _, start, _ in rows(found)] == [0, 4, 8, 12, 16]
 
 
 def test_a_host_that_falls_behind_inside_a_loop_bounds_its_later_iterations() -> None:
     # The long kernel gives the host a lead of 96; each iteration uses up 2 of it; then 4 per iteration instead of 2.
-    found = run(module(op("a"), loop("w", "body", 100), body=(op("x"),)), LaunchGaps(0.0, 0.0, 4.0), a=100, x=2)
+    found = run(
+        module(op("a"), loop("w", "body", 100), body=(op("x"),)),
+        LaunchGaps(0.0, 0.0, 4.0),
+        a=100,
+        x=2,
+    )
     assert found.step_us == pytest.approx(100 * 4 + 2, abs=8)
 
 
 def test_the_start_wins_over_the_wrapped_name() -> None:
     wrapped = Computation("inner", (op("rs.1", "reduce-scatter"),), "rs.1")
-    of = module(op("rs-start", "async-start", called=("inner",)), op("d", "async-done", "rs-start", called=("inner",)))
+    of = module(
+        op("rs-start", "async-start", called=("inner",)),
+        op("d", "async-done", "rs-start", called=("inner",)),
+    )
     of = Module(of.name, 1, "", "entry", {**of.computations, "inner": wrapped}, True)
     costs = {"rs.1": Cost("rs.1", 5.0), "rs-start": Cost("rs-start", 3.0)}
     assert simulate(of, {"rs.1": costs["rs.1"]}, launch=NO_GAPS).step_us == 5
@@ -220,8 +280,12 @@ def test_an_empty_module_takes_no_time() -> None:
 def test_calls_of_calls_that_make_millions_of_rows_are_refused() -> None:
     first = (op("x"),)
     bodies = {
-        f"c{level}": tuple(op(f"a{level}{side}", "call", called=(f"c{level - 1}",)) for side in "lr")
+        f"c{level}": tuple(
+            op(f"a{level}{side}", "call", called=(f"c{level - 1}",)) for side in "lr"
+        )
         for level in range(1, 31)
     }
-    with pytest.raises(UserError, match=r"its calls run \d+ instructions 3,221,225,\d+ times in one step"):
+    with pytest.raises(
+        UserError, match=r"its calls run \d+ instructions 3,221,225,\d+ times in one step"
+    ):
         run(module(op("top", "call", called=("c30",)), c0=first, **bodies))

@@ -31,7 +31,13 @@ def module():
         instruction("dot", "custom-call", "x"),
         instruction("all-gather-done", "all-gather-done", "all-gather-start"),
         instruction("loop_fusion", "fusion", "all-gather-done", "dot"),
-        instruction("while", "while", "loop_fusion", called=("loop",), backend_config='{"known_trip_count":{"n":"3"}}'),
+        instruction(
+            "while",
+            "while",
+            "loop_fusion",
+            called=("loop",),
+            backend_config='{"known_trip_count":{"n":"3"}}',
+        ),
     )
     computations = {"main": Computation("main", entry, "while"), "loop": body}
     return Module("jit_step", 7, "f" * 32, "main", computations, is_scheduled=True)
@@ -39,7 +45,9 @@ def module():
 
 @pytest.fixture
 def timeline(module):
-    return simulate(module, {name: Cost(name, cost) for name, cost in TRUTH.items()}, expand_loops=True)
+    return simulate(
+        module, {name: Cost(name, cost) for name, cost in TRUTH.items()}, expand_loops=True
+    )
 
 
 def costs(trace, module):
@@ -71,7 +79,9 @@ def test_collectives_of_early_ranks_wait(module, timeline):
 
 
 def test_the_step_of_a_trace_is_the_time_of_an_execution(module, timeline):
-    found = find_executions(record(module, timeline, ranks=1, noise=QUIET, executions=10), np.zeros(9, bool))
+    found = find_executions(
+        record(module, timeline, ranks=1, noise=QUIET, executions=10), np.zeros(9, bool)
+    )
     step = (found.end_ns.max() - found.start_ns.min()) / 10
     assert step == pytest.approx(np.median(found.end_ns - found.start_ns), rel=0.01)
 

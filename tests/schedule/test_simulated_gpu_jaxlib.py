@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 from simulated import simulate
 
-from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, find_programs, measured_profile
+from pgle.costs.measure.measured import (
+    AggregateOptions,
+    Measured,
+    aggregate,
+    find_programs,
+    measured_profile,
+)
 from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.predict import predict
@@ -31,7 +37,9 @@ WARM_UP = Noise(kernel=0.0, outliers=0.0, warm_up=(0.17, 0.12), skew=0.0, first_
 LATE = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=3000.0)
 
 PROGRAMS = [
-    f"{jax}/{program}" for jax in ("jax-0.10.2", "jax-0.12.0.1") for program in ("async", "sync", "off", "collectives")
+    f"{jax}/{program}"
+    for jax in ("jax-0.10.2", "jax-0.12.0.1")
+    for program in ("async", "sync", "off", "collectives")
 ]
 
 
@@ -51,7 +59,9 @@ def recorded(module: Module, noise: Noise, folder: Path) -> Trace:
 
 def jaxlib_costs(folder: Path) -> dict[str, float]:
     profiler = pytest.importorskip("jax.experimental.profiler")
-    proto = ProfiledInstructionsProto.FromString(profiler.get_profiled_instructions_proto(str(folder)))
+    proto = ProfiledInstructionsProto.FromString(
+        profiler.get_profiled_instructions_proto(str(folder))
+    )
     return {cost.name: cost.cost_us for cost in proto.costs}
 
 
@@ -74,12 +84,15 @@ def test_executions_that_do_not_differ_cost_the_same(testdata: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_warm_up_is_in_jaxlibs_mean_by_its_share_of_the_executions(testdata: Path, tmp_path: Path, program: str):
+def test_warm_up_is_in_jaxlibs_mean_by_its_share_of_the_executions(
+    testdata: Path, tmp_path: Path, program: str
+):
     module = hlo(testdata, program)
     costs = our_costs(recorded(module, WARM_UP, tmp_path), module)
     share = sum(WARM_UP.warm_up) / EXECUTIONS
     expected = {
-        cost.trace_name or cost.name: cost.cost_us * (1 if cost.kind == CostKind.COLLECTIVE else 1 + share)
+        cost.trace_name or cost.name: cost.cost_us
+        * (1 if cost.kind == CostKind.COLLECTIVE else 1 + share)
         for cost in costs
     }
     assert jaxlib_costs(tmp_path) == pytest.approx(expected, rel=1e-3)
@@ -97,10 +110,14 @@ def test_waits_for_late_ranks_are_in_jaxlibs_mean(testdata: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_with_all_noise_jaxlib_has_our_mean_over_all_executions(testdata: Path, tmp_path: Path, program: str):
+def test_with_all_noise_jaxlib_has_our_mean_over_all_executions(
+    testdata: Path, tmp_path: Path, program: str
+):
     module = hlo(testdata, program)
     mean = parse_statistic("mean")
-    costs = our_costs(recorded(module, Noise(), tmp_path), module, AggregateOptions(mean, mean, keep_all=True))
+    costs = our_costs(
+        recorded(module, Noise(), tmp_path), module, AggregateOptions(mean, mean, keep_all=True)
+    )
     compute = by_run_time_name([cost for cost in costs if cost.kind != CostKind.COLLECTIVE])
     theirs = jaxlib_costs(tmp_path)
     assert compute == pytest.approx({name: theirs[name] for name in compute}, rel=1e-3)
@@ -111,7 +128,9 @@ def test_contention_is_in_simulated_costs_once(testdata: Path) -> None:
     first = predict(module, None, "a100", expand_loops=True)
     trace = record(module, first.timeline, ranks=2, noise=QUIET)
     programs = find_programs(trace, [module])
-    profile = measured_profile(Measured(trace, programs, aggregate(trace, programs), AggregateOptions()))
+    profile = measured_profile(
+        Measured(trace, programs, aggregate(trace, programs), AggregateOptions())
+    )
     again = predict(module, profile, "a100", launch=first.launch)
     assert first.contended_us > 0.01 * first.step_us
     assert again.contention.samples == 0

@@ -19,9 +19,14 @@ SPANS = st.lists(st.tuples(st.floats(0, 90), st.floats(0.1, 10)), max_size=15)
 
 @given(SPANS, SPANS, SPANS)
 def test_the_parts_of_a_step_add_up(
-    compute: list[tuple[float, float]], communication: list[tuple[float, float]], copy: list[tuple[float, float]]
+    compute: list[tuple[float, float]],
+    communication: list[tuple[float, float]],
+    copy: list[tuple[float, float]],
 ) -> None:
-    sets = [union([s for s, _ in spans], [s + d for s, d in spans]) for spans in (compute, communication, copy)]
+    sets = [
+        union([s for s, _ in spans], [s + d for s, d in spans])
+        for spans in (compute, communication, copy)
+    ]
     found = breakdown(*sets, step_us=100.0)
     parts = (found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us)
     assert sum(parts) == pytest.approx(100.0)
@@ -37,7 +42,9 @@ def schedules(draw: st.DrawFn) -> tuple[Module, dict[str, Cost], LaunchGaps]:
     def instructions(prefix: str) -> tuple[Instruction, ...]:
         found, pending = [Instruction(f"{prefix}p", "parameter", ARRAY, prefix)], []
         for i in range(draw(st.integers(1, 8))):
-            kind = draw(st.sampled_from(("fusion", "all-gather-start", "copy-start", "all-reduce", "done")))
+            kind = draw(
+                st.sampled_from(("fusion", "all-gather-start", "copy-start", "all-reduce", "done"))
+            )
             if kind == "done":
                 if not pending:
                     continue
@@ -73,7 +80,9 @@ def run(case: tuple[Module, dict[str, Cost], LaunchGaps], *, expand: bool = Fals
 
 
 @given(schedules())
-def test_every_step_is_the_sum_of_its_parts(case: tuple[Module, dict[str, Cost], LaunchGaps]) -> None:
+def test_every_step_is_the_sum_of_its_parts(
+    case: tuple[Module, dict[str, Cost], LaunchGaps],
+) -> None:
     found = run(case).breakdown
     parts = (found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us)
     assert sum(parts) == pytest.approx(found.step_us, abs=1e-6)
@@ -87,7 +96,9 @@ def test_folding_loops_changes_no_sum(case: tuple[Module, dict[str, Cost], Launc
     assert folded.duration_us.sum() == pytest.approx(expanded.duration_us.sum(), abs=1e-6)
     assert folded.breakdown.compute_us == pytest.approx(expanded.breakdown.compute_us, abs=1e-6)
     assert folded.breakdown.idle_us == pytest.approx(expanded.breakdown.idle_us, abs=1e-6)
-    assert folded.breakdown.exposed_copy_us == pytest.approx(expanded.breakdown.exposed_copy_us, abs=1e-6)
+    assert folded.breakdown.exposed_copy_us == pytest.approx(
+        expanded.breakdown.exposed_copy_us, abs=1e-6
+    )
 
 
 @given(schedules())
@@ -98,25 +109,46 @@ def test_no_schedule_beats_the_ceiling(case: tuple[Module, dict[str, Cost], Laun
 
 
 def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
-    names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ()), ("b", "fusion", ()))
-    entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
+    names = (
+        ("s", "all-gather-start", ()),
+        ("d", "all-gather-done", ("s",)),
+        ("a", "fusion", ()),
+        ("b", "fusion", ()),
+    )
+    entry = tuple(
+        Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names
+    )
     module = Module("m", 1, "", "e", {"e": Computation("e", entry, "b")}, True, num_partitions=2)
     costs = {name: Cost(name, cost) for name, cost in (("s", 9.0), ("a", 4.0), ("b", 3.0))}
-    bound = ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0))
+    bound = ceiling(
+        module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0)
+    )
     assert bound == 9.0
 
 
 def test_of_branches_the_ceiling_takes_the_longest() -> None:
     fork = Instruction("c", "conditional", ARRAY, "e", called=("p", "q"))
-    bodies = {name: Computation(name, (Instruction(f"{name}x", "fusion", ARRAY, name),), f"{name}x") for name in "pq"}
+    bodies = {
+        name: Computation(name, (Instruction(f"{name}x", "fusion", ARRAY, name),), f"{name}x")
+        for name in "pq"
+    }
     module = Module("m", 1, "", "e", {"e": Computation("e", (fork,), "c"), **bodies}, True)
     costs = {name: Cost(name, cost) for name, cost in (("px", 2.0), ("qx", 6.0))}
-    assert ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0)) == 6
+    assert (
+        ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), LaunchGaps(0.0, 0.0, 0.0))
+        == 6
+    )
 
 
 def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
-    names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ("d",)))
-    entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
+    names = (
+        ("s", "all-gather-start", ()),
+        ("d", "all-gather-done", ("s",)),
+        ("a", "fusion", ("d",)),
+    )
+    entry = tuple(
+        Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names
+    )
     module = Module("m", 1, "", "e", {"e": Computation("e", entry, "a")}, True, num_partitions=2)
     bound = ceiling(
         module,

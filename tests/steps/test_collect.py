@@ -44,7 +44,8 @@ def test_a_malformed_line_is_a_record(line: str, reason: str) -> None:
 
 def test_a_loss_that_is_no_number_is_infinite_not_missing() -> None:
     series = read_json_lines(
-        '{"step": 0, "step_time_s": 1, "loss": NaN}\n{"step": 1, "step_time_s": 1}\n'.splitlines(), "a"
+        '{"step": 0, "step_time_s": 1, "loss": NaN}\n{"step": 1, "step_time_s": 1}\n'.splitlines(),
+        "a",
     )
     assert np.isinf(series.loss[0])
     assert np.isnan(series.loss[1])
@@ -58,7 +59,10 @@ def test_metrics_file_of_maxtext() -> None:
 
 
 def test_csv_with_milliseconds_and_semicolons() -> None:
-    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n".splitlines(), "a")) == {1: 0.2, 2: 0.2105}
+    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n".splitlines(), "a")) == {
+        1: 0.2,
+        2: 0.2105,
+    }
 
 
 def test_csv_without_step_times_names_its_columns() -> None:
@@ -69,10 +73,18 @@ def test_csv_without_step_times_names_its_columns() -> None:
 @pytest.mark.parametrize(
     ("text", "format", "expected"),
     [
-        ("completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014", "maxtext", {7: 3.604}),
+        (
+            "completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014",
+            "maxtext",
+            {7: 3.604},
+        ),
         ("step 7: 0.2013 s", "plain", {7: 0.2013}),
         ("Step=7 loss=2.5 time=201.3 ms", "plain", {7: 0.2013}),
-        ("iteration 7/100 | elapsed time per iteration (ms): 201.3 | lr 1e-4", "plain", {7: 0.2013}),
+        (
+            "iteration 7/100 | elapsed time per iteration (ms): 201.3 | lr 1e-4",
+            "plain",
+            {7: 0.2013},
+        ),
         ("[10:02:11] step: 7 | step_time_s: 2.013e-1", "plain", {7: 0.2013}),
         ("iter 7 loss 2.1 dt 201.3ms tok/s 9000", "plain", {7: 0.2013}),
         ("step 7/60 eta 3.2 s, loss 2.3, 0.2013 s/step", "plain", {7: 0.2013}),
@@ -102,13 +114,17 @@ def test_means_over_many_steps_are_no_step_times_and_name_their_step(text: str, 
 
 
 def test_a_step_line_that_is_cut_short_is_a_record() -> None:
-    series = read_console("completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec".splitlines(), "log")
+    series = read_console(
+        "completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec".splitlines(), "log"
+    )
     assert times(series) == {1: 2.0}
     assert series.malformed[0].line == 2
 
 
 def test_own_pattern() -> None:
-    series = read_console("t 5 took#0.3#".splitlines(), "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#")
+    series = read_console(
+        "t 5 took#0.3#".splitlines(), "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#"
+    )
     assert times(series) == {5: 0.3}
 
 
@@ -130,9 +146,12 @@ def test_steps_while_a_profiler_runs_are_marked() -> None:
 
 def test_the_slowest_rank_counts() -> None:
     one = read_json_lines(
-        '{"step": 0, "step_time_s": 1}\n{"step": 1, "step_time_s": 4, "profiled": true}'.splitlines(), "r0"
+        '{"step": 0, "step_time_s": 1}\n{"step": 1, "step_time_s": 4, "profiled": true}'.splitlines(),
+        "r0",
     )
-    two = read_json_lines('{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}'.splitlines(), "r1")
+    two = read_json_lines(
+        '{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}'.splitlines(), "r1"
+    )
     merged = slowest_rank([one, two])
     assert times(merged) == {0: 3.0, 1: 4.0}
     assert merged.mark.tolist() == [0, Mark.PROFILED]
@@ -182,7 +201,9 @@ def test_readings_of_a_clock_are_no_step_times() -> None:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.log"])
 def test_a_step_number_beyond_all_bounds_is_a_record(name: str, tmp_path: Path) -> None:
     huge = 10**30
-    lines = {"a.jsonl": f'{{"step": {huge}, "step_time_s": 0.2}}\n{{"step": 1, "step_time_s": 0.2}}\n'}
+    lines = {
+        "a.jsonl": f'{{"step": {huge}, "step_time_s": 0.2}}\n{{"step": 1, "step_time_s": 0.2}}\n'
+    }
     lines["a.log"] = f"step {huge}: 0.2 s\nstep 1: 0.2 s\n"
     (tmp_path / name).write_text(lines[name])
     (series,) = read_runs(str(tmp_path / name))
@@ -225,14 +246,20 @@ def test_a_number_that_is_no_step_time_is_a_record(number: str) -> None:
     series = read_csv(f"step,step_time_s\n0,0.2\n1,{number}\n".splitlines(), "a")
     assert times(series) == {0: 0.2}
     assert len(series.malformed) == 1
-    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n".splitlines(), "a")) == {0: 0.2}
+    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n".splitlines(), "a")) == {
+        0: 0.2
+    }
 
 
 def test_a_loss_too_large_for_a_mean_is_infinite() -> None:
-    assert np.isinf(read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n'.splitlines(), "a").loss[0])
+    assert np.isinf(
+        read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n'.splitlines(), "a").loss[0]
+    )
 
 
-@pytest.mark.parametrize("text", ['step,step_time_ms\n1,"1,234.5"\n', "step;step_time_ms\n1;201,5\n"])
+@pytest.mark.parametrize(
+    "text", ['step,step_time_ms\n1,"1,234.5"\n', "step;step_time_ms\n1;201,5\n"]
+)
 def test_csv_with_separators_in_numbers_is_malformed(text: str) -> None:
     series = read_csv(text.splitlines(), "a")
     assert (len(series), len(series.malformed)) == (0, 1)
@@ -253,7 +280,9 @@ def test_console_numbers_with_thousands(line: str, expected: dict[int, float]) -
     assert times(read_console(line.splitlines(), "a")) == expected
 
 
-@pytest.mark.parametrize("line", ["step 7: 0,2013 s", "step 7: time=1,2013 s", "step 7 took 12,5 ms"])
+@pytest.mark.parametrize(
+    "line", ["step 7: 0,2013 s", "step 7: time=1,2013 s", "step 7 took 12,5 ms"]
+)
 def test_a_decimal_comma_is_not_cut_off(line: str) -> None:
     with pytest.raises(UserError, match="no line of it holds a step time"):
         read_console(line.splitlines(), "a")
@@ -272,7 +301,11 @@ def test_colours_are_no_part_of_a_line(line: str, expected: dict[int, float]) ->
 
 
 def test_ranks_in_one_log_count_as_the_slowest(tmp_path: Path) -> None:
-    lines = [f"[rank{rank}] step {step}: {0.2 + 0.01 * rank:.2f} s\n" for step in range(5) for rank in (1, 0, 2)]
+    lines = [
+        f"[rank{rank}] step {step}: {0.2 + 0.01 * rank:.2f} s\n"
+        for step in range(5)
+        for rank in (1, 0, 2)
+    ]
     (tmp_path / "a.log").write_text("".join(lines))
     series = read_runs(str(tmp_path / "a.log"))[0]
     assert times(series) == dict.fromkeys(range(5), 0.22)
@@ -281,7 +314,9 @@ def test_ranks_in_one_log_count_as_the_slowest(tmp_path: Path) -> None:
 
 def test_steps_repeated_after_a_restart_all_count(tmp_path: Path) -> None:
     steps = [*range(8), *range(5, 12)]
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"step": {step}, "step_time_s": 0.2}}\n' for step in steps))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f'{{"step": {step}, "step_time_s": 0.2}}\n' for step in steps)
+    )
     series = read_runs(str(tmp_path / "a.jsonl"))[0]
     assert series.step.tolist() == steps
     assert "go back once" in series.warnings[0]
@@ -290,7 +325,10 @@ def test_steps_repeated_after_a_restart_all_count(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.log.gz", "wt") as file:
         for step in range(20):
-            file.write(f"step {step}: 0.25 s\n" + ("a line that says nothing of interest " * 15 + "\n") * 1_000)
+            file.write(
+                f"step {step}: 0.25 s\n"
+                + ("a line that says nothing of interest " * 15 + "\n") * 1_000
+            )
     tracemalloc.start()
     try:
         (series,) = read_runs(str(tmp_path / "a.log.gz"))
@@ -301,7 +339,9 @@ def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
 
 
 def test_of_a_line_without_end_only_the_beginning_counts(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("step 0: 0.25 s " + "x" * (3 << 20) + " step 7: 9 s\nstep 1: 0.5 s\n")
+    (tmp_path / "a.log").write_text(
+        "step 0: 0.25 s " + "x" * (3 << 20) + " step 7: 9 s\nstep 1: 0.5 s\n"
+    )
     assert times(read_runs(str(tmp_path / "a.log"))[0]) == {0: 0.25, 1: 0.5}
 
 

@@ -9,7 +9,16 @@ import scipy  # scipy.stats takes half a second; imported where it is used first
 
 from pgle.errors import UserError
 from pgle.report.compare import headline
-from pgle.steps.compare import Comparison, Limits, Outcome, Verdict, compare, gate, overall, parse_share
+from pgle.steps.compare import (
+    Comparison,
+    Limits,
+    Outcome,
+    Verdict,
+    compare,
+    gate,
+    overall,
+    parse_share,
+)
 from pgle.steps.estimate import (
     MOST_RESAMPLED,
     SAME_PLACE,
@@ -25,7 +34,15 @@ from pgle.steps.estimate import (
 from pgle.steps.series import Side, Step, make_series, steady
 
 
-def run(level: float, seed: int, *, count: int = 200, noise: float = 0.01, loss: float = math.nan, **series: float):
+def run(
+    level: float,
+    seed: int,
+    *,
+    count: int = 200,
+    noise: float = 0.01,
+    loss: float = math.nan,
+    **series: float,
+):
     random = np.random.default_rng(seed)
     times = level * np.exp(noise * random.standard_normal(count))
     steps = [Step(i, t, loss) for i, t in enumerate(times.tolist())]
@@ -42,7 +59,9 @@ def launches(share: float, freedom: float = math.inf) -> Assumptions:
 
 def against(ratio: float, *, spread: float = 0.0015, **options: float) -> Comparison:
     """One run per side, launches known to differ by 0.15 %."""
-    return compare(side(run(0.2, 1, **options)), side(run(0.2 * ratio, 2, **options)), launches(spread))
+    return compare(
+        side(run(0.2, 1, **options)), side(run(0.2 * ratio, 2, **options)), launches(spread)
+    )
 
 
 def test_two_percent_worse_is_slower() -> None:
@@ -75,7 +94,10 @@ def test_the_same_input_gives_the_same_interval() -> None:
 
 
 def test_times_written_with_two_digits_hold_what_was_rounded_off() -> None:
-    one, two = (side(steady(make_series("a", "plain", [Step(i, time) for i in range(40)]))) for time in (0.20, 0.21))
+    one, two = (
+        side(steady(make_series("a", "plain", [Step(i, time) for i in range(40)])))
+        for time in (0.20, 0.21)
+    )
     found = compare(one, two, launches(0.0))
     assert found.verdict is Verdict.UNDECIDED  # 0.2049 s and 0.2051 s are written so
     assert found.ci[0] < 0.2051 / 0.2049 < found.ci[1]
@@ -85,7 +107,8 @@ def test_steps_of_two_kinds_are_not_the_same_by_their_median() -> None:
     times = np.random.default_rng(0).normal(0.2, 2e-4, 60)
     plain, every_third = times, np.where(np.arange(60) % 3, times, 1.2 * times)
     sides = [
-        side(steady(make_series("a", "jsonl", list(map(Step, range(60), t.tolist()))))) for t in (plain, every_third)
+        side(steady(make_series("a", "jsonl", list(map(Step, range(60), t.tolist())))))
+        for t in (plain, every_third)
     ]
     found = compare(sides[0], sides[1], launches(0.001))
     assert found.verdict is Verdict.UNDECIDED
@@ -128,9 +151,13 @@ def test_simulated_runs_assume_none_and_are_labelled() -> None:
 
 def test_runs_are_the_unit_where_there_are_several() -> None:
     base = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.0, 1.004, 0.997, 1.001))))
-    new = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9)))
+    new = side(
+        *(run(0.2 * level, seed) for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9))
+    )
     found = compare(base, new)
-    reference = scipy.stats.ttest_ind(new.log_medians, base.log_medians, equal_var=False).confidence_interval(0.95)
+    reference = scipy.stats.ttest_ind(
+        new.log_medians, base.log_medians, equal_var=False
+    ).confidence_interval(0.95)
     assert found.estimate.design.unit == "runs"
     assert found.estimate.n == (4, 4)
     assert found.ci == pytest.approx((math.exp(reference.low), math.exp(reference.high)), rel=4e-16)
@@ -139,7 +166,9 @@ def test_runs_are_the_unit_where_there_are_several() -> None:
 def test_pairs_take_what_both_have_in_common_out() -> None:
     levels = (1.0, 1.03, 0.97, 1.02, 0.99, 1.01)
     base = side(*(run(0.2 * level, seed, noise=0.001) for seed, level in enumerate(levels)))
-    new = side(*(run(0.2 * level * 1.01, seed, noise=0.001) for seed, level in enumerate(levels, 20)))
+    new = side(
+        *(run(0.2 * level * 1.01, seed, noise=0.001) for seed, level in enumerate(levels, 20))
+    )
     paired = compare(base, new, Assumptions(paired=True))
     assert paired.verdict is Verdict.SLOWER
     assert compare(base, new).verdict is Verdict.UNDECIDED
@@ -149,7 +178,12 @@ def sides_of(logs: np.ndarray, *more: np.ndarray) -> list[Side]:
     """One side per array, of runs with these logarithms of medians."""
     every = [[math.exp(value) for value in values] for values in (logs, *more)]
     return [
-        side(*(steady(make_series("m", "jsonl", [Step(i, level) for i in range(20)])) for level in levels))
+        side(
+            *(
+                steady(make_series("m", "jsonl", [Step(i, level) for i in range(20)]))
+                for level in levels
+            )
+        )
         for levels in every
     ]
 
@@ -166,7 +200,9 @@ def test_pairs_agree_with_scipy() -> None:
 def test_one_run_against_several_is_a_prediction_interval() -> None:
     base = np.array([1.0, 1.1, 0.9, 1.0])
     found = compare(*sides_of(base, np.array([1.05]))).estimate
-    assert found.half_width == pytest.approx(scipy.stats.t.ppf(0.975, 3) * base.std(ddof=1) * math.sqrt(1 + 1 / 4))
+    assert found.half_width == pytest.approx(
+        scipy.stats.t.ppf(0.975, 3) * base.std(ddof=1) * math.sqrt(1 + 1 / 4)
+    )
 
 
 def test_too_few_runs_for_the_rank_test_is_said() -> None:
@@ -178,8 +214,12 @@ def test_too_few_runs_for_the_rank_test_is_said() -> None:
 
 
 def test_runs_that_drift_apart_widen_the_interval() -> None:
-    times = 0.2 * np.exp(0.005 * np.random.default_rng(5).standard_normal(200) + np.linspace(0, 0.004, 200))
-    drifting = steady(make_series("mem", "jsonl", [Step(i, t) for i, t in enumerate(times.tolist())]))
+    times = 0.2 * np.exp(
+        0.005 * np.random.default_rng(5).standard_normal(200) + np.linspace(0, 0.004, 200)
+    )
+    drifting = steady(
+        make_series("mem", "jsonl", [Step(i, t) for i, t in enumerate(times.tolist())])
+    )
     found = compare(side(run(0.2, 1, noise=0.005)), side(drifting), launches(0.0015))
     assert found.verdict is Verdict.UNDECIDED
     assert any("drift apart" in line for line in found.warnings)
@@ -190,8 +230,13 @@ def test_intervals_cover_where_steps_come_at_two_levels() -> None:
     missed = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
-        times = 0.2 * np.exp(0.003 * random.standard_normal((2, 200)) + 0.03 * (random.random((2, 200)) < 0.5))
-        runs = [steady(make_series("m", "jsonl", [Step(i, t) for i, t in enumerate(row)])) for row in times.tolist()]
+        times = 0.2 * np.exp(
+            0.003 * random.standard_normal((2, 200)) + 0.03 * (random.random((2, 200)) < 0.5)
+        )
+        runs = [
+            steady(make_series("m", "jsonl", [Step(i, t) for i, t in enumerate(row)]))
+            for row in times.tolist()
+        ]
         found = compare(side(runs[0]), side(runs[1]), launches(0.0))
         missed += not found.ci[0] <= 1 <= found.ci[1]
     assert missed <= 5
@@ -206,7 +251,12 @@ def placed(ratio: float, **about: str) -> Comparison:
     """One run per side in one place; `about` is recorded of NEW instead, and left out where empty."""
     there = {name: value for name, value in {**PLACE, **about}.items() if value}
     one, two = run(0.2, 1, noise=0.001), run(0.2 * ratio, 2, noise=0.001)
-    return compare(*(side(replace(r, series=replace(r.series, about=a))) for r, a in ((one, PLACE), (two, there))))
+    return compare(
+        *(
+            side(replace(r, series=replace(r.series, about=a)))
+            for r, a in ((one, PLACE), (two, there))
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +294,11 @@ def test_launches_in_one_place_within_hours_differ_by_what_the_public_record_say
 
 def test_only_sides_with_stalls_are_named_in_the_warning_about_them() -> None:
     def stalled(*at: int) -> Side:
-        return side(steady(make_series("mem", "jsonl", [Step(i, 1.0 if i in at else 0.2) for i in range(200)])))
+        return side(
+            steady(
+                make_series("mem", "jsonl", [Step(i, 1.0 if i in at else 0.2) for i in range(200)])
+            )
+        )
 
     none, one, many = stalled(), stalled(100), stalled(50, 70, 90)
     for base, new, shares in (
@@ -252,13 +306,19 @@ def test_only_sides_with_stalls_are_named_in_the_warning_about_them() -> None:
         (many, none, "7.1 % of base's time"),
         (one, many, "2.5 % of base's time and 7.1 % of new's time"),
     ):
-        assert f"stalls take {shares}; medians ignore them" in compare(base, new, launches(0.0015)).warnings
+        assert (
+            f"stalls take {shares}; medians ignore them"
+            in compare(base, new, launches(0.0015)).warnings
+        )
 
 
 @pytest.mark.parametrize(
     ("about", "doubt"),
     [
-        ({"hosts": "40"}, "the two runs had different hosts, and launches on other nodes or days differ by 1.6 to 3%"),
+        (
+            {"hosts": "40"},
+            "the two runs had different hosts, and launches on other nodes or days differ by 1.6 to 3%",
+        ),
         ({"gpus": "9b"}, "different GPUs"),
         ({"driver": "570.1"}, "different driver"),
         ({"jaxlib": "0.10.1"}, "different jaxlib"),
@@ -268,7 +328,9 @@ def test_only_sides_with_stalls_are_named_in_the_warning_about_them() -> None:
         ({"gpus": ""}, "mem records no GPUs"),
     ],
 )
-def test_a_place_that_is_not_proven_leaves_one_degree_of_freedom(about: dict[str, str], doubt: str) -> None:
+def test_a_place_that_is_not_proven_leaves_one_degree_of_freedom(
+    about: dict[str, str], doubt: str
+) -> None:
     found = placed(1.01, **about)
     assert found.estimate.spread is UNKNOWN_PLACE
     assert found.verdict is Verdict.UNDECIDED
@@ -306,7 +368,10 @@ def test_blocks_leave_the_rest_out_at_the_start() -> None:
 
 def test_bootstrap_error_of_a_median_is_that_of_theory() -> None:
     """The median of n normal values has the standard error sqrt(pi / 2 n)."""
-    errors = [bootstrap_medians(np.random.default_rng(seed).standard_normal(400), 1).std() for seed in range(20)]
+    errors = [
+        bootstrap_medians(np.random.default_rng(seed).standard_normal(400), 1).std()
+        for seed in range(20)
+    ]
     assert np.mean(errors) == pytest.approx(math.sqrt(math.pi / 2 / 400), rel=0.12)
 
 
@@ -368,9 +433,13 @@ def test_the_rounds_that_could_tell_do_tell() -> None:
     assert rounds is not None
     failed = 0
     for seed in range(40):
-        levels = np.exp(np.random.default_rng(seed).normal(0, UNKNOWN_PLACE.share, (2, 2 * rounds))) * [[0.2], [0.204]]
+        levels = np.exp(
+            np.random.default_rng(seed).normal(0, UNKNOWN_PLACE.share, (2, 2 * rounds))
+        ) * [[0.2], [0.204]]
         base, new = (
-            side(*(run(level, 1000 * seed + i, noise=0.002, count=60) for i, level in enumerate(row)))
+            side(
+                *(run(level, 1000 * seed + i, noise=0.002, count=60) for i, level in enumerate(row))
+            )
             for row in levels.tolist()
         )
         found = compare(base, new, Assumptions(paired=True))
@@ -380,8 +449,14 @@ def test_the_rounds_that_could_tell_do_tell() -> None:
 
 def test_the_message_names_the_option_that_failed() -> None:
     found = against(1.0134, spread=0.003)
-    assert "(--fail-undecided)" in gate(found, Limits(fail_slower=0.02, fail_undecided=True))[0].message
-    assert "slower by more than 2 % (--fail-slower)" in gate(against(1.04), Limits(fail_slower=0.02))[0].message
+    assert (
+        "(--fail-undecided)"
+        in gate(found, Limits(fail_slower=0.02, fail_undecided=True))[0].message
+    )
+    assert (
+        "slower by more than 2 % (--fail-slower)"
+        in gate(against(1.04), Limits(fail_slower=0.02))[0].message
+    )
 
 
 def test_a_slowdown_of_the_bound_itself_is_not_decided() -> None:
@@ -421,7 +496,9 @@ def test_a_limit_of_the_loss_without_data_fails() -> None:
     assert outcomes(against(1.0), max_loss_change=0.05) == {"step time": "ok", "loss": "fail"}
 
 
-@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), ("0", 0.0), ("150%", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "share"), [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), ("0", 0.0), ("150%", 1.5)]
+)
 def test_shares(text: str, share: float) -> None:
     assert parse_share(text, "--x") == pytest.approx(share)
 
@@ -453,15 +530,21 @@ def test_a_job_that_ended_after_its_compile_is_not_of_another_unit() -> None:
 def test_times_printed_with_few_digits_have_an_interval() -> None:
     times = np.full(60, 1.235)
     times[[7, 30, 52]] = 1.236
-    one = side(steady(make_series("m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())])))
+    one = side(
+        steady(make_series("m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())]))
+    )
     assert compare(one, one, launches(0.0)).verdict is Verdict.SAME
 
 
 def lossy(losses: list[float]) -> Side:
-    return side(steady(make_series("m", "jsonl", [Step(i, 0.2, loss) for i, loss in enumerate(losses)])))
+    return side(
+        steady(make_series("m", "jsonl", [Step(i, 0.2, loss) for i, loss in enumerate(losses)]))
+    )
 
 
-@pytest.mark.parametrize("base", [[2.0] * 20, [math.nan] * 20, [2.0] * 15 + [math.inf] * 5, [2.0] * 10])
+@pytest.mark.parametrize(
+    "base", [[2.0] * 20, [math.nan] * 20, [2.0] * 15 + [math.inf] * 5, [2.0] * 10]
+)
 def test_a_loss_of_new_that_breaks_fails_whatever_base_recorded(base: list[float]) -> None:
     found = compare(lossy(base), lossy([2.0] * 15 + [math.inf] * 5))
     check = gate(found, Limits())[-1]

@@ -15,12 +15,16 @@ def test_a_step_is_as_long_as_the_slowest_device(make_trace: Callable[..., Trace
         (0, 1, "fusion", 2, 100, 10), (0, 1, "dot", 3, 110, 15),
         (1, 1, "fusion", 2, 100, 10), (1, 1, "dot", 3, 110, 10),
     ]  # fmt: skip
-    assert execution_series(make_trace(rows), "t").step_time_s.tolist() == pytest.approx([30e-6, 25e-6])
+    assert execution_series(make_trace(rows), "t").step_time_s.tolist() == pytest.approx(
+        [30e-6, 25e-6]
+    )
 
 
 def test_warm_up_and_truncated_executions_are_marked(make_trace: Callable[..., Trace]) -> None:
     rows = [
-        (0, e, name, 2 * e + i, 1000 * e + 50 * i, 50 if e else 90) for e in range(8) for i, name in enumerate("ab")
+        (0, e, name, 2 * e + i, 1000 * e + 50 * i, 50 if e else 90)
+        for e in range(8)
+        for i, name in enumerate("ab")
     ]
     del rows[-1]
     series = execution_series(make_trace(rows), "t")

@@ -9,7 +9,9 @@ from pgle.run.inputs.step_times import read_runs
 from pgle.steps.series import Mark, Rules, Step, StepTimes, make_series, steady, truncation
 
 
-def run(times: list[float], marks: dict[int, Mark] | None = None, rules: Rules | None = None) -> StepTimes:
+def run(
+    times: list[float], marks: dict[int, Mark] | None = None, rules: Rules | None = None
+) -> StepTimes:
     steps = [Step(i, value, mark=(marks or {}).get(i, Mark.NONE)) for i, value in enumerate(times)]
     return steady(make_series("mem", "jsonl", steps), rules or Rules())
 
@@ -52,7 +54,10 @@ def test_a_single_slow_step_is_a_stall() -> None:
 
 
 def test_steps_recorded_as_profiled_or_compiled_go_whatever_their_time() -> None:
-    assert left_out(run([1.0] * 30, {3: Mark.PROFILED, 9: Mark.COMPILED})) == {"profiled": [3], "compile": [9]}
+    assert left_out(run([1.0] * 30, {3: Mark.PROFILED, 9: Mark.COMPILED})) == {
+        "profiled": [3],
+        "compile": [9],
+    }
 
 
 def test_steps_not_waited_for_are_left_out_and_said() -> None:

@@ -24,7 +24,9 @@ class Export:
 
     def __init__(self, path: Path, tables: dict[str, list[str]] | None = None) -> None:
         self.path = path
-        self.tables = tables or {name: [part.split()[0] for part in sql.split(", ")] for name, sql in TABLES.items()}
+        self.tables = tables or {
+            name: [part.split()[0] for part in sql.split(", ")] for name, sql in TABLES.items()
+        }
         self.database = sqlite3.connect(path, isolation_level=None)
         self.database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         self.strings: dict[str, int] = {}
@@ -33,9 +35,13 @@ class Export:
 
     def row(self, table: str, **values: object) -> None:
         columns = self.tables[table]
-        self.database.execute(f'CREATE TABLE IF NOT EXISTS "{table}" ({", ".join(map(repr, columns))})')
+        self.database.execute(
+            f'CREATE TABLE IF NOT EXISTS "{table}" ({", ".join(map(repr, columns))})'
+        )
         marks = ", ".join("?" * len(columns))
-        self.database.execute(f'INSERT INTO "{table}" VALUES ({marks})', [values.get(name) for name in columns])
+        self.database.execute(
+            f'INSERT INTO "{table}" VALUES ({marks})', [values.get(name) for name in columns]
+        )
 
     def string(self, text: str) -> int:
         if text not in self.strings:
@@ -43,11 +49,29 @@ class Export:
             self.row("StringIds", id=self.strings[text], value=text)
         return self.strings[text]
 
-    def range(self, text: str, start: int, end: int | None, *, process: int = pid(1), registered: bool = True) -> None:
+    def range(
+        self,
+        text: str,
+        start: int,
+        end: int | None,
+        *,
+        process: int = pid(1),
+        registered: bool = True,
+    ) -> None:
         name = {"textId": self.string(text)} if registered else {"text": text}
-        self.row("NVTX_EVENTS", start=start, end=end, eventType=59, globalTid=process | 1, domainId=1, **name)
+        self.row(
+            "NVTX_EVENTS",
+            start=start,
+            end=end,
+            eventType=59,
+            globalTid=process | 1,
+            domainId=1,
+            **name,
+        )
 
-    def call(self, at: int, *, process: int = pid(1), name: str = "cuLaunchKernel", correlation: int = 0) -> int:
+    def call(
+        self, at: int, *, process: int = pid(1), name: str = "cuLaunchKernel", correlation: int = 0
+    ) -> int:
         self.correlation = correlation or self.correlation + 1
         self.row(
             "CUPTI_ACTIVITY_KIND_RUNTIME", start=at, end=at + 1, eventClass=1, globalTid=process | 1,
@@ -64,9 +88,16 @@ class Export:
             correlationId=correlation, globalPid=process, shortName=self.string(kernel), graphNodeId=node,
         )  # fmt: skip
 
-    def launch(self, at: int, *, process: int = pid(1), device: int = 0, gpu: int | None = None) -> None:
+    def launch(
+        self, at: int, *, process: int = pid(1), device: int = 0, gpu: int | None = None
+    ) -> None:
         """A kernel, launched at `at`, that runs a second later or at `gpu`."""
-        self.work(at + 1000 if gpu is None else gpu, self.call(at, process=process), process=process, device=device)
+        self.work(
+            at + 1000 if gpu is None else gpu,
+            self.call(at, process=process),
+            process=process,
+            device=device,
+        )
 
     def read(self) -> Trace:
         return read_nsys(self.path)

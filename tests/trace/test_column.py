@@ -24,7 +24,9 @@ def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -
     assert len(grown) == 0
 
 
-@pytest.mark.parametrize(("value", "size"), [(32767, 2), (-32768, 2), (32768, 4), (-(2**31), 4), (2**31, 8)])
+@pytest.mark.parametrize(
+    ("value", "size"), [(32767, 2), (-32768, 2), (32768, 4), (-(2**31), 4), (2**31, 8)]
+)
 def test_integers_are_kept_in_as_few_bytes_as_hold_them(value: int, size: int) -> None:
     found = narrow(np.array([0, value]))
     assert (found.itemsize, found.tolist()) == (size, [0, value])

@@ -17,7 +17,9 @@ SECOND = 1_000_000_000
 
 def window(make_trace, source, *, number=None, executions=3, **known):
     """300 µs of one device whose process has the same name in every input."""
-    rows = [(0, execution, "gemm", execution, 100 * execution, 100) for execution in range(executions)]
+    rows = [
+        (0, execution, "gemm", execution, 100 * execution, 100) for execution in range(executions)
+    ]
     return dataclasses.replace(
         make_trace(rows),
         devices=(Device(NAME, 0, number),),
@@ -35,13 +37,17 @@ def processes(trace):
     [
         pytest.param({"utc_ns": NOON}, {"utc_ns": NOON + 50_000}, id="at the same time"),
         pytest.param({"gpus": frozenset({"uuid:a"})}, {"gpus": frozenset({"uuid:b"})}, id="GPUs"),
-        pytest.param({"gpus": frozenset({"bus:1"})}, {"gpus": frozenset({"bus:2"})}, id="GPUs by bus"),
+        pytest.param(
+            {"gpus": frozenset({"bus:1"})}, {"gpus": frozenset({"bus:2"})}, id="GPUs by bus"
+        ),
         pytest.param({"namespace": "pid:[7]"}, {"namespace": "pid:[8]"}, id="containers"),
         pytest.param({"number": 0}, {"number": 1}, id="JAX's device numbers"),
     ],
 )
 def test_two_ranks_are_told_apart_by(make_trace, one, other):
-    trace = combine([window(make_trace, "a/x.sqlite", **one), window(make_trace, "b/x.sqlite", **other)])
+    trace = combine(
+        [window(make_trace, "a/x.sqlite", **one), window(make_trace, "b/x.sqlite", **other)]
+    )
     assert processes(trace) == [NAME, f"{NAME} (b/x.sqlite)"]
     assert trace.execution.tolist() == [0, 1, 2, 0, 1, 2]
     assert trace.warnings == ()
@@ -88,7 +94,9 @@ def test_the_same_gpu_tells_that_it_is_one_process(make_trace):
 
 
 def test_a_second_copy_of_a_recording_is_left_out(make_trace):
-    trace = combine([window(make_trace, "a.nsys-rep", utc_ns=NOON), window(make_trace, "a.sqlite", utc_ns=NOON)])
+    trace = combine(
+        [window(make_trace, "a.nsys-rep", utc_ns=NOON), window(make_trace, "a.sqlite", utc_ns=NOON)]
+    )
     assert (processes(trace), len(trace)) == ([NAME], 3)
     assert trace.warnings == ("a.sqlite: another copy of a recording that was given; left out",)
 
@@ -102,7 +110,9 @@ def test_where_nothing_tells_a_line_says_what_to_do(make_trace):
     trace = combine([window(make_trace, f"{folder}/x.sqlite") for folder in "abcd"])
     assert processes(trace) == [NAME]
     (line,) = trace.warnings
-    assert line.startswith(f"a/x.sqlite, b/x.sqlite and 2 more all name their process {NAME}, taken for windows of it")
+    assert line.startswith(
+        f"a/x.sqlite, b/x.sqlite and 2 more all name their process {NAME}, taken for windows of it"
+    )
     assert "`pgle merge`" in line
 
 

@@ -35,7 +35,9 @@ def test_a_union_is_ordered_and_disjoint(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(PAIRS, PAIRS)
-def test_overlap_and_join_count_the_same_bits(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+def test_overlap_and_join_count_the_same_bits(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
     assert overlap(make(a), make(b)) == (bitmap(a) & bitmap(b)).sum()
     assert join(make(a), make(b)).length == (bitmap(a) | bitmap(b)).sum()
 

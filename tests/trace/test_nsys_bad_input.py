@@ -49,7 +49,9 @@ def test_nothing_resolved_is_an_error_that_says_why(export: Any) -> None:
         (b"SQLite format 3\0", "truncated"),
     ],
 )
-def test_a_file_that_is_no_database_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_file_that_is_no_database_is_named(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     path = tmp_path / "x.sqlite"
     if content is not None:
         path.write_bytes(content)
@@ -120,10 +122,17 @@ def test_a_view_in_place_of_a_table_is_an_error(export: Any) -> None:
 
 def test_a_table_without_row_numbers_is_read(export: Any) -> None:
     export.step_with("dot.2")
-    ((sql,),) = export.database.execute("SELECT sql FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'")
-    names = [name for _, name, *_ in export.database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")]
+    ((sql,),) = export.database.execute(
+        "SELECT sql FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
+    )
+    names = [
+        name
+        for _, name, *_ in export.database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
+    ]
     export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")
-    export.database.execute(f"{sql.rstrip().removesuffix(')')}, PRIMARY KEY ({names[0]})) WITHOUT ROWID")
+    export.database.execute(
+        f"{sql.rstrip().removesuffix(')')}, PRIMARY KEY ({names[0]})) WITHOUT ROWID"
+    )
     export.database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM kernels")
     assert len(export.read()) == 1
 
@@ -139,7 +148,9 @@ def test_absurd_numbers_cost_no_memory(export: Any) -> None:
         "CUPTI_ACTIVITY_KIND_KERNEL", start=1, end=2**63 - 1, deviceId=0, streamId=0, correlationId=1,
         globalPid=PROCESS,
     )  # fmt: skip
-    export.database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = ? WHERE deviceId = ?", (huge, huge))
+    export.database.execute(
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = ? WHERE deviceId = ?", (huge, huge)
+    )
     trace = export.read()
     assert [trace.instructions[at] for at in trace.instruction] == ["dot.2", "far.1"]
     assert [device.ordinal for device in trace.devices] == [0, huge]
@@ -160,7 +171,9 @@ def test_a_file_name_need_not_be_utf8(testdata: Path, tmp_path: Path) -> None:
     assert len(read_nsys(path)) == 170
 
 
-def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(testdata: Path, tmp_path: Path) -> None:
+def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(
+    testdata: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "report.sqlite"
     copy.write_bytes((testdata / "nsys_synthetic" / "synthetic_cases.sqlite").read_bytes())
     connection = sqlite3.connect(copy)
@@ -173,7 +186,9 @@ def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(testda
     assert len(read_nsys(copy))
 
 
-def test_parquet_directories_are_refused_with_the_command_that_exports_sqlite(tmp_path: Path) -> None:
+def test_parquet_directories_are_refused_with_the_command_that_exports_sqlite(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "NVTX_EVENTS.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match="nsys export --type sqlite"):
         read_traces([tmp_path])

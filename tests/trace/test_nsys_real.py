@@ -23,7 +23,9 @@ def pax() -> dict[int, Trace]:
 
 @pytest.fixture(scope="module")
 def synthetic() -> Trace:
-    return read_nsys(Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite")
+    return read_nsys(
+        Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"
+    )
 
 
 def spans(trace: Trace, instruction: str, module: ModuleKey) -> list[int]:
@@ -44,11 +46,15 @@ def test_thunks_with_a_program_id(pax: dict[int, Trace]) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_five_executions_of_the_step_of_2661_activities_each(pax: dict[int, Trace], rank: int) -> None:
+def test_five_executions_of_the_step_of_2661_activities_each(
+    pax: dict[int, Trace], rank: int
+) -> None:
     trace = pax[rank]
     step = trace.module == trace.modules.index(STEP)
     assert Counter(trace.execution[step].tolist()) == dict.fromkeys(range(5), 2661)
-    thunks = [len(set(trace.instance[step & (trace.execution == number)].tolist())) for number in range(5)]
+    thunks = [
+        len(set(trace.instance[step & (trace.execution == number)].tolist())) for number in range(5)
+    ]
     assert thunks == [2610] * 5
 
 
@@ -63,7 +69,9 @@ def test_the_ranks_are_told_apart(pax: dict[int, Trace]) -> None:
 
 
 def test_the_mean_over_all_executions_is_that_of_the_readme(pax: dict[int, Trace]) -> None:
-    assert np.mean(spans(pax[3], "all-gather-start.2", STEP)) / 1000 == pytest.approx(1_172_483, abs=1)
+    assert np.mean(spans(pax[3], "all-gather-start.2", STEP)) / 1000 == pytest.approx(
+        1_172_483, abs=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,8 +106,15 @@ def test_projected_ranges_agree_with_nsys(synthetic: Trace, testdata: Path) -> N
     with (testdata / "nsys_synthetic/nvtx_gpu_proj_trace.csv").open() as file:
         for row in csv.DictReader(file):
             name = row["Name"].removeprefix("TSL:Thunk:#hlo_op=").partition(",")[0].rstrip("#")
-            if row["Name"].startswith("TSL:Thunk") and row["NumChild"] == "0" and name != "command_buffer_1":
-                start, duration = int(row["Projected Start:ts_ns"]), int(row["Projected Duration:dur_ns"])
+            if (
+                row["Name"].startswith("TSL:Thunk")
+                and row["NumChild"] == "0"
+                and name != "command_buffer_1"
+            ):
+                start, duration = (
+                    int(row["Projected Start:ts_ns"]),
+                    int(row["Projected Duration:dur_ns"]),
+                )
                 expected[name, start, duration, int(row["NumGPUOps"])] += 1
     launches = defaultdict(list)
     for at in range(len(synthetic)):

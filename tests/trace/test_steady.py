@@ -33,17 +33,27 @@ def test_slow_leading_executions_are_warm_up(make_trace):
 def test_an_execution_that_is_slow_on_few_devices_is_no_warm_up(make_trace):
     steady = [120, 120, 120, 121, 120]
     assert kept(executions(make_trace, [148, *steady[1:]], steady, steady)) == [0, 1, 2, 3, 4] * 3
-    assert kept(executions(make_trace, [148, *steady[1:]], [90, *steady[1:]])) == [0, 1, 2, 3, 4] * 2
+    assert (
+        kept(executions(make_trace, [148, *steady[1:]], [90, *steady[1:]])) == [0, 1, 2, 3, 4] * 2
+    )
 
 
 def test_warm_up_that_most_devices_show_says_how_many(make_trace):
-    found = executions(make_trace, [148, 120, 120, 121, 120], [144, 120, 120, 121, 120], [120, 120, 120, 121, 120])
+    found = executions(
+        make_trace, [148, 120, 120, 121, 120], [144, 120, 120, 121, 120], [120, 120, 120, 121, 120]
+    )
     assert kept(found) == [1, 2, 3, 4] * 3
-    assert found.reasons[0, 0] == "warm-up: compute 19.7 % above the steady median on 2 of 3 devices"
+    assert (
+        found.reasons[0, 0] == "warm-up: compute 19.7 % above the steady median on 2 of 3 devices"
+    )
 
 
 def test_an_execution_that_waits_long_for_something_is_warm_up(make_trace):
-    rows = [(0, number, "gemm", 0, 10_000 * number + offset, 50) for number in range(4) for offset in (0, 100)]
+    rows = [
+        (0, number, "gemm", 0, 10_000 * number + offset, 50)
+        for number in range(4)
+        for offset in (0, 100)
+    ]
     rows[1] = (0, 0, "gemm", 0, 3000, 50)
     found = find_executions(make_trace(rows), np.zeros(1, bool))
     assert (kept(found), found.reasons[0, 0]) == (
@@ -56,7 +66,9 @@ def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
 
 
 def test_only_what_leads_without_a_gap_is_warm_up(make_trace):
-    assert kept(executions(make_trace, [140, 100, 100, 100, 130, 100, 100, 100, 100, 100])) == list(range(1, 10))
+    assert kept(executions(make_trace, [140, 100, 100, 100, 130, 100, 100, 100, 100, 100])) == list(
+        range(1, 10)
+    )
 
 
 def test_a_faster_first_execution_is_kept(make_trace):

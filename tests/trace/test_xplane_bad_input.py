@@ -54,7 +54,11 @@ def test_another_kind_of_file(file: Path, content: bytes):
 
 
 def test_an_hlo_dump(testdata: Path, file: Path):
-    file.write_bytes((testdata / "jax_xplane" / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb").read_bytes())
+    file.write_bytes(
+        (
+            testdata / "jax_xplane" / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
+        ).read_bytes()
+    )
     assert "is not an xplane" in error_of(file)
 
 
@@ -79,7 +83,8 @@ def test_one_byte_overwritten_is_never_a_traceback(testdata: Path, file: Path):
 
 
 @pytest.mark.parametrize(
-    "length", [b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01"]
+    "length",
+    [b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01"],
 )
 def test_huge_claimed_length_of_an_event(file: Path, length: bytes):
     line = b"\x12\x09Stream #1" + b"\x22" + length + b"\x08\x01"
@@ -97,12 +102,16 @@ def test_huge_metadata_number(file: Path):
 
 
 def test_only_host_planes(file: Path):
-    file.write_bytes(xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/host:CPU")]).SerializeToString())
+    file.write_bytes(
+        xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/host:CPU")]).SerializeToString()
+    )
     assert "holds no GPU activity (planes: /host:CPU)" in error_of(file)
 
 
 def test_gpu_planes_without_events(file: Path):
-    file.write_bytes(xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/device:GPU:0")]).SerializeToString())
+    file.write_bytes(
+        xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/device:GPU:0")]).SerializeToString()
+    )
     assert "its GPU planes hold no events" in error_of(file)
 
 
@@ -110,16 +119,22 @@ def test_kernels_of_no_instruction(file: Path):
     plane = xplane_pb2.XPlane(name="/device:GPU:0")
     plane.lines.add(name="Stream #1").events.add(duration_ps=1000)
     file.write_bytes(xplane_pb2.XSpace(planes=[plane]).SerializeToString())
-    assert "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)" in error_of(file)
+    assert "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)" in error_of(
+        file
+    )
 
 
 def changed_host_event(testdata: Path, file: Path, **values: int) -> None:
     """The CPU backend's trace with other values in its first thunk, or in the line of it."""
-    space = xplane_pb2.XSpace.FromString((testdata / "jax_xplane" / "cpu_4dev_jax_0_10_2.xplane.pb").read_bytes())
+    space = xplane_pb2.XSpace.FromString(
+        (testdata / "jax_xplane" / "cpu_4dev_jax_0_10_2.xplane.pb").read_bytes()
+    )
     (plane,) = (plane for plane in space.planes if plane.name == "/host:CPU")
     hlo_op = next(number for number, item in plane.stat_metadata.items() if item.name == "hlo_op")
     thunks = ((line, event) for line in plane.lines for event in line.events)
-    line, event = next(pair for pair in thunks if any(stat.metadata_id == hlo_op for stat in pair[1].stats))
+    line, event = next(
+        pair for pair in thunks if any(stat.metadata_id == hlo_op for stat in pair[1].stats)
+    )
     for name, value in values.items():
         setattr(line if name == "timestamp_ns" else event, name, value)
     file.write_bytes(space.SerializeToString())

@@ -55,7 +55,8 @@ def test_launches_of_one_kernel_agree(testdata: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("jax_conv_minimal_08_tw003", "cudnn-conv.1"), ("jax_conv_minimal_legacy", "cudnn-conv.1.0")]
+    ("file", "name"),
+    [("jax_conv_minimal_08_tw003", "cudnn-conv.1"), ("jax_conv_minimal_legacy", "cudnn-conv.1.0")],
 )
 def test_an_instruction_of_two_kernels_costs_twice_what_jaxlib_says(
     testdata: Path, tmp_path: Path, file: str, name: str
@@ -69,7 +70,10 @@ def test_equal_names_of_several_modules_are_one_mean_in_jaxlib(testdata: Path, t
     path = testdata / "jax_xplane" / "jax08_gemm.xplane.pb"
     trace = read_xplane([path])
     rows = trace.instruction == trace.instructions.index("custom-call.1")
-    of_module = [trace.duration_ns[rows & (trace.module == m)].mean() / 1000 for m in np.unique(trace.module[rows])]
+    of_module = [
+        trace.duration_ns[rows & (trace.module == m)].mean() / 1000
+        for m in np.unique(trace.module[rows])
+    ]
     assert len(of_module) == 5
     assert max(of_module) > 10 * min(of_module)
     assert min(of_module) < jaxlib_costs(path, tmp_path)["custom-call.1"] < max(of_module)
@@ -95,16 +99,22 @@ def hand_made(folder: Path, planes: dict[str, dict[str, tuple[int, int]]]) -> Pa
 
 def test_lines_that_repeat_the_streams_count_double_in_jaxlib(tmp_path: Path):
     (tmp_path / "run").mkdir()
-    path = hand_made(tmp_path, {"/device:GPU:0": {"Stream #1(Kernel)": (0, 10), "XLA Modules": (50, 100)}})
+    path = hand_made(
+        tmp_path, {"/device:GPU:0": {"Stream #1(Kernel)": (0, 10), "XLA Modules": (50, 100)}}
+    )
     assert jaxlib_costs(path, tmp_path / "run") == pytest.approx({"fusion": 55.0})
     assert read_xplane([path]).duration_ns.tolist() == [10_000]
 
 
 def test_equal_starts_of_two_devices_are_one_span_in_jaxlib_from_0_12(tmp_path: Path):
     (tmp_path / "run").mkdir()
-    path = hand_made(tmp_path, {f"/device:GPU:{i}": {"Stream #1(Kernel)": (5, 10 + 20 * i)} for i in range(2)})
+    path = hand_made(
+        tmp_path, {f"/device:GPU:{i}": {"Stream #1(Kernel)": (5, 10 + 20 * i)} for i in range(2)}
+    )
     merged = tuple(map(int, jaxlib.__version__.split(".")[:2])) >= (0, 12)
-    assert jaxlib_costs(path, tmp_path / "run") == pytest.approx({"fusion": 30.0 if merged else 20.0})
+    assert jaxlib_costs(path, tmp_path / "run") == pytest.approx(
+        {"fusion": 30.0 if merged else 20.0}
+    )
     assert read_xplane([path]).duration_ns.tolist() == [10_000, 30_000]
 
 

@@ -53,7 +53,10 @@ def test_costs_stay_within_their_spread() -> None:
 
 
 def test_the_fixed_part_of_collectives_sets_small_messages_apart_from_large_ones() -> None:
-    ratios = [world.cost_us(gather("s", 40.0), "s") / world.cost_us(gather("l", 4000.0), "s") for world in worlds(20)]
+    ratios = [
+        world.cost_us(gather("s", 40.0), "s") / world.cost_us(gather("l", 4000.0), "s")
+        for world in worlds(20)
+    ]
     assert min(ratios) < 0.01 < max(ratios)
 
 

@@ -42,9 +42,15 @@ def command(workload: str, *arguments: str) -> list[str]:
 
 
 def start(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }
     command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,10 @@ def ran(tmp_path_factory):
 
 @pytest.mark.parametrize("workload", SMALL)
 def test_steps_are_printed(workload, ran):
-    lines = [re.fullmatch(r"step (\d): (\d+\.\d+) s", line) for line in (ran / workload).read_text().splitlines()]
+    lines = [
+        re.fullmatch(r"step (\d): (\d+\.\d+) s", line)
+        for line in (ran / workload).read_text().splitlines()
+    ]
     assert [line[1] for line in lines] == ["0", "1"]
     assert all(float(line[2]) > 0 for line in lines)
 

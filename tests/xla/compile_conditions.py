@@ -16,7 +16,9 @@ LAST = "loop_and_fusion"
 
 
 def main(folder: Path, target: Path) -> None:
-    topology = topologies.get_topology_desc("", platform="cuda", target_config=target.read_text(), topology="1x1x4")
+    topology = topologies.get_topology_desc(
+        "", platform="cuda", target_config=target.read_text(), topology="1x1x4"
+    )
     mesh = Mesh(topology.devices, ("d",))
     sharded, whole = PartitionSpec("d"), PartitionSpec()
 
@@ -29,11 +31,17 @@ def main(folder: Path, target: Path) -> None:
         def program(x, w):
             return jax.lax.while_loop(condition, body, (0, x, x, w))[1]
 
-        return jax.jit(jax.shard_map(program, mesh=mesh, in_specs=(sharded, whole), out_specs=sharded, check_vma=False))
+        return jax.jit(
+            jax.shard_map(
+                program, mesh=mesh, in_specs=(sharded, whole), out_specs=sharded, check_vma=False
+            )
+        )
 
     programs = {
         "plain": lambda state: (state[0] < 100) & (jnp.max(jnp.abs(state[3])) > 1e-3),
-        "meeting": lambda state: (state[0] < 100) & (jnp.abs(jax.lax.psum(state[1].sum(0), "d")).max() > 1e-3),
+        "meeting": lambda state: (
+            (state[0] < 100) & (jnp.abs(jax.lax.psum(state[1].sum(0), "d")).max() > 1e-3)
+        ),
     }
     x = jax.ShapeDtypeStruct((512, 512), jnp.float32, sharding=NamedSharding(mesh, sharded))
     w = jax.ShapeDtypeStruct((512, 512), jnp.float32, sharding=NamedSharding(mesh, whole))
@@ -43,7 +51,9 @@ def main(folder: Path, target: Path) -> None:
             text = f'costs {{ name: "{LAST}" cost_us: {cost} }}'
             try:
                 lowered.compile(compiler_options={"fdo_profile": text.encode()})
-            except jax.errors.JaxRuntimeError as error:  # no ptxas: scheduling is done and dumped by then
+            except (
+                jax.errors.JaxRuntimeError
+            ) as error:  # no ptxas: scheduling is done and dumped by then
                 if "PTX" not in str(error) and "libdevice" not in str(error):
                     raise
             (folder / "jit_program.schedule.pb").rename(folder / f"{name}.{cost}.schedule.pb")

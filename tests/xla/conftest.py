@@ -9,7 +9,11 @@ HLO = Path(__file__).parents[2] / "testdata" / "hlo"
 
 @pytest.fixture(
     scope="session",
-    params=["jax-0.10.2", "jax-0.12.0.1", pytest.param("live", marks=[pytest.mark.rehearse, pytest.mark.slow])],
+    params=[
+        "jax-0.10.2",
+        "jax-0.12.0.1",
+        pytest.param("live", marks=[pytest.mark.rehearse, pytest.mark.slow]),
+    ],
 )
 def dumps(request: pytest.FixtureRequest) -> Path:
     """A folder as testdata/hlo/README.md describes it."""

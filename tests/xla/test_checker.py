@@ -23,7 +23,12 @@ def test_assumed_costs_are_those_of_a_real_schedule_without_profile(dumps: Path)
             if instruction.opcode in ("fusion", "copy", "custom-call"):
                 assert (name, slot.cycles) == (name, default_us(schedule.module, instruction))
                 compared.add((instruction.opcode, instruction.fusion_kind))
-    assert compared >= {("fusion", "kLoop"), ("fusion", "kInput"), ("fusion", "kCustom"), ("copy", "")}
+    assert compared >= {
+        ("fusion", "kLoop"),
+        ("fusion", "kInput"),
+        ("fusion", "kCustom"),
+        ("copy", ""),
+    }
 
 
 def test_the_gpu_shows_in_the_name_of_the_dump(dumps: Path) -> None:
@@ -43,20 +48,30 @@ def conditions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("conditions")
     targets = Path(__file__).parents[2] / "testdata/pax_fsdp4/proc0/dump"
     target = folder / "target.txt"
-    target.write_bytes(lzma.decompress(next(targets.glob("module_0040*gpu_target_config.pbtxt.xz")).read_bytes()))
+    target.write_bytes(
+        lzma.decompress(next(targets.glob("module_0040*gpu_target_config.pbtxt.xz")).read_bytes())
+    )
     flags = (
         "--xla_gpu_enable_latency_hiding_scheduler=true --xla_dump_latency_hiding_schedule=true "
         f"--xla_dump_hlo_as_proto --xla_dump_to={folder}"
     )
-    environment = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "XLA_FLAGS": flags}
+    environment = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "XLA_FLAGS": flags,
+    }
     script = Path(__file__).parent / "compile_conditions.py"
-    subprocess.run([sys.executable, script, folder, target], env=os.environ | environment, check=True)
+    subprocess.run(
+        [sys.executable, script, folder, target], env=os.environ | environment, check=True
+    )
     return folder
 
 
 def schedules(folder: Path, program: str) -> tuple[LhsSchedule, LhsSchedule]:
     """With a cheap and with a dear last fusion of the condition."""
-    cheap, dear = (read_schedule_dump(folder / f"{program}.{cost}.schedule.pb") for cost in (1, 90000))
+    cheap, dear = (
+        read_schedule_dump(folder / f"{program}.{cost}.schedule.pb") for cost in (1, 90000)
+    )
     return cheap, dear
 
 
@@ -65,7 +80,9 @@ def schedules(folder: Path, program: str) -> tuple[LhsSchedule, LhsSchedule]:
 def test_no_schedule_asks_what_a_plain_condition_costs(conditions: Path) -> None:
     cheap, dear = schedules(conditions, "plain")
     assert cheap.computations == dear.computations
-    assert cheap.module.instructions["loop_and_fusion"].computation in unscheduled_conditions(cheap.module)
+    assert cheap.module.instructions["loop_and_fusion"].computation in unscheduled_conditions(
+        cheap.module
+    )
 
 
 @pytest.mark.rehearse

@@ -50,7 +50,10 @@ def test_bytes_and_groups_are_those_of_the_program(one_of_each: Module) -> None:
         kind: (operand_bytes(one_of_each, item), result_shape(one_of_each, item).size_bytes)
         for item, kind in walk_collectives(one_of_each)
     }
-    assert found["all-gather"] == (4096, 16384) or found["all-gather"] == (8192, 32768)  # one gather, or two combined
+    assert found["all-gather"] == (4096, 16384) or found["all-gather"] == (
+        8192,
+        32768,
+    )  # one gather, or two combined
     assert found["reduce-scatter"] == (16384, 4096)
     assert found["all-to-all"] == found["collective-permute"] == found["all-reduce"] == (4096, 4096)
     assert {group_size(one_of_each, item) for item, _ in walk_collectives(one_of_each)} == {4}
@@ -89,7 +92,9 @@ def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
 
 
 def test_the_real_step_has_its_twenty_three_collectives() -> None:
-    module = read_module(PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+    module = read_module(
+        PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+    )
     found = {item.name: operand_bytes(module, item) for item, _ in walk_collectives(module)}
     assert len(found) == 23
     # as in testdata/pax_fsdp4/README.md
@@ -99,10 +104,14 @@ def test_the_real_step_has_its_twenty_three_collectives() -> None:
 
 
 def module_of(*instructions: Instruction) -> Module:
-    return Module("m", 0, "", "main", {"main": Computation("main", instructions, instructions[-1].name)}, True)
+    return Module(
+        "m", 0, "", "main", {"main": Computation("main", instructions, instructions[-1].name)}, True
+    )
 
 
-def make(name: str, opcode: str, *operands: str, shape: Shape | None = None, **fields: object) -> Instruction:
+def make(
+    name: str, opcode: str, *operands: str, shape: Shape | None = None, **fields: object
+) -> Instruction:
     return Instruction(name, opcode, shape or Shape("f32", (4,)), "main", operands, **fields)  # type: ignore[arg-type]
 
 
@@ -134,7 +143,11 @@ def test_an_all_reduce_of_two_arrays_keeps_both_results() -> None:
 def test_a_copy_to_the_host_is_an_offload_and_no_collective() -> None:
     host = Shape("f32", (4,), (), 5)
     shape = Shape("tuple", (), (host, Shape("f32", (4,)), Shape("u32")))
-    module = module_of(make("p", "parameter"), make("s", "copy-start", "p", shape=shape), make("d", "copy-done", "s"))
+    module = module_of(
+        make("p", "parameter"),
+        make("s", "copy-start", "p", shape=shape),
+        make("d", "copy-done", "s"),
+    )
     (pair,) = async_pairs(module)
     assert (pair.kind, pair.is_collective) == ("copy", False)
     assert is_host_copy(module, module.instructions["s"])
@@ -142,9 +155,7 @@ def test_a_copy_to_the_host_is_an_offload_and_no_collective() -> None:
 
 
 def test_updates_that_lead_in_a_circle_have_no_start() -> None:
-    text = (
-        b"HloModule m\n\nENTRY %e () -> f32[] {\n  %u = f32[] async-update(%u)\n  ROOT %d = f32[] async-done(%u)\n}\n"
-    )
+    text = b"HloModule m\n\nENTRY %e () -> f32[] {\n  %u = f32[] async-update(%u)\n  ROOT %d = f32[] async-done(%u)\n}\n"
     module = module_from_text(text, "m.txt")
     assert start_of(module, module.instructions["d"]) is None
     assert async_pairs(module) == ()

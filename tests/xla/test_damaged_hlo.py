@@ -13,7 +13,10 @@ from pgle.xla.collectives import lhs_names, loops, owner, walk_collectives
 from pgle.xla.hlo.dumps import read_module
 
 FOLDER = Path(__file__).parents[2] / "testdata" / "hlo" / "jax-0.12.0.1" / "collectives"
-FILES = {path.name.removesuffix(".xz"): lzma.decompress(path.read_bytes()) for path in sorted(FOLDER.glob("*.xz"))}
+FILES = {
+    path.name.removesuffix(".xz"): lzma.decompress(path.read_bytes())
+    for path in sorted(FOLDER.glob("*.xz"))
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,9 @@ def test_damage_never_surprises(folder: Path, data: st.DataObject) -> None:
         assert error.where is not None
         return
     assert lhs_names(module).keys() <= module.instructions.keys()
-    assert len(list(walk_collectives(module))) <= len(schedulable(module)) + len(module.instructions)
+    assert len(list(walk_collectives(module))) <= len(schedulable(module)) + len(
+        module.instructions
+    )
     for item in module.walk():
         assert owner(module, item.name) in module.instructions
         loops(module, item.name)

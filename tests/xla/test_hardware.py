@@ -20,7 +20,9 @@ from pgle.xla.targets import find_hardware, load_target
         ("h100", "nonsense", 8),  # refused elsewhere
     ],
 )
-def test_the_topology_says_which_devices_share_nvlink(target: str, topology: str | None, share_nvlink: int) -> None:
+def test_the_topology_says_which_devices_share_nvlink(
+    target: str, topology: str | None, share_nvlink: int
+) -> None:
     assert find_hardware(load_target(target), topology=topology).devices_per_host == share_nvlink
 
 

@@ -13,7 +13,10 @@ from pgle.xla.protos import hlo_pb2, profiled_instructions_pb2, schedule_pb2, xp
 TESTDATA = Path(__file__).parents[2] / "testdata"
 XPLANES = sorted((TESTDATA / "jax_xplane").glob("*.xplane.pb"))
 HLO = sorted((TESTDATA / "jax_xplane" / "hlo_proto").glob("*.pb"))
-STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+STEP = (
+    TESTDATA
+    / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+)
 
 
 def test_hlo_dump_is_read():
@@ -55,9 +58,15 @@ def test_schedule_dump_text_with_unknown_fields_is_read():
 
 
 def test_schedule_dump_of_jaxlib_0_5_0_is_read():
-    text = 'instructions { id: 3 end_timestamp_cycles: 7 } computation_id: 2 hlo_module { name: "m" }'
+    text = (
+        'instructions { id: 3 end_timestamp_cycles: 7 } computation_id: 2 hlo_module { name: "m" }'
+    )
     schedule = text_format.Parse(text, schedule_pb2.EntryScheduleProto(), allow_unknown_field=True)
-    assert (schedule.computation_id, schedule.instructions[0].id, schedule.hlo_module.name) == (2, 3, "m")
+    assert (schedule.computation_id, schedule.instructions[0].id, schedule.hlo_module.name) == (
+        2,
+        3,
+        "m",
+    )
 
 
 def test_profile_text_is_read():
@@ -110,6 +119,8 @@ def test_field_numbers_and_types_are_the_originals():
             for field in ours.fields:
                 original = theirs.fields_by_number.get(field.number)
                 if original is not None:
-                    assert (original.name, original.type) == (field.name, field.type), f"{name}.{field.name}"
+                    assert (original.name, original.type) == (field.name, field.type), (
+                        f"{name}.{field.name}"
+                    )
                     compared += 1
     assert compared > 150

@@ -45,19 +45,36 @@ def test_every_shipped_target_says_where_its_figures_are_from(name: str) -> None
 
 
 def test_a_short_name_is_of_the_first_gpu_that_begins_so() -> None:
-    assert ALIASES["a100"] == "a100-40gb" and ALIASES["a100-80"] == "a100-80gb" and ALIASES["h100"] == "h100-sxm"
+    assert (
+        ALIASES["a100"] == "a100-40gb"
+        and ALIASES["a100-80"] == "a100-80gb"
+        and ALIASES["h100"] == "h100-sxm"
+    )
 
 
 def test_description_that_a_run_dumped(testdata: Path) -> None:
-    dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.gpu_target_config.pbtxt.xz"
+    dump = (
+        testdata
+        / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.gpu_target_config.pbtxt.xz"
+    )
     target = load_target(str(dump))
-    assert (target.device, target.memory_bytes, target.clock_ghz) == ("NVIDIA A100-SXM4-40GB", 42_505_273_344, 1.41)
+    assert (target.device, target.memory_bytes, target.clock_ghz) == (
+        "NVIDIA A100-SXM4-40GB",
+        42_505_273_344,
+        1.41,
+    )
 
 
 def test_portable_text_drops_what_old_xla_does_not_know() -> None:
     target = load_target("h100-sxm")
     portable = parse_target(target.texts[1], name="portable")
-    for field in ("feature_extension", "matrix_unit_description", "rate_infos", "pcie_bandwidth", "active_links"):
+    for field in (
+        "feature_extension",
+        "matrix_unit_description",
+        "rate_infos",
+        "pcie_bandwidth",
+        "active_links",
+    ):
         assert field in target.text
         assert field not in target.texts[1]
     assert (portable.clock_ghz, portable.core_count, portable.device) == (1.98, 132, target.device)
@@ -71,7 +88,8 @@ def test_the_clock_is_the_devices_own() -> None:
 
 def test_unknown_name() -> None:
     with pytest.raises(
-        UserError, match=r"no target called 'h300'; did you mean 'h200'\? choose a100-40gb, .*gpu_target_config"
+        UserError,
+        match=r"no target called 'h300'; did you mean 'h200'\? choose a100-40gb, .*gpu_target_config",
     ):
         load_target("h300")
 
@@ -105,13 +123,18 @@ def test_a_figure_that_no_gpu_has(tmp_path: Path, figure: str) -> None:
 
 def test_a_description_of_an_old_dump_gets_a_cuda_runtime(testdata: Path) -> None:
     """Without one XLA takes CUDA for too old and compiles fp8 products as bf16."""
-    dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.gpu_target_config.pbtxt.xz"
+    dump = (
+        testdata
+        / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.gpu_target_config.pbtxt.xz"
+    )
     assert "runtime_version { major: 12 minor: 9 }" in load_target(str(dump)).text
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_shipped_target_has_what_a_real_device_has(name: str) -> None:
     target = load_target(name)
-    assert f'name: "{target.device}"' in target.text  # by which XLA finds its own figures of the GPU
+    assert (
+        f'name: "{target.device}"' in target.text
+    )  # by which XLA finds its own figures of the GPU
     assert "runtime_version { major: 12 minor: 9 }" in target.texts[1]
     assert "runtime_version" not in target.texts[2]

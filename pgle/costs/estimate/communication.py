@@ -28,7 +28,9 @@ from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 
-Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
+Curve = tuple[
+    Sequence[float], Sequence[float]
+]  # logarithms of bytes, ascending, and of microseconds, never falling
 
 
 def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> float:
@@ -62,7 +64,9 @@ def _at(curve: Curve, x: float) -> float:
 
 @cache
 def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]]]:
-    points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for gpu, kind, group, size, us in rows("collectives.tsv"):
         points[gpu, kind][int(group)].append((log(float(size)), log(float(us))))
     return points
@@ -107,7 +111,9 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
 
 def rows(name: str) -> list[list[str]]:
     """The rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
-    text = resources.files("pgle.xla").joinpath(f"data/perf_tables/{name}").read_text(encoding="utf-8")
+    text = (
+        resources.files("pgle.xla").joinpath(f"data/perf_tables/{name}").read_text(encoding="utf-8")
+    )
     return [line.split("\t") for line in text.splitlines()[1:]]
 
 
@@ -136,7 +142,11 @@ RING = (
     Protocol(14.0, 1.9, 4.0, 0.92),  # LL128
     Protocol(8.4, 3.4, 14.0, 1.0),  # Simple
 )
-TREE = (Protocol(6.8, 0.6, 5.0, 0.9 / 3.8), Protocol(14.0, 1.25, 8.5, 0.9 * 0.92), Protocol(8.4, 4.0, 14.0, 0.9))
+TREE = (
+    Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
+    Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
+    Protocol(8.4, 4.0, 14.0, 0.9),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +194,26 @@ def nccl_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> t
         outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
         return latency + max(inside, outside) / 1e3, latency
     bandwidth = bus_bandwidth_gb_s(group, hardware) * 1e3
-    moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
+    moved = (
+        size
+        * KINDS[kind].rounds
+        * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
+    )
     across = KINDS[kind].rounds * (group.hosts - 1)  # steps of a ring between hosts
     within = KINDS[kind].rounds * (group.size - 1) - across
     found = [
-        (item.base_us + within * item.nvlink_us + across * item.network_us, moved / (bandwidth * item.bandwidth))
+        (
+            item.base_us + within * item.nvlink_us + across * item.network_us,
+            moved / (bandwidth * item.bandwidth),
+        )
         for item in RING
     ]
     if kind == "all-reduce":  # a tree over the hosts, and chains inside them
-        moved, chain, levels = _tree_bytes(size, group, hardware), group.per_host - 1, log2(group.hosts)
+        moved, chain, levels = (
+            _tree_bytes(size, group, hardware),
+            group.per_host - 1,
+            log2(group.hosts),
+        )
         found += [
             (
                 item.base_us + 2 * (chain * item.nvlink_us + levels * item.network_us),
@@ -229,7 +250,9 @@ def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> De
     for group in filter(None, groups):
         hosts = Counter(map(hardware.host, group))
         most = max(hosts.values())
-        found.append(DeviceGroup(len(group), len(hosts), most if most * len(hosts) > len(group) else 0))
+        found.append(
+            DeviceGroup(len(group), len(hosts), most if most * len(hosts) > len(group) else 0)
+        )
     return max(found, key=lambda group: (group.hosts, group.size), default=DeviceGroup(devices, 1))
 
 
@@ -246,11 +269,17 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
     if group.size <= 1:
         return KERNEL_US
     found = group_us(KINDS[kind].measured or kind, group, size, hardware)
-    calls = [module.instructions[name].shape.size_bytes for name in instruction.operands if name in module.instructions]
+    calls = [
+        module.instructions[name].shape.size_bytes
+        for name in instruction.operands
+        if name in module.instructions
+    ]
     return found + _queued_us(kind, calls, size, group, hardware)
 
 
-def _queued_us(kind: str, calls: Collection[int], size: int, group: DeviceGroup, hardware: Hardware) -> float:
+def _queued_us(
+    kind: str, calls: Collection[int], size: int, group: DeviceGroup, hardware: Hardware
+) -> float:
     """What the calls of one group add to one call with all their bytes: calls that share a channel run one by one.
 
     A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
@@ -266,7 +295,9 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: DeviceGroup,
     ordered, share = sorted(calls), sum(calls) / CHANNELS
     queued, longest = [0.0] * CHANNELS, [0.0] * CHANNELS
     begin = 0
-    for each, latency in zip(ordered, _latencies_us(kind, ordered, size, group, hardware), strict=True):
+    for each, latency in zip(
+        ordered, _latencies_us(kind, ordered, size, group, hardware), strict=True
+    ):
         end = begin + each
         for at in range(int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1):
             queued[at] += latency
@@ -275,13 +306,19 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: DeviceGroup,
     return max(total - once for total, once in zip(queued, longest, strict=True))
 
 
-def _latencies_us(kind: str, ordered: Sequence[int], size: int, group: DeviceGroup, hardware: Hardware) -> list[float]:
+def _latencies_us(
+    kind: str, ordered: Sequence[int], size: int, group: DeviceGroup, hardware: Hardware
+) -> list[float]:
     """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for those like it."""
     scale = size / sum(ordered)
     latency: list[float] = []
     while len(latency) < len(ordered):
         rest = ordered[len(latency) :]
-        alike = [item for item in rest if hardware.nccl < BINNED or item < SAME_PROTOCOL * max(rest[0], 1)]
+        alike = [
+            item
+            for item in rest
+            if hardware.nccl < BINNED or item < SAME_PROTOCOL * max(rest[0], 1)
+        ]
         latency += [nccl_us(kind, sum(alike) * scale, group, hardware)[1]] * len(alike)
     return latency
 
@@ -294,7 +331,9 @@ def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> 
         size: bytes, as nccl-tests count them.
     """
     is_covered = group.per_host <= _widest(kind, hardware)
-    known = [each for each in weaker(hardware) if group.per_host <= _widest(kind, each) or not is_covered]
+    known = [
+        each for each in weaker(hardware) if group.per_host <= _widest(kind, each) or not is_covered
+    ]
     least = min(_by_table(kind, group, size, each) for each in (*known, hardware))
     if is_covered:
         return least
@@ -327,11 +366,19 @@ def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curv
     says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
     points = _points()[hardware.measured_as, kind].values()
-    inside, sizes = DeviceGroup(near, 1), sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)})
-    latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
+    inside, sizes = (
+        DeviceGroup(near, 1),
+        sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)}),
+    )
+    latency_us = max(
+        _model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0
+    )
 
     def time_us(size: float) -> float:
-        whole, measured = _model_us(kind, size, group, hardware), inside_us(kind, near, size, hardware)
+        whole, measured = (
+            _model_us(kind, size, group, hardware),
+            inside_us(kind, near, size, hardware),
+        )
         added = measured + max(whole - _model_us(kind, size, inside, hardware), 0.0)
         bounded = max(measured + latency_us, whole)
         return max(min(added, bounded), between_hosts_us(kind, size, group, hardware))
@@ -345,16 +392,24 @@ def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) ->
     if not kind.startswith("permute"):
         return nccl_us(kind, size, group, hardware)[0]
     link, latency = (
-        (hardware.nic_gb_s, RING[0].network_us) if group.hosts > 1 else (hardware.nvlink_gb_s, RING[0].nvlink_us)
+        (hardware.nic_gb_s, RING[0].network_us)
+        if group.hosts > 1
+        else (hardware.nvlink_gb_s, RING[0].nvlink_us)
     )
     return LAUNCH_US + latency + size / (link * 1e3)
 
 
 def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     """The S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one device."""
-    operands = [module.instructions[name].shape for name in instruction.operands if name in module.instructions]
+    operands = [
+        module.instructions[name].shape
+        for name in instruction.operands
+        if name in module.instructions
+    ]
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")
-    if KINDS[kind].payload == "first" and operands:  # the second is the output, the others say where rows go
+    if (
+        KINDS[kind].payload == "first" and operands
+    ):  # the second is the output, the others say where rows go
         return operands[0].size_bytes
     if KINDS[kind].payload == "result":
         result = instruction.shape

@@ -20,7 +20,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.estimate.communication import LAUNCH_US, collective_us, group_of, payload_bytes, rows
+from pgle.costs.estimate.communication import (
+    LAUNCH_US,
+    collective_us,
+    group_of,
+    payload_bytes,
+    rows,
+)
 from pgle.xla.collectives import (
     FREE_TARGETS,
     collective_kind,
@@ -30,7 +36,15 @@ from pgle.xla.collectives import (
     is_host_copy,
     result_shape,
 )
-from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape, backend_config
+from pgle.xla.hlo.module import (
+    BITS,
+    HOST_MEMORY_SPACE,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    backend_config,
+)
 from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     HOST_LINK_EFFICIENCY,
@@ -52,7 +66,9 @@ NVLINK_OVER_NCCL = 300 / 235
 _FASTER = ("f8", "f4", "s8")  # families whose products can beat the peak of 16-bit floats
 
 
-def least_us(module: Module, instruction: Instruction, hardware: Hardware, *, hosts: bool = True) -> float:
+def least_us(
+    module: Module, instruction: Instruction, hardware: Hardware, *, hosts: bool = True
+) -> float:
     """Microseconds below which no execution of an instruction can be; 0 if nothing is known.
 
     Args:
@@ -67,9 +83,14 @@ def least_us(module: Module, instruction: Instruction, hardware: Hardware, *, ho
         return _transfer_us(module, kind, inner, hardware, hosts=hosts)
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
         return transferred_bytes(module, instruction) / (hardware.host_gb_s * 1e3)
-    if is_convolution(inner) or (inner.opcode == "custom-call" and "__cublas" not in inner.custom_call_target):
+    if is_convolution(inner) or (
+        inner.opcode == "custom-call" and "__cublas" not in inner.custom_call_target
+    ):
         return 0.0
-    return sum(item.operations / (peak_tflops(item.dtype, hardware) * 1e6) for item in matmuls(module, instruction))
+    return sum(
+        item.operations / (peak_tflops(item.dtype, hardware) * 1e6)
+        for item in matmuls(module, instruction)
+    )
 
 
 def peak_tflops(dtype: str, hardware: Hardware) -> float:
@@ -78,7 +99,9 @@ def peak_tflops(dtype: str, hardware: Hardware) -> float:
     return max(hardware.tflops.get(family, half), half) if family in _FASTER else half
 
 
-def _transfer_us(module: Module, kind: str, inner: Instruction, hardware: Hardware, *, hosts: bool) -> float:
+def _transfer_us(
+    module: Module, kind: str, inner: Instruction, hardware: Hardware, *, hosts: bool
+) -> float:
     """What has to enter a device, or a host, at the links' peak; a switch may reduce and copy on the way."""
     if kind == "ragged-all-to-all":
         return 0.0
@@ -87,14 +110,20 @@ def _transfer_us(module: Module, kind: str, inner: Instruction, hardware: Hardwa
         return result_shape(module, inner).size_bytes / nvlink
     size = payload_bytes(module, kind, inner)
     if kind == "collective-permute":
-        return size / nvlink if any(source != target for source, target in inner.source_target_pairs) else 0.0
+        return (
+            size / nvlink
+            if any(source != target for source, target in inner.source_target_pairs)
+            else 0.0
+        )
     group = group_of(module, inner, hardware)
     inside = size * (1 - 1 / group.size) / nvlink
     if not hosts or group.hosts <= 1:
         return inside
     # Of an all-to-all each device has bytes of its own for the other hosts; of the rest a host needs each byte once.
     senders = group.per_host if kind == "all-to-all" else 1
-    return max(inside, size * senders * (1 - 1 / group.hosts) / (hardware.nic_gb_s * group.per_host * 1e3))
+    return max(
+        inside, size * senders * (1 - 1 / group.hosts) / (hardware.nic_gb_s * group.per_host * 1e3)
+    )
 
 
 def hardware_of(module: Module) -> Hardware:
@@ -161,7 +190,10 @@ def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
 
 
 _TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # of an element
-_BATCHES, _SIDES = 13, 21  # powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
+_BATCHES, _SIDES = (
+    13,
+    21,
+)  # powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
 
 
 def _place(value: int, points: int) -> tuple[int, float]:
@@ -190,11 +222,16 @@ def _surface(family: str, item_bytes: float, hardware: Hardware) -> npt.NDArray[
     base = TABLE[MATMULS_OF[hardware.measured_as]]
     table = {"f16": "bf16", "f8": "f8", "tf32": "f32"}.get(family, "bf16")
     sides = 2.0 ** np.arange(_SIDES)
-    b, m, n, k = np.meshgrid(2.0 ** np.arange(_BATCHES), sides, sides, sides, indexing="ij", sparse=True)
+    b, m, n, k = np.meshgrid(
+        2.0 ** np.arange(_BATCHES), sides, sides, sides, indexing="ij", sparse=True
+    )
     batch = np.minimum(np.arange(_BATCHES), len(GRID_B) - 1)
     side = np.clip(np.arange(_SIDES) - int(log2(GRID_K[0])), 0, len(GRID_K) - 1)
     of_table = _Roofline(base.peak_tflops(table), _TABLE_BYTES[table], base)
-    near = [np.minimum(b, GRID_B[-1]), *(np.clip(each, GRID_K[0], GRID_K[-1]) for each in (m, n, k))]
+    near = [
+        np.minimum(b, GRID_B[-1]),
+        *(np.clip(each, GRID_K[0], GRID_K[-1]) for each in (m, n, k)),
+    ]
     own = _Roofline(hardware.peak_of(family), item_bytes, hardware)
     roofline, nearest = own.us(b, m, n, k), of_table.us(*near)
     measured = measured_products(base.name, table)[np.ix_(batch, side, side, side)]
@@ -227,7 +264,9 @@ class _Roofline:
 
     def least_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
         """At the peaks of the data sheet."""
-        return np.maximum(2.0 * b * m * n * k / (self.peak_tflops * 1e6), self._memory_us(b, m, n, k))
+        return np.maximum(
+            2.0 * b * m * n * k / (self.peak_tflops * 1e6), self._memory_us(b, m, n, k)
+        )
 
     def _memory_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
         return b * (m * k + k * n + m * n) * self.item_bytes / (self.hardware.memory_gb_s * 1e3)
@@ -278,11 +317,17 @@ def matmul_us(item: Matmul, hardware: Hardware) -> float:
     known = [
         each
         for each in weaker(hardware)
-        if each.peak_tflops(item.dtype) <= hardware.peak_tflops(item.dtype) and each.memory_gb_s <= hardware.memory_gb_s
+        if each.peak_tflops(item.dtype) <= hardware.peak_tflops(item.dtype)
+        and each.memory_gb_s <= hardware.memory_gb_s
     ]
-    place = [_place(item.batch, _BATCHES), *(_place(side, _SIDES) for side in (item.m, item.n, item.k))]
+    place = [
+        _place(item.batch, _BATCHES),
+        *(_place(side, _SIDES) for side in (item.m, item.n, item.k)),
+    ]
     family = dtype_family(item.dtype)
-    return min(_between(_surface(family, item.item_bytes, each), place) for each in (*known, hardware))
+    return min(
+        _between(_surface(family, item.item_bytes, each), place) for each in (*known, hardware)
+    )
 
 
 def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
@@ -306,7 +351,9 @@ def _dot(module: Module, instruction: Instruction, contracting: Sequence[int]) -
     result = first_array(instruction.shape)
     if lhs is None or result is None or not lhs.dimensions:
         return
-    contracting = [index for index in contracting if index < len(lhs.dimensions)] or [len(lhs.dimensions) - 1]
+    contracting = [index for index in contracting if index < len(lhs.dimensions)] or [
+        len(lhs.dimensions) - 1
+    ]
     depth = prod(lhs.dimensions[index] for index in contracting)
     rows = prod(lhs.dimensions) // max(depth, 1)
     # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n follows, batch does not.
@@ -331,7 +378,11 @@ def _contracting(instruction: Instruction) -> list[int]:
     gemm = config.get("gemm_backend_config", config)
     numbers = gemm.get("dot_dimension_numbers", {}) if isinstance(gemm, dict) else {}
     found = numbers.get("lhs_contracting_dimensions", []) if isinstance(numbers, dict) else []
-    return [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))] if isinstance(found, list) else []
+    return (
+        [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def attention_operations(module: Module, instruction: Instruction) -> float:
@@ -356,11 +407,21 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
     return products * 2.0 * batch * heads * queries * keys * depth
 
 
-def _attention_sizes(module: Module, instruction: Instruction) -> tuple[float, float, float, float, float] | None:
+def _attention_sizes(
+    module: Module, instruction: Instruction
+) -> tuple[float, float, float, float, float] | None:
     """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries and keys."""
     stated: dict[str, str] = dict(_STATED.findall(instruction.backend_config))
-    if {"input_batch", "attn_heads", "q_max_seqlen", "kv_max_seqlen", "qk_head_dim"} <= stated.keys():
-        depth = (int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))) / 2
+    if {
+        "input_batch",
+        "attn_heads",
+        "q_max_seqlen",
+        "kv_max_seqlen",
+        "qk_head_dim",
+    } <= stated.keys():
+        depth = (
+            int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))
+        ) / 2
         batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
         return batch, heads, int(stated["q_max_seqlen"]), int(stated["kv_max_seqlen"]), depth
     query, key = operand_shape(module, instruction, 0), operand_shape(module, instruction, 1)
@@ -381,14 +442,18 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
         return
     features = max((size for size in kernel.dimensions if size in result.dimensions), default=1)
     rows = prod(result.dimensions) // max(features, 1)
-    yield Matmul(1, max(rows, 1), features, prod(kernel.dimensions) // max(features, 1), kernel.dtype)
+    yield Matmul(
+        1, max(rows, 1), features, prod(kernel.dimensions) // max(features, 1), kernel.dtype
+    )
 
 
 def first_array(shape: Shape) -> Shape | None:
     """The result of a call that returns a tuple with a workspace."""
     if shape.dtype != "tuple":
         return shape
-    return next((found for element in shape.elements if (found := first_array(element)) is not None), None)
+    return next(
+        (found for element in shape.elements if (found := first_array(element)) is not None), None
+    )
 
 
 def operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:
@@ -408,10 +473,28 @@ BLOCK_STAGES = 11  # two elements for each of the 1,024 threads of a block
 _SLICES = ("dynamic-slice", "slice", "gather")
 _WHOLE = ("dot", "convolution", "fusion", "custom-call", "sort", "scatter", "reduce-window")
 _MOVES = frozenset(
-    ("parameter", "constant", "broadcast", "bitcast", "reshape", "transpose", "copy", "tuple", "get-tuple-element",
-     "iota", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "gather", "dot", "convolution",
-     "fusion")
-)  # fmt: skip
+    (
+        "parameter",
+        "constant",
+        "broadcast",
+        "bitcast",
+        "reshape",
+        "transpose",
+        "copy",
+        "tuple",
+        "get-tuple-element",
+        "iota",
+        "slice",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "concatenate",
+        "pad",
+        "gather",
+        "dot",
+        "convolution",
+        "fusion",
+    )
+)
 
 
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
@@ -428,13 +511,17 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     passes = radix if is_radix_sort(instruction) else bitonic if instruction.opcode == "sort" else 1
     memory = device * passes / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
-    threads = _unvectorized(instruction, needed) / (hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
+    threads = _unvectorized(instruction, needed) / (
+        hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
+    )
     return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
 
 
 def is_radix_sort(instruction: Instruction) -> bool:
     """Whether it sorts by bits with CUB: ``__cub$DeviceRadixSort``, from jaxlib 0.10 ``xla.gpu.ext.cub_sort_pairs``."""
-    return any(name in instruction.custom_call_target for name in ("cub$DeviceRadixSort", "cub_sort"))
+    return any(
+        name in instruction.custom_call_target for name in ("cub$DeviceRadixSort", "cub_sort")
+    )
 
 
 def sort_passes(instruction: Instruction) -> tuple[int, int]:
@@ -453,7 +540,9 @@ def pointwise_operations(module: Module, instruction: Instruction) -> int:
     """Elements that the ops of a fusion compute one by one; each counts as one operation, transcendental or not."""
     fused = module.fused(instruction)
     return sum(
-        prod(_widest(module, item)) for item in (fused.instructions if fused else ()) if item.opcode not in _MOVES
+        prod(_widest(module, item))
+        for item in (fused.instructions if fused else ())
+        if item.opcode not in _MOVES
     )
 
 
@@ -500,7 +589,9 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
         return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
     opcodes = {item.opcode for item in needed.items.values()}
     loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(("transpose", "gather"))
-    return sum(needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None)
+    return sum(
+        needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None
+    )
 
 
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:
@@ -514,10 +605,16 @@ class _Needed:
     def __init__(self, module: Module, fused: Computation) -> None:
         self.module = module
         self.items = {item.name: item for item in fused.instructions}
-        self.numbers = {item.parameter_number: item.name for item in fused.instructions if item.opcode == "parameter"}
+        self.numbers = {
+            item.parameter_number: item.name
+            for item in fused.instructions
+            if item.opcode == "parameter"
+        }
         self.elements = dict.fromkeys(self.items, 0)
         root = self.items.get(fused.root)
-        self.roots = () if root is None else root.operands if root.opcode == "tuple" else (root.name,)
+        self.roots = (
+            () if root is None else root.operands if root.opcode == "tuple" else (root.name,)
+        )
         for name in self.roots:
             self._need(name, prod((self.update_of(name) or self.items[name]).shape.dimensions))
         for item in reversed(fused.instructions):
@@ -527,7 +624,9 @@ class _Needed:
     @property
     def written_bytes(self) -> int:
         """Bytes of the results; of an update in place only the update."""
-        return sum((self.update_of(name) or self.items[name]).shape.size_bytes for name in self.roots)
+        return sum(
+            (self.update_of(name) or self.items[name]).shape.size_bytes for name in self.roots
+        )
 
     def read_bytes(self, number: int, whole: int) -> int:
         """Bytes read of a parameter, of so many."""
@@ -546,7 +645,9 @@ class _Needed:
 
     def _need(self, name: str, count: float) -> None:
         if name in self.items:
-            self.elements[name] = ceil(min(self.elements[name] + count, prod(self.items[name].shape.dimensions)))
+            self.elements[name] = ceil(
+                min(self.elements[name] + count, prod(self.items[name].shape.dimensions))
+            )
 
     def _operands(self, item: Instruction, count: int) -> None:
         """Elements of the operands that so many of the result need."""
@@ -557,7 +658,9 @@ class _Needed:
             for name in rest:
                 self._need(name, inf)
         elif item.opcode == "dynamic-update-slice":
-            update = prod(self.items[rest[0]].shape.dimensions) if rest and rest[0] in self.items else 0
+            update = (
+                prod(self.items[rest[0]].shape.dimensions) if rest and rest[0] in self.items else 0
+            )
             self._need(first, max(count - update, 0))
             for name in rest:
                 self._need(name, count)
@@ -569,7 +672,10 @@ class _Needed:
                 self._need(name, inf)
         elif item.opcode in ("reduce", "concatenate"):
             for name in item.operands:
-                self._need(name, share * prod(self.items[name].shape.dimensions) if name in self.items else 0)
+                self._need(
+                    name,
+                    share * prod(self.items[name].shape.dimensions) if name in self.items else 0,
+                )
         else:
             for name in item.operands:
                 self._need(name, count)

@@ -20,7 +20,13 @@ from pgle.costs.estimate.estimate import (
     sort_passes,
 )
 from pgle.errors import UserError
-from pgle.xla.collectives import FREE_TARGETS, collective_kind, is_attention, is_convolution, is_host_copy
+from pgle.xla.collectives import (
+    FREE_TARGETS,
+    collective_kind,
+    is_attention,
+    is_convolution,
+    is_host_copy,
+)
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
 
@@ -29,8 +35,12 @@ SWAPPED_ROW_US, ADDED_ROW_US = 12.2, 0.0244
 40,960 rows into the same one, each took 500 ms and 1 ms (openxla/xla issue 46225, RTX 3080 Ti)."""
 
 SECTOR_BYTES = 32  # what device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)
-WINOGRAD = 2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
-SHARED_LINK = 2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
+WINOGRAD = (
+    2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
+)
+SHARED_LINK = (
+    2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
+)
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"
 _PRICED = ("__cublas", "__cudnn$conv", "__cub$", "xla.gpu.ext.cub_", "__triton")
@@ -46,7 +56,9 @@ class Range:
     why: str
 
 
-def range_of(module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float) -> Range | None:
+def range_of(
+    module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float
+) -> Range | None:
     """The range of an estimate that data, or a choice made on the GPU, decides; None of any other."""
     if instruction.latency_ns is not None or collective_kind(module, instruction) is not None:
         return None
@@ -56,21 +68,35 @@ def range_of(module: Module, instruction: Instruction, hardware: Hardware, estim
     fused = module.fused(inner)
     items = (inner,) if fused is None else fused.instructions
     found = (_of_one(module, item, inner, hardware, estimate_us) for item in items)
-    return max(filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None)
+    return max(
+        filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None
+    )
 
 
-def _of_one(module: Module, item: Instruction, caller: Instruction, hardware: Hardware, us: float) -> Range | None:
+def _of_one(
+    module: Module, item: Instruction, caller: Instruction, hardware: Hardware, us: float
+) -> Range | None:
     if item.opcode == "scatter":
-        return Range(us, us + _repeated_us(module, item, caller), "rows that repeat are added one after the other")
+        return Range(
+            us,
+            us + _repeated_us(module, item, caller),
+            "rows that repeat are added one after the other",
+        )
     if item.opcode == "gather":
         apart = prod(item.shape.dimensions) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
         return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
     if item.opcode == "sort" or is_radix_sort(item):
         radix, bitonic = sort_passes(item)
         own = bitonic if item.opcode == "sort" else radix
-        return Range(us * min(radix, bitonic) / own, us * max(radix, bitonic) / own, "by bits or by comparisons")
+        return Range(
+            us * min(radix, bitonic) / own,
+            us * max(radix, bitonic) / own,
+            "by bits or by comparisons",
+        )
     if is_convolution(item):
-        plain = sum(one.operations for one in matmuls(module, item)) / (hardware.tflops["f32"] * 1e6)
+        plain = sum(one.operations for one in matmuls(module, item)) / (
+            hardware.tflops["f32"] * 1e6
+        )
         return Range(us / WINOGRAD, max(plain, us), "cuDNN chooses the algorithm")
     if attention_operations(module, item):
         low, high = (us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE))
@@ -85,7 +111,9 @@ def _repeated_us(module: Module, scatter: Instruction, caller: Instruction) -> f
     pull request 44428); on an H100, too, such a scatter took 3.3 µs a row (docs/evidence/estimates.md).
     """
     combiner = [module.computations[name] for name in scatter.called if name in module.computations]
-    if combiner and all(item.opcode == "parameter" for one in combiner for item in one.instructions):
+    if combiner and all(
+        item.opcode == "parameter" for one in combiner for item in one.instructions
+    ):
         return 0.0
     dtype = (first_array(scatter.shape) or scatter.shape).dtype
     is_swapped = dtype == "bf16" or dtype.startswith("f8")
@@ -128,10 +156,35 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
 
 
 _ARITHMETIC = frozenset(
-    ("abs", "add", "and", "bitcast", "broadcast", "clamp", "compare", "convert", "copy", "divide", "dynamic-slice",
-     "fusion", "maximum", "minimum", "multiply", "negate", "not", "or", "remainder", "reshape", "select",
-     "shift-right-arithmetic", "shift-right-logical", "sign", "slice", "subtract")
-)  # fmt: skip
+    (
+        "abs",
+        "add",
+        "and",
+        "bitcast",
+        "broadcast",
+        "clamp",
+        "compare",
+        "convert",
+        "copy",
+        "divide",
+        "dynamic-slice",
+        "fusion",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "remainder",
+        "reshape",
+        "select",
+        "shift-right-arithmetic",
+        "shift-right-logical",
+        "sign",
+        "slice",
+        "subtract",
+    )
+)
 
 
 def _argsorted(module: Module, item: Instruction) -> int:
@@ -139,7 +192,9 @@ def _argsorted(module: Module, item: Instruction) -> int:
     sort = module.instructions.get(item.operands[0])
     if sort is None or not (sort.opcode == "sort" or is_radix_sort(sort)):
         return 0
-    given = None if item.tuple_index is None else sort.operands[item.tuple_index : item.tuple_index + 1]
+    given = (
+        None if item.tuple_index is None else sort.operands[item.tuple_index : item.tuple_index + 1]
+    )
     sorted_ = module.instructions.get(given[0]) if given else None
     if sorted_ is None:
         return 0
@@ -152,13 +207,21 @@ def _rows(module: Module, scatter: Instruction) -> int:
     """Places that a scatter writes to: its indices, whose last dimension says where where it is short."""
     indices = operand_shape(module, scatter, len(scatter.operands) // 2)
     dimensions = indices.dimensions if indices is not None else ()
-    return prod(dimensions[:-1] if dimensions and dimensions[-1] <= len(scatter.shape.dimensions) else dimensions)
+    return prod(
+        dimensions[:-1]
+        if dimensions and dimensions[-1] <= len(scatter.shape.dimensions)
+        else dimensions
+    )
 
 
 def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
     """That a network is assumed, if collectives cross hosts and the user has named none: one line, else none."""
-    kinds = ((collective_kind(module, item), module.wrapped(item) or item) for item in module.walk())
-    crossing = (group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None)
+    kinds = (
+        (collective_kind(module, item), module.wrapped(item) or item) for item in module.walk()
+    )
+    crossing = (
+        group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None
+    )
     if is_named or module.num_devices <= hardware.devices_per_host or not any(crossing):
         return []
     return [
@@ -170,7 +233,9 @@ def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> l
 def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:
     """Custom calls of whose cost nothing is known: how many by target; they count as what moving their bytes takes."""
     return Counter(
-        item.custom_call_target for item in module.walk() if is_opaque(module, item) and item.name not in measured
+        item.custom_call_target
+        for item in module.walk()
+        if is_opaque(module, item) and item.name not in measured
     )
 
 
@@ -230,12 +295,16 @@ def growth(without: Collection[str] = ()) -> Mapping[str, tuple[tuple[float, flo
         if row.series not in without:
             series[row.series].append(row)
     return {
-        name: tuple((log2(row.devices / rows[0].devices), log(row.step / rows[0].step)) for row in rows[1:])
+        name: tuple(
+            (log2(row.devices / rows[0].devices), log(row.step / rows[0].step)) for row in rows[1:]
+        )
         for name, rows in series.items()
     }
 
 
-def size_spread(devices_from: int, devices_to: int, *, without: Collection[str] = ()) -> tuple[float, float]:
+def size_spread(
+    devices_from: int, devices_to: int, *, without: Collection[str] = ()
+) -> tuple[float, float]:
     """What a step, known at one size, may be multiplied by at another for what no compiler knows.
 
     Growth is taken as a random walk over doublings of GPUs: independent disturbances, so that it goes with the root of
@@ -252,10 +321,15 @@ def size_spread(devices_from: int, devices_to: int, *, without: Collection[str] 
         UserError: a number of devices is not positive.
     """
     if devices_from < 1 or devices_to < 1:
-        raise UserError("the number of devices must be positive", where=f"{devices_from}, {devices_to}")
+        raise UserError(
+            "the number of devices must be positive", where=f"{devices_from}, {devices_to}"
+        )
     from scipy.special import stdtrit  # only here, since its import takes a tenth of a second
 
-    rates = [fmean(rise / sqrt(doublings) for doublings, rise in rows) for rows in growth(without).values()]
+    rates = [
+        fmean(rise / sqrt(doublings) for doublings, rise in rows)
+        for rows in growth(without).values()
+    ]
     half = float(stdtrit(len(rates) - 1, (1 + HELD) / 2)) * stdev(rates) * sqrt(1 + 1 / len(rates))
     far = sqrt(abs(log2(devices_to / devices_from)))
     low, high = exp(min(fmean(rates) - half, 0) * far), exp(max(fmean(rates) + half, 0) * far)

@@ -35,7 +35,9 @@ Floats = npt.NDArray[np.float64]
 
 INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
 MIN_GAPS = 20  # fewer gaps than this say nothing
-MAX_GAP_EXECUTIONS = 8  # more executions than this are not looked at: gaps do not change from step to step
+MAX_GAP_EXECUTIONS = (
+    8  # more executions than this are not looked at: gaps do not change from step to step
+)
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,14 @@ class LaunchGaps:
 
     gap_us: Time = 1.0  # between the end of a kernel and the start of the next on the same stream
     switch_us: Time = 5.0  # between an event on one stream and the start of a kernel on another that waited for it
-    host_us: Time = 3.8  # the host's time to issue one launch; a step of short kernels is bound by it
+    host_us: Time = (
+        3.8  # the host's time to issue one launch; a step of short kernels is bound by it
+    )
     # launches of one run of an instruction where that is not one
     kernels: Mapping[str, Time] = field(default_factory=dict)
-    origin: Origin = Origin.ESTIMATED  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
+    origin: Origin = (
+        Origin.ESTIMATED
+    )  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
     gaps: int = 0  # how many gaps were measured
 
 
@@ -68,7 +74,9 @@ def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
     return None
 
 
-def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming) -> LaunchGaps | None:
+def measure_launch(
+    trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming
+) -> LaunchGaps | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept executions.
 
     Returns:
@@ -91,14 +99,21 @@ def measure_launch(trace: Trace, module: int, kept: npt.NDArray[np.bool_], namin
     )
 
 
-def execution_rows(trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_most: int) -> list[npt.NDArray[np.int64]]:
+def execution_rows(
+    trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_most: int
+) -> list[npt.NDArray[np.int64]]:
     """Row numbers of each of the first kept executions of a module on each device, `at_most` in all."""
     last = int(np.flatnonzero(kept)[:at_most].max(initial=-1))
-    rows = np.flatnonzero((trace.module == module) & (trace.execution >= 0) & (trace.execution <= last))
+    rows = np.flatnonzero(
+        (trace.module == module) & (trace.execution >= 0) & (trace.execution <= last)
+    )
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return []
-    edges = np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)) + 1
+    edges = (
+        np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0))
+        + 1
+    )
     return np.split(rows, edges)[:at_most]
 
 
@@ -122,17 +137,29 @@ def _gaps(
     other_end = np.maximum.accumulate(end[~on_main]) if (~on_main).any() else np.empty(0, np.int64)
     other_start = start[~on_main]
     last = np.searchsorted(other_start, s[1:]) - 1
-    busy = (last >= 0) & (other_end[np.maximum(last, 0)] > e[:-1]) if len(other_end) else np.zeros(len(gap), bool)
+    busy = (
+        (last >= 0) & (other_end[np.maximum(last, 0)] > e[:-1])
+        if len(other_end)
+        else np.zeros(len(gap), bool)
+    )
     new_launch = (launch[1:] != launch[:-1]) | (launch[1:] < 0)
     plain = gap[(gap >= 0) & ~busy & new_launch]
     before = np.searchsorted(e, other_start) - 1
-    idle_before = np.append(True, other_start[1:] >= other_end[:-1]) if len(other_end) else np.empty(0, bool)
-    waits = (other_start - e[np.maximum(before, 0)])[(before >= 0) & idle_before] if len(other_end) else np.empty(0)
+    idle_before = (
+        np.append(True, other_start[1:] >= other_end[:-1]) if len(other_end) else np.empty(0, bool)
+    )
+    waits = (
+        (other_start - e[np.maximum(before, 0)])[(before >= 0) & idle_before]
+        if len(other_end)
+        else np.empty(0)
+    )
     between = waits[waits <= INTERRUPTION * DEFAULT.switch_us * 1e3].astype(np.float64)
     return plain, between
 
 
-def _kernels(trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]) -> dict[str, float]:
+def _kernels(
+    trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]
+) -> dict[str, float]:
     """Launches of each run of an instruction that has not one: distinct instances, mean over executions.
 
     In a loop an instruction runs once per iteration. If the count is unknown, launches and runs cannot be separated.
@@ -142,8 +169,12 @@ def _kernels(trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[
     if len(rows) == 0 or (instance < 0).any():
         return {}
     order = np.lexsort((instance, instruction, execution, device))
-    device, execution, instruction, instance = (c[order] for c in (device, execution, instruction, instance))
-    new_run = np.append(True, (np.diff(device) != 0) | (np.diff(execution) != 0) | (np.diff(instruction) != 0))
+    device, execution, instruction, instance = (
+        c[order] for c in (device, execution, instruction, instance)
+    )
+    new_run = np.append(
+        True, (np.diff(device) != 0) | (np.diff(execution) != 0) | (np.diff(instruction) != 0)
+    )
     new_launch = new_run | np.append(True, np.diff(instance) != 0)
     count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
     times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
@@ -159,7 +190,9 @@ MIN_ALONE, MIN_SAMPLES = 3, 5
 """With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is derived."""
 
 LEAST_OVERLAP = 0.01  # instructions with less overlap than this count as alone
-MAX_EXECUTIONS = 64  # executions looked at, over all devices; more add nothing to thousands of launches
+MAX_EXECUTIONS = (
+    64  # executions looked at, over all devices; more add nothing to thousands of launches
+)
 
 
 class Factors(NamedTuple):
@@ -237,13 +270,19 @@ def contention_of(profile: Profile, module: str) -> Contention:
         if item.get("name") != module or "contention" not in item:
             continue
         found = item["contention"]
-        if found is None:  # no kernel ran during a collective, if HLO says which activity is a collective
+        if (
+            found is None
+        ):  # no kernel ran during a collective, if HLO says which activity is a collective
             return replace(ASSUMED, beside={} if item.get("hlo") else None)
         try:
             known = msgspec.convert(found, Contention)
         except msgspec.ValidationError:  # of another release
             return ASSUMED
-        assumed = {kind: getattr(ASSUMED, kind) for kind in ("product", "other") if not getattr(known, kind).samples}
+        assumed = {
+            kind: getattr(ASSUMED, kind)
+            for kind in ("product", "other")
+            if not getattr(known, kind).samples
+        }
         return replace(known, **assumed)
     return ASSUMED
 
@@ -252,11 +291,16 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
     """A profile for schedules of other names. Its costs are times of kernels alone, as far as known."""
     found = contention_of(profile, module.name)
     known = {"hlo": True, "contention": asdict(replace(found, beside={}))}
-    records = [item for item in module_records(profile.provenance) if item.get("name") == module.name] or [{}]
+    records = [
+        item for item in module_records(profile.provenance) if item.get("name") == module.name
+    ] or [{}]
     return replace(
         profile,
         costs=tuple(found.alone(module, cost, found.likely) for cost in profile.costs),
-        provenance={**profile.provenance, "modules": [{**item, "name": module.name, **known} for item in records]},
+        provenance={
+            **profile.provenance,
+            "modules": [{**item, "name": module.name, **known} for item in records],
+        },
     )
 
 
@@ -277,13 +321,19 @@ def measure_contention(
         return None
     items = [module.instructions.get(name) for name in naming.owners]
     total = np.bincount(code, weights=time_us, minlength=len(items))
-    together = np.bincount(code, weights=time_us * share, minlength=len(items)) / np.maximum(total, 1e-9)
+    together = np.bincount(code, weights=time_us * share, minlength=len(items)) / np.maximum(
+        total, 1e-9
+    )
     works: dict[Hashable, int] = {}
-    work = np.array([-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items])[code]
+    work = np.array(
+        [-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items]
+    )[code]
     alone_us = _alone_us(work, time_us, share)
     is_of = np.array([item is not None and is_product(module, item) for item in items])[code]
     twins = (share >= BESIDE) & (alone_us > 0)
-    product, other = (_slowdown(time_us[twins & kind], alone_us[twins & kind]) for kind in (is_of, ~is_of))
+    product, other = (
+        _slowdown(time_us[twins & kind], alone_us[twins & kind]) for kind in (is_of, ~is_of)
+    )
     return Contention(
         product=product,
         other=other,
@@ -304,7 +354,11 @@ def _launches(
     end = start + trace.duration_ns[rows]
     communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
-    code, instance, overlapped = code[~communicates], instance[~communicates], overlapped[~communicates]
+    code, instance, overlapped = (
+        code[~communicates],
+        instance[~communicates],
+        overlapped[~communicates],
+    )
     time = (end - start)[~communicates].astype(np.float64)
     if not len(code):
         return code, time, time

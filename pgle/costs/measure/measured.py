@@ -28,8 +28,21 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.measure.contention import UNMEASURED, Contention, LaunchGaps, measure_contention, measure_launch
-from pgle.costs.measure.ranks import AlignedProgram, Alignment, CollectiveEnds, align_program, rank_ids, renumbered
+from pgle.costs.measure.contention import (
+    UNMEASURED,
+    Contention,
+    LaunchGaps,
+    measure_contention,
+    measure_launch,
+)
+from pgle.costs.measure.ranks import (
+    AlignedProgram,
+    Alignment,
+    CollectiveEnds,
+    align_program,
+    rank_ids,
+    renumbered,
+)
 from pgle.costs.measure.samples import (
     Statistic,
     collect_samples,
@@ -60,15 +73,21 @@ class TracedProgram:
 
     key: ModuleKey  # name and program id
     index: int  # into `Trace.modules`
-    instructions: tuple[int, ...]  # the ones that it ran, as indices into `Trace.instructions`, ascending
+    instructions: tuple[
+        int, ...
+    ]  # the ones that it ran, as indices into `Trace.instructions`, ascending
     hlo: Module | None  # its final HLO module, None where none was given or embedded
-    fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
+    fingerprints: tuple[
+        str, ...
+    ]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
     compute_ns: int  # without collectives
     lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None if absent
 
 
-def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[TracedProgram, ...]]:
+def traced_programs(
+    trace: Trace, modules: Sequence[Module]
+) -> tuple[Trace, tuple[TracedProgram, ...]]:
     """The programs of a trace, the one with most compute first, and the trace with one module index for each.
 
     Args:
@@ -84,9 +103,13 @@ def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
     """The program with the HLO that the trace embeds, where it has none from a dump."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
-    from pgle.xla.hlo.proto import module_from_bytes  # protocol buffers: most conversions of nsys do without
+    from pgle.xla.hlo.proto import (
+        module_from_bytes,
+    )  # protocol buffers: most conversions of nsys do without
 
-    module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
+    module = module_from_bytes(
+        trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace"
+    )
     fingerprints = (module.fingerprint,) if module.fingerprint else ()
     return replace(program, hlo=module, fingerprints=fingerprints)
 
@@ -99,14 +122,25 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgra
     for index, key in enumerate(trace.modules):
         instructions = tuple(ran.get(index, ()))
         found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
-        fingerprints = tuple(dict.fromkeys(module.fingerprint for module in found if module.fingerprint))
+        fingerprints = tuple(
+            dict.fromkeys(module.fingerprint for module in found if module.fingerprint)
+        )
         hlo = found[0] if found else None
-        programs.append(TracedProgram(key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])))
+        programs.append(
+            TracedProgram(
+                key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])
+            )
+        )
     return _by_time(programs)
 
 
 def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
-    return tuple(sorted(programs, key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name)))
+    return tuple(
+        sorted(
+            programs,
+            key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name),
+        )
+    )
 
 
 def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
@@ -119,7 +153,11 @@ def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> t
     def overlap(module: Module) -> float:
         return len(names & module.instructions.keys()) / max(len(names), 1)
 
-    return tuple(module for module in sorted(named, key=overlap, reverse=True) if overlap(module) >= MIN_NAME_OVERLAP)
+    return tuple(
+        module
+        for module in sorted(named, key=overlap, reverse=True)
+        if overlap(module) >= MIN_NAME_OVERLAP
+    )
 
 
 def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[TracedProgram, ...]:
@@ -138,11 +176,15 @@ def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[T
     chosen = tuple(program for program in programs if re.search(selector, program.key.name))
     if not chosen:
         remedy = choices(selector, (program.key.name for program in programs))
-        raise UserError("no module of the trace matches", where=f"--module {selector}", remedy=remedy)
+        raise UserError(
+            "no module of the trace matches", where=f"--module {selector}", remedy=remedy
+        )
     return chosen
 
 
-def unite_programs(trace: Trace, programs: Sequence[TracedProgram]) -> tuple[Trace, tuple[TracedProgram, ...]]:
+def unite_programs(
+    trace: Trace, programs: Sequence[TracedProgram]
+) -> tuple[Trace, tuple[TracedProgram, ...]]:
     """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
 
     Returns:
@@ -152,7 +194,9 @@ def unite_programs(trace: Trace, programs: Sequence[TracedProgram]) -> tuple[Tra
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
     ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
-    processes = {index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()}
+    processes = {
+        index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()
+    }
     groups: list[list[TracedProgram]] = []
     for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
         same = (group for group in groups if group[0].key.name == program.key.name)
@@ -160,7 +204,10 @@ def unite_programs(trace: Trace, programs: Sequence[TracedProgram]) -> tuple[Tra
         groups.append([program]) if partner is None else partner.append(program)
     if len(groups) == len(programs):
         return trace, tuple(programs)
-    module, execution = trace.module.copy(), trace.execution.astype(np.int32)  # united ones are more than each
+    module, execution = (
+        trace.module.copy(),
+        trace.execution.astype(np.int32),
+    )  # united ones are more than each
     united = []
     for group in groups:
         if len(group) > 1:
@@ -186,7 +233,10 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
     """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
     present = np.empty(0, np.int64)
     for first in range(0, len(module), BLOCK_ROWS):
-        keys = module[first : first + BLOCK_ROWS].astype(np.int64) * count + values[first : first + BLOCK_ROWS]
+        keys = (
+            module[first : first + BLOCK_ROWS].astype(np.int64) * count
+            + values[first : first + BLOCK_ROWS]
+        )
         present = distinct(np.concatenate((present, distinct(keys))))
     found: dict[int, list[int]] = {}
     for key in present.tolist():
@@ -194,7 +244,9 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
     return found
 
 
-def _is_one(processes: Mapping[int, set[str]], group: Sequence[TracedProgram], program: TracedProgram) -> bool:
+def _is_one(
+    processes: Mapping[int, set[str]], group: Sequence[TracedProgram], program: TracedProgram
+) -> bool:
     if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
         return True
     of_group = set().union(*(processes.get(other.index, set()) for other in group))
@@ -229,7 +281,9 @@ class ProgramCosts:
     left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
     warnings: tuple[str, ...] = ()  # one line each
     launch: LaunchGaps | None = None  # gaps between kernels; None where too few were seen
-    contention: Contention | None = None  # of kernels, while collectives run; None if the trace does not show it
+    contention: Contention | None = (
+        None  # of kernels, while collectives run; None if the trace does not show it
+    )
     ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
     # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
@@ -271,7 +325,9 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
         )
     missing = found.left_out.get("not in the HLO module", ())
     if missing:
-        lines.append(f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})")
+        lines.append(
+            f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})"
+        )
     return tuple(lines)
 
 
@@ -310,14 +366,23 @@ class Measured:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Remarks on the costs, one line each."""
-        lines = folded((found.program.key.name, line) for found in self.costs for line in found.warnings)
+        lines = folded(
+            (found.program.key.name, line) for found in self.costs for line in found.warnings
+        )
         if bool((self.trace.kind == ActivityKind.HOST).all()):
-            return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run", *lines)
+            return (
+                "recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run",
+                *lines,
+            )
         return lines
 
 
 def measure(
-    trace: Trace, dumps: Dumps | None = None, *, module: str = "auto", options: AggregateOptions | None = None
+    trace: Trace,
+    dumps: Dumps | None = None,
+    *,
+    module: str = "auto",
+    options: AggregateOptions | None = None,
 ) -> Measured:
     """The costs of the instructions of a trace.
 
@@ -338,7 +403,9 @@ def measure(
         )
     trace, programs = traced_programs(trace, dumps.modules)
     chosen = [with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
-    lhs_modules = {name: dumps.lhs_module(name) for name in {program.key.name for program in chosen}}
+    lhs_modules = {
+        name: dumps.lhs_module(name) for name in {program.key.name for program in chosen}
+    }
     chosen = [replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen]
     if dumps.paths and all(program.hlo is None for program in chosen):
         held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
@@ -349,7 +416,11 @@ def measure(
         )
     costs = tuple(found for found in aggregate(trace, chosen, options) if found.costs)
     if not costs:
-        raise UserError("no cost could be taken from the trace", where=_source(trace), remedy="trace whole steps")
+        raise UserError(
+            "no cost could be taken from the trace",
+            where=_source(trace),
+            remedy="trace whole steps",
+        )
     return Measured(trace, programs, costs, options)
 
 
@@ -362,10 +433,16 @@ def aggregate(
 ) -> tuple[ProgramCosts, ...]:
     """The costs of each program."""
     indices = [program.index for program in programs]
-    namings = [name_instructions(trace, item.instructions, item.hlo, item.lhs_module) for item in programs]
-    aligned = [align_program(trace, index, naming) for index, naming in zip(indices, namings, strict=True)]
+    namings = [
+        name_instructions(trace, item.instructions, item.hlo, item.lhs_module) for item in programs
+    ]
+    aligned = [
+        align_program(trace, index, naming) for index, naming in zip(indices, namings, strict=True)
+    ]
     numbered = renumbered(trace, indices, aligned)
-    executions = find_executions(numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings]))
+    executions = find_executions(
+        numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings])
+    )
     options = options or AggregateOptions()
     windows = [measured_window(executions, program.index, options.keep_all) for program in programs]
     return tuple(
@@ -395,7 +472,9 @@ def _program_costs(
     costs.sort(key=lambda cost: cost.name)
     found = ProgramCosts(
         program=program,
-        costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
+        costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs)
+        if trace.simulated
+        else tuple(costs),
         window=window,
         left_out=naming.left_out,
         launch=measure_launch(trace, program.index, kept, naming),
@@ -407,12 +486,16 @@ def _program_costs(
     return replace(found, warnings=warnings_of(found, ranks.alignment))
 
 
-def _contention(trace: Trace, program: TracedProgram, naming: Naming, kept: Flags) -> Contention | None:
+def _contention(
+    trace: Trace, program: TracedProgram, naming: Naming, kept: Flags
+) -> Contention | None:
     """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
     if program.hlo is None:
         return None
     found = measure_contention(trace, program.index, kept, program.hlo, naming)
-    return replace(found, product=UNMEASURED, other=UNMEASURED) if found and trace.simulated else found
+    return (
+        replace(found, product=UNMEASURED, other=UNMEASURED) if found and trace.simulated else found
+    )
 
 
 def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
@@ -425,10 +508,16 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
         UserError: a fingerprint that a name needs is not known.
     """
     named = [
-        (found, name) for found in measured.costs for name in (fingerprints(found) if fingerprint_names else ("",))
+        (found, name)
+        for found in measured.costs
+        for name in (fingerprints(found) if fingerprint_names else ("",))
     ]
     return Profile(
-        costs=tuple(cost._replace(fingerprint=name) if name else cost for found, name in named for cost in found.costs),
+        costs=tuple(
+            cost._replace(fingerprint=name) if name else cost
+            for found, name in named
+            for cost in found.costs
+        ),
         provenance=_provenance(measured),
         warnings=measured.warnings,
     )
@@ -467,7 +556,9 @@ def _provenance(measured: Measured) -> dict[str, object]:
                 "hlo": found.program.hlo is not None,
                 "executions_used": found.window.used,
                 "executions_seen": found.window.seen,
-                "executions_dropped": {str(number): why for number, why in found.window.dropped.items()},
+                "executions_dropped": {
+                    str(number): why for number, why in found.window.dropped.items()
+                },
                 "devices": len(found.window.devices),
                 "ranks": found.ranks,
                 "rank_ids": list(found.rank_ids),

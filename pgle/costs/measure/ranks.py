@@ -34,7 +34,9 @@ MIN_POINTS = 4  # fewer ends are apart by one constant by chance
 MAX_SPREAD_NS = 1_000_000.0
 """Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
 
-UNSUSPICIOUS_NS = 100_000.0  # ends that spread less do not speak against windows that begin together
+UNSUSPICIOUS_NS = (
+    100_000.0  # ends that spread less do not speak against windows that begin together
+)
 RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
 
 CLEARLY = 4.0
@@ -54,7 +56,9 @@ class MatchedBy(IntEnum):
     APART = 5  # taken to begin with the same one, though by wall clocks none is common
 
 
-def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False) -> tuple[int, MatchedBy]:
+def match(
+    one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False
+) -> tuple[int, MatchedBy]:
     """Which execution of one device is the first of another one.
 
     Args:
@@ -125,7 +129,11 @@ def _clearly_least(ways: Sequence[Way]) -> Way | None:
         return None
     # of two or three executions some pair fits by chance
     factor = CLEARLY * (1 + 1 / max(ordered[0].common - 1, 1))
-    return ordered[0] if len(ordered) == 1 or ordered[0].spread_ns * factor <= ordered[1].spread_ns else None
+    return (
+        ordered[0]
+        if len(ordered) == 1 or ordered[0].spread_ns * factor <= ordered[1].spread_ns
+        else None
+    )
 
 
 def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns: float) -> bool:
@@ -134,7 +142,9 @@ def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns
         return True
     if way.common == 1:
         return False  # single executions resemble each other
-    rival = min((other.spread_ns for other in ways if other is not way and other.common > 1), default=0)
+    rival = min(
+        (other.spread_ns for other in ways if other is not way and other.common > 1), default=0
+    )
     return ahead_ns is None or way.spread_ns * CLEARLY**2 <= rival
 
 
@@ -153,12 +163,18 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     """All ways in which two windows have an execution in common, the shortest shift first."""
     if not len(one) or not len(other):
         return []
-    shift = np.array(sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)), np.int64)
+    shift = np.array(
+        sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)), np.int64
+    )
     low, high = np.maximum(0, shift), np.minimum(len(one), len(other) + shift)
     count = np.minimum(high - low, MAX_SAMPLED)
     place = np.arange(min(MAX_SAMPLED, len(one), len(other)))
     spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[:, : len(place)]
-    at = np.where((high - low > MAX_SAMPLED)[:, None], spaced, np.minimum(low[:, None] + place, high[:, None] - 1))
+    at = np.where(
+        (high - low > MAX_SAMPLED)[:, None],
+        spaced,
+        np.minimum(low[:, None] + place, high[:, None] - 1),
+    )
     apart = other[at - shift[:, None]] - one[at]
     apart[place >= count[:, None]] = np.nan
     common = np.isfinite(apart).any(axis=2).sum(axis=1)
@@ -208,7 +224,9 @@ class CollectiveEnds:
     columns: tuple[Column, ...]  # the collectives that ran
     ns: Floats  # float64[executions, columns], NaN where one did not run
     clock: Hashable = None  # windows of an equal one have one clock
-    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
+    utc_ns: int | None = (
+        None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
+    )
 
     def shared(self, other: CollectiveEnds) -> list[Column]:
         """The columns that both have."""
@@ -243,7 +261,9 @@ class Alignment:
         if self.apart:
             found.append(f"{'' if found else 'ranks '}begin up to {self.apart} apart")
         if self.evidence is MatchedBy.APART:
-            found.append(f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting")
+            found.append(
+                f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting"
+            )
             return ", ".join(found)
         if self.unclear:
             found.append(f"nothing tells with which execution {self.unclear} began")
@@ -269,7 +289,9 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
         weakest = max(weakest, evidence)
     shift -= shift.min()
     moves = shift.tolist()
-    numbers = np.concatenate([window.executions() + by for window, by in zip(windows, moves, strict=True)])
+    numbers = np.concatenate(
+        [window.executions() + by for window, by in zip(windows, moves, strict=True)]
+    )
     whole = int((np.unique(numbers, return_counts=True)[1] == len(windows)).sum())
     return Alignment(tuple(moves), weakest, max(moves), unclear, whole)
 
@@ -292,7 +314,8 @@ def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int
     while True:
         waiting[placed] = False
         common = np.bincount(
-            np.concatenate([arrays[column] for column in windows[placed].columns]), minlength=len(windows)
+            np.concatenate([arrays[column] for column in windows[placed].columns]),
+            minlength=len(windows),
         )
         common[of_clock[windows[placed].clock]] += len(members) + 1
         nearer = common > closest
@@ -347,19 +370,27 @@ def renumbered(trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedPr
 def _compared(filed: Sequence[Cost]) -> list[int]:
     """The collectives to look at: the ones that end together on all ranks, so if possible none from rank to rank."""
     every = [number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE]
-    together = [number for number in every if ends_together(filed[number].opcode or filed[number].name)]
+    together = [
+        number for number in every if ends_together(filed[number].opcode or filed[number].name)
+    ]
     # chosen by name alone: the same on every rank, though each is reduced on its own and one may lack a name
-    return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
+    return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[
+        :MAX_NAMES
+    ]
 
 
-def _windows(trace: Trace, module: int, naming: Naming, names: Sequence[int]) -> dict[int, CollectiveEnds]:
+def _windows(
+    trace: Trace, module: int, naming: Naming, names: Sequence[int]
+) -> dict[int, CollectiveEnds]:
     """By device, when these collectives ended (in a loop, the last time), in ns since the first end in its process."""
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
         code[np.flatnonzero(naming.target == name)] = number
     rows = np.flatnonzero((code >= 0)[trace.instruction])
     rows = rows[
-        (trace.module[rows] == module) & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)
+        (trace.module[rows] == module)
+        & (trace.execution[rows] >= 0)
+        & (trace.execution[rows] < MAX_EXECUTIONS)
     ]
     device, execution = trace.device[rows].astype(np.int64), trace.execution[rows]
     end = trace.start_ns[rows] + trace.duration_ns[rows]
@@ -382,7 +413,9 @@ def _windows(trace: Trace, module: int, naming: Naming, names: Sequence[int]) ->
         ran = np.flatnonzero((last[at] != never).any(axis=0))
         # doubles hold whole ns for 100 days
         ns = np.where(last[at][:, ran] == never, np.nan, last[at][:, ran] - base[process])
-        columns = tuple((naming.filed[names[number]].name, int(group[number, at])) for number in ran.tolist())
+        columns = tuple(
+            (naming.filed[names[number]].name, int(group[number, at])) for number in ran.tolist()
+        )
         utc_ns = trace.recordings[process].utc_ns if process in trace.recordings else None
         # devices of one process have one clock, and devices of one recording
         clock, since = (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])

@@ -21,7 +21,16 @@ import numpy.typing as npt
 from pgle.costs.profile.lookup import FiledLoop, Naming, group_of_device
 from pgle.costs.profile.value import Cost
 from pgle.errors import UserError
-from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Floats, GrowingColumn, Ints, heads, usual_values
+from pgle.trace.columns import (
+    BLOCK_ROWS,
+    Codes,
+    Flags,
+    Floats,
+    GrowingColumn,
+    Ints,
+    heads,
+    usual_values,
+)
 from pgle.trace.table import Device, Trace
 
 
@@ -101,7 +110,9 @@ def _used(
     return rows[use], target[use]
 
 
-def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32], naming: Naming) -> Samples:
+def _launches(
+    trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32], naming: Naming
+) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
     place = _places(device, execution)
@@ -173,7 +184,9 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     counted = np.repeat(runs > 0, sizes)
     if counted.any():
         rank = np.arange(len(order)) - np.repeat(first, sizes)
-        per_run = np.where((runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1)
+        per_run = np.where(
+            (runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1
+        )
         occurrence[:] = rank // np.repeat(np.maximum(per_run, 1), sizes)
     if not counted.all():
         # Without HLO: launches of one name with nothing in between are one run (a copy fusion of eight outputs).
@@ -203,7 +216,9 @@ class Statistic:
     name: str  # as the user gave it
     percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
-    def over_groups(self, values: Floats, groups: Codes, count: int, weights: Ints | None = None) -> Floats:
+    def over_groups(
+        self, values: Floats, groups: Codes, count: int, weights: Ints | None = None
+    ) -> Floats:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
 
         Args:
@@ -228,11 +243,15 @@ def by_group(values: Floats, groups: Codes, count: int) -> Ints:
     """The order of (group, value), of groups 0 … count-1."""
     by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
     groups = groups[by_value]
-    narrow = groups.astype(np.int16) if count < 2**15 else groups  # two bytes are sorted by counting
+    narrow = (
+        groups.astype(np.int16) if count < 2**15 else groups
+    )  # two bytes are sorted by counting
     return by_value[np.argsort(narrow, kind="stable")]
 
 
-def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float, reached: Ints | None = None) -> Floats:
+def percentile_of_sorted(
+    ordered: Floats, sizes: Ints, percentile: float, reached: Ints | None = None
+) -> Floats:
     """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty.
 
     Args:
@@ -245,7 +264,10 @@ def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float, reache
     low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
     places = start + low, start + high
     if reached is not None:
-        places = np.searchsorted(reached, places[0], side="right"), np.searchsorted(reached, places[1], side="right")
+        places = (
+            np.searchsorted(reached, places[0], side="right"),
+            np.searchsorted(reached, places[1], side="right"),
+        )
     below, above = ordered[places[0]], ordered[places[1]]
     result[filled] = below + (above - below) * (position - low)
     return result
@@ -262,19 +284,25 @@ def parse_statistic(text: str) -> Statistic:
         return Statistic(text, named[text])
     match = _PERCENTILE.fullmatch(text)
     if match is None:
-        raise UserError(f"unknown statistic {text!r}", remedy="use median, mean, min, max or pNN such as p90")
+        raise UserError(
+            f"unknown statistic {text!r}", remedy="use median, mean, min, max or pNN such as p90"
+        )
     return Statistic(text, float(match[1]))
 
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
 
-def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Cost], stat: Statistic) -> list[Cost]:
+def compute_costs(
+    samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Cost], stat: Statistic
+) -> list[Cost]:
     """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
     sizes = np.zeros(len(filed), np.int64)
     for rows in _sample_chunks(samples, use):
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
-    edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
+    edges = np.searchsorted(
+        np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right"
+    )
     parts = []
     for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
@@ -282,7 +310,9 @@ def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence
         parts.append(_summaries(values, groups, high - low, stat))
     if not parts:
         return []
-    cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    cost, least, most, spread, counts = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
     return _costs(cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed)
 
 
@@ -297,9 +327,17 @@ def _after_last_arrival(
     """
     name, device = samples.name[use].astype(np.int64), samples.device[use]
     group = group_of_device(naming, devices)[name, device] if len(name) else np.empty(0, np.int64)
-    execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
+    execution, occurrence = (
+        samples.execution[use].astype(np.int64),
+        samples.occurrence[use].astype(np.int64),
+    )
     order = np.lexsort((occurrence, execution, group, name))
-    name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
+    name, group, execution, occurrence = (
+        name[order],
+        group[order],
+        execution[order],
+        occurrence[order],
+    )
     first = heads(name, group, execution, occurrence)
     time = samples.time_ns[use][order] / 1e3
     if len(first) == 0:
@@ -321,11 +359,15 @@ def collective_costs(
     name, group, time_us = _after_last_arrival(samples, use, naming, devices)
     groups_per_name = int(group.max(initial=0)) + 1
     count = len(filed) * groups_per_name
-    cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(len(filed), groups_per_name)
+    cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(
+        len(filed), groups_per_name
+    )
     slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
     use = group == slowest[name] if len(name) else np.empty(0, bool)
     summaries = _summaries(time_us[use], name[use], len(filed), stat)[1:]
-    return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
+    return _costs(
+        cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed
+    )
 
 
 def _summaries(
@@ -334,7 +376,9 @@ def _summaries(
     """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
     ordered = values[by_group(values, groups, count)]
-    low, p10, middle, p90, high = (percentile_of_sorted(ordered, sizes, q) for q in (0, 10, 50, 90, 100))
+    low, p10, middle, p90, high = (
+        percentile_of_sorted(ordered, sizes, q) for q in (0, 10, 50, 90, 100)
+    )
     spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
     if stat.percentile is None:
         cost = stat.over_groups(values, groups, count)
@@ -344,17 +388,31 @@ def _summaries(
 
 
 def _costs(
-    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Ints, slowest: Floats, filed: Sequence[Cost]
+    cost: Floats,
+    low: Floats,
+    high: Floats,
+    spread: Floats,
+    sizes: Ints,
+    slowest: Floats,
+    filed: Sequence[Cost],
 ) -> list[Cost]:
-    columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))  # an item each would be slow
+    columns = (
+        column.tolist() for column in (cost, low, high, spread, sizes, slowest)
+    )  # an item each would be slow
     return [
         item._replace(
-            cost_us=cost_us, samples=samples, min_us=min_us, max_us=max_us, spread=by_median,
+            cost_us=cost_us,
+            samples=samples,
+            min_us=min_us,
+            max_us=max_us,
+            spread=by_median,
             slowest_us=None if math.isnan(slowest_us) else slowest_us,
         )
-        for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(filed, *columns, strict=True)
+        for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(
+            filed, *columns, strict=True
+        )
         if samples
-    ]  # fmt: skip
+    ]
 
 
 def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
@@ -404,7 +462,11 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
 
     def cell(rows: Ints) -> Ints:
         """Execution, stretch and device of each occurrence, as an index into `sums`."""
-        at = samples.execution[rows], stretch[place(rows)], np.searchsorted(devices, samples.device[rows])
+        at = (
+            samples.execution[rows],
+            stretch[place(rows)],
+            np.searchsorted(devices, samples.device[rows]),
+        )
         return np.asarray(np.ravel_multi_index(at, shape))
 
     for rows in _sample_chunks(samples, compute, complete):
@@ -444,7 +506,9 @@ def _sample_chunks(samples: Samples, use: Flags, complete: Flags | None = None) 
             yield rows
 
 
-def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, stat: Statistic) -> list[Cost]:
+def loop_costs(
+    trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, stat: Statistic
+) -> list[Cost]:
     """The costs of the loops of the entry computation.
 
     LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
@@ -457,7 +521,11 @@ def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flag
     spans = [_spans_us(trace, module, instructions, kept) for _, instructions in loops]
     group = np.repeat(np.arange(len(spans)), [len(of_loop) for of_loop in spans])
     unknown = np.full(len(spans), np.nan)
-    return _costs(*_summaries(np.concatenate(spans), group, len(spans), stat), unknown, [filed for filed, _ in loops])
+    return _costs(
+        *_summaries(np.concatenate(spans), group, len(spans), stat),
+        unknown,
+        [filed for filed, _ in loops],
+    )
 
 
 def _spans_us(trace: Trace, module: int, instructions: Sequence[int], kept: Flags) -> Floats:

@@ -127,14 +127,18 @@ def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], flo
     return known, sum(cost.cost_us for cost in others if cost.likely_kind is not CostKind.LOOP)
 
 
-def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = lambda old, new: None) -> Carried:
+def carry(
+    profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = lambda old, new: None
+) -> Carried:
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
         scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in another way.
     """
     costs = old.costs(profile)
-    before = [row for name, row in old.rows.items() if name in costs and not row.differs(costs[name])]
+    before = [
+        row for name, row in old.rows.items() if name in costs and not row.differs(costs[name])
+    ]
     matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
     matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
     alike = list(matcher.by_shape())
@@ -148,7 +152,9 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     matched = {match.name for match in matches}
     used = {match.was for match in matches} | {was.name for group, _ in alike for was in group}
     time, other_us = _times(profile, old)
-    left = tuple(name for name, row in new.rows.items() if name not in matched and not row.is_optional)
+    left = tuple(
+        name for name, row in new.rows.items() if name not in matched and not row.is_optional
+    )
     record = {
         "from": old.module.name,
         "from_fingerprint": old.final.fingerprint,
@@ -158,7 +164,9 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
         "left": len(left),
     }
     return Carried(
-        profile=Profile(tuple(match.cost for match in matches), {**profile.provenance, "carried": record}),
+        profile=Profile(
+            tuple(match.cost for match in matches), {**profile.provenance, "carried": record}
+        ),
         matches=tuple(matches),
         left=left,
         unused=tuple(row.name for row in before if row.name not in used),
@@ -167,7 +175,9 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     )
 
 
-def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware) -> tuple[Profile, int]:
+def under_other_flags(
+    given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware
+) -> tuple[Profile, int]:
     """A program's costs, `given` by the user's own flags, under the names that new flags give; each gets a cost.
 
     Returned with it: how many collectives the program did not have before. Their costs are scaled or estimated.
@@ -186,11 +196,17 @@ def under_other_flags(given: Profile, old: LookupTable, new: LookupTable, hardwa
 
 def _match(row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0) -> Match:
     found = cost._replace(
-        name=row.filed_as, fingerprint="", opcode=row.opcode, shape=row.shape, trace_name="",
-        cost_us=cost.cost_us * factor, min_us=cost.min_us * factor, max_us=cost.max_us * factor,
+        name=row.filed_as,
+        fingerprint="",
+        opcode=row.opcode,
+        shape=row.shape,
+        trace_name="",
+        cost_us=cost.cost_us * factor,
+        min_us=cost.min_us * factor,
+        max_us=cost.max_us * factor,
         origin=Origin.ESTIMATED if by is By.SCALED else cost.origin,
         slowest_us=None if cost.slowest_us is None else cost.slowest_us * factor,
-    )  # fmt: skip
+    )
     return Match(row.name, was.name, by, found)
 
 
@@ -211,7 +227,14 @@ class Graph:
     def outline(self, row: LookupRow) -> Hashable:
         """Opcode, shapes, group, emitter and whether it is in a loop."""
         group = group_size(self.module, row.instruction) if _is_collective(row) else 0
-        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions > 1, self._kernel(row)
+        return (
+            row.opcode,
+            row.shape,
+            self._operand_shapes(row),
+            group,
+            row.executions > 1,
+            self._kernel(row),
+        )
 
     def essence(self, row: LookupRow) -> Hashable:
         """What stays when layouts, unit dimensions and the library change: all sizes, and how they are worked on."""
@@ -220,14 +243,21 @@ class Graph:
     def sizes(self, row: LookupRow) -> Hashable:
         """What stays when another kernel is made, too: a product's sizes, else those of results and operands."""
         if _is_collective(row):
-            return row.opcode, _sent(self, row), group_size(self.module, row.instruction), row.executions > 1
+            return (
+                row.opcode,
+                _sent(self, row),
+                group_size(self.module, row.instruction),
+                row.executions > 1,
+            )
         products = [
             (item.batch, *sorted((item.m, item.n)), item.k, item.dtype)
             for item in matmuls(self.module, row.instruction)
         ]
         if products:
             return "products", tuple(sorted(products)), row.executions > 1
-        arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row))))
+        arrays = re.findall(
+            r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row)))
+        )
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
     def _kernel(self, row: LookupRow) -> str:
@@ -240,13 +270,22 @@ class Graph:
     def itself(self) -> Mapping[str, int]:
         """What each row is, without its neighbours."""
         return {
-            name: hash((self.outline(row), self.module.work(row.instruction), framework_name(row.instruction)))
+            name: hash(
+                (
+                    self.outline(row),
+                    self.module.work(row.instruction),
+                    framework_name(row.instruction),
+                )
+            )
             for name, row in self.rows.items()
         }
 
     def _operand_shapes(self, row: LookupRow) -> tuple[str, ...]:
         inner = self.module.wrapped(row.instruction) or row.instruction
-        found = (self.module.instructions.get(name) for name in row.instruction.operands or inner.operands)
+        found = (
+            self.module.instructions.get(name)
+            for name in row.instruction.operands or inner.operands
+        )
         return tuple(sorted(str(item.shape) for item in found if item is not None))
 
     @cached_property
@@ -290,11 +329,16 @@ class Graph:
             last = found[-1]
             found.append(
                 {
-                    name: hash((last[name], *(last[source] for source in self.feeds[name]),
-                                *sorted(last[user] for user in self.users[name])))
+                    name: hash(
+                        (
+                            last[name],
+                            *(last[source] for source in self.feeds[name]),
+                            *sorted(last[user] for user in self.users[name]),
+                        )
+                    )
                     for name in self.rows
                 }
-            )  # fmt: skip
+            )
         return found
 
     @cached_property
@@ -302,7 +346,9 @@ class Graph:
         """The hash of each row with all that it depends on: it tells layer 3 of a stack from layer 4."""
         found: dict[str, int] = {}
         for name in sorted(self.rows, key=self.place.__getitem__):
-            found[name] = hash((self.itself[name], *(found.get(source, 0) for source in self.feeds[name])))
+            found[name] = hash(
+                (self.itself[name], *(found.get(source, 0) for source in self.feeds[name]))
+            )
         return found
 
 
@@ -320,7 +366,9 @@ def framework_name(item: Instruction) -> str:
 class _Matcher:
     """Pairs of rows, each new one once."""
 
-    def __init__(self, old: Graph, new: Graph, before: Sequence[LookupRow], after: Sequence[LookupRow]) -> None:
+    def __init__(
+        self, old: Graph, new: Graph, before: Sequence[LookupRow], after: Sequence[LookupRow]
+    ) -> None:
         self.old, self.new = old, new
         self.all_before = sorted(before, key=lambda row: old.place[row.name])
         self.before = self.all_before
@@ -342,7 +390,11 @@ class _Matcher:
             (By.SHAPE, lambda of, row: of.essence(row)),
         ]
         for by, key in keys:
-            paired = list(self._paired(key, lambda mine, rows: mine if len(mine) == len(rows) else (), self.before))
+            paired = list(
+                self._paired(
+                    key, lambda mine, rows: mine if len(mine) == len(rows) else (), self.before
+                )
+            )
             taken = {id(was) for was, _ in paired}
             self.before = [row for row in self.before if id(row) not in taken]
             yield from ((by, was, row) for was, row in paired)
@@ -350,7 +402,9 @@ class _Matcher:
     def by_shape(self) -> Iterator[tuple[Sequence[LookupRow], LookupRow]]:
         """All the old rows of the same outline, and a new row without a partner."""
         for key in (Graph.outline, Graph.essence):
-            yield from self._paired(key, lambda mine, rows: [mine] * len(rows) if mine else (), self.all_before)
+            yield from self._paired(
+                key, lambda mine, rows: [mine] * len(rows) if mine else (), self.all_before
+            )
 
     def scaled(self) -> Iterator[tuple[LookupRow, LookupRow]]:
         """Kernels of the same sizes that another emitter makes, in order; and collectives of another size or group.
@@ -359,10 +413,15 @@ class _Matcher:
         others, with the one nearest in bytes.
         """
         kernels = [row for row in self.all_before if not _is_collective(row)]
-        yield from self._paired(Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row))
+        yield from self._paired(
+            Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row)
+        )
         collectives = list(filter(_is_collective, self.all_before))
         yield from self._paired(
-            lambda of, row: (_source(of, row), row.shape.count("[")), _in_order, collectives, _is_collective
+            lambda of, row: (_source(of, row), row.shape.count("[")),
+            _in_order,
+            collectives,
+            _is_collective,
         )
         for key in (_source, lambda of, row: collective_kind(of.module, row.instruction)):
             yield from self._paired(key, self._nearest, collectives, _is_collective)
@@ -385,12 +444,18 @@ class _Matcher:
     def _nearest(self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
         """For each of some rows, the old one that is nearest in bytes."""
         sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
-        return [min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size))) for size in sizes]
+        return [
+            min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size)))
+            for size in sizes
+        ]
 
 
 def _in_order(mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
     """For each of some rows, the old one at the same place, as far as their numbers allow."""
-    return [mine[min(at * len(mine) // len(rows), len(mine) - 1)] for at in range(len(rows) if mine else 0)]
+    return [
+        mine[min(at * len(mine) // len(rows), len(mine) - 1)]
+        for at in range(len(rows) if mine else 0)
+    ]
 
 
 def _sent(of: Graph, row: LookupRow) -> int:

@@ -13,7 +13,16 @@ gives every measured instruction the cost that it had before, read as XLA reads 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
@@ -22,7 +31,14 @@ from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.estimate.unknown import is_opaque, range_of
-from pgle.costs.profile.lookup import LIGHT_SPEED, T_SHIRT_SIZES, LookupRow, LookupTable, default_us, fallback_of
+from pgle.costs.profile.lookup import (
+    LIGHT_SPEED,
+    T_SHIRT_SIZES,
+    LookupRow,
+    LookupTable,
+    default_us,
+    fallback_of,
+)
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -84,7 +100,10 @@ def weigh(cost_us: float, row: LookupRow) -> float:
 
 
 def _weighed(
-    table: LookupTable, costs: Mapping[str, Cost], gaps: Mapping[str, Cost | None], estimate: Estimate
+    table: LookupTable,
+    costs: Mapping[str, Cost],
+    gaps: Mapping[str, Cost | None],
+    estimate: Estimate,
 ) -> tuple[Gap, ...]:
     """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes though it is wrong."""
     rows = [table.rows[name] for name in gaps]
@@ -94,15 +113,32 @@ def _weighed(
     for row in rows:
         taken, cost_us, basis = gaps[row.name], fills[row.name].cost_us, fills[row.name].origin
         assumed = default_us(table.module, row.instruction) if taken is None else taken.cost_us
-        weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
+        weight = max(
+            weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0
+        )
         is_mismatch = taken is not None and taken.is_valid
         hint = ""
         if taken is not None:
-            hint = f"a cost of {taken.opcode} {taken.shape}" if is_mismatch else f"its cost is {taken.cost_us:g}"
+            hint = (
+                f"a cost of {taken.opcode} {taken.shape}"
+                if is_mismatch
+                else f"its cost is {taken.cost_us:g}"
+            )
         found.append(
-            Gap(row.name, row.kind, row.opcode, row.shape, weight, cost_us, weigh(cost_us, row), basis, assumed,
-                is_mismatch, hint)
-        )  # fmt: skip
+            Gap(
+                row.name,
+                row.kind,
+                row.opcode,
+                row.shape,
+                weight,
+                cost_us,
+                weigh(cost_us, row),
+                basis,
+                assumed,
+                is_mismatch,
+                hint,
+            )
+        )
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))
 
 
@@ -120,7 +156,8 @@ def _unused(
         {
             cost.full_name: cost
             for cost in profile.costs
-            if not {(cost.fingerprint, cost.name), (cost.fingerprint, strip_remat(cost.name))} & taken
+            if not {(cost.fingerprint, cost.name), (cost.fingerprint, strip_remat(cost.name))}
+            & taken
         }.values()
     )
 
@@ -147,7 +184,9 @@ class ModuleCoverage:
     fingerprint: str  # empty where unknown
     source: str  # the dump it was read from
     is_main: bool  # the module that the verdict is about
-    against: str  # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
+    against: (
+        str  # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
+    )
     # instructions with a cost, of all that want one; copies and conditions of loops that LHS does not schedule only
     # where they have one
     count: Share
@@ -160,7 +199,9 @@ class ModuleCoverage:
     gaps: tuple[Gap, ...]  # without a cost, heaviest first
     unchecked: int  # covered names of which the profile knows neither opcode nor shape
     is_of_others: bool  # every cost is under another fingerprint
-    implausible: tuple[Implausible, ...]  # covered by a cost that is far off the estimate, heaviest first
+    implausible: tuple[
+        Implausible, ...
+    ]  # covered by a cost that is far off the estimate, heaviest first
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
     hints: tuple[str, ...] = ()  # what to do, each with a command
 
@@ -192,7 +233,9 @@ class Coverage:
     unused: tuple[Cost, ...]  # costs that no module takes
     findings: tuple[Oddity, ...]  # oddities of the profile itself
     warnings: tuple[str, ...]  # one line each
-    inherited: tuple[str, ...] = ()  # those of the profile itself, which its conversion gave already
+    inherited: tuple[
+        str, ...
+    ] = ()  # those of the profile itself, which its conversion gave already
 
     @property
     def main(self) -> tuple[ModuleCoverage, ...]:
@@ -202,15 +245,23 @@ class Coverage:
     @property
     def invalid(self) -> tuple[Oddity, ...]:
         """Costs that are negative or not finite; XLA takes them as they are."""
-        return tuple(item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE))
+        return tuple(
+            item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE)
+        )
 
     def is_ok(self, bounds: Bounds) -> bool:
         """Whether every compilation of the main module meets the bounds and every cost is a number of microseconds."""
-        return bool(self.main) and all(module.meets(bounds) for module in self.main) and not self.invalid
+        return (
+            bool(self.main)
+            and all(module.meets(bounds) for module in self.main)
+            and not self.invalid
+        )
 
 
 def cover(
-    profile: Profile, modules: Sequence[Module], lhs_modules: Mapping[str, Module | None] | None = None
+    profile: Profile,
+    modules: Sequence[Module],
+    lhs_modules: Mapping[str, Module | None] | None = None,
 ) -> Coverage:
     """Hold a profile against modules.
 
@@ -228,15 +279,26 @@ def cover(
     named = {cost.fingerprint for cost in profile.costs}
     keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
     effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
-    found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
+    found = [
+        cover_module(profile, table, effective[key])
+        for table, key in zip(tables, keys, strict=True)
+    ]
     unused = _unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
     done = []
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)
-        done.append(_with_hints(marked, table, unused) if marked.is_main or marked.count.covered else marked)
+        done.append(
+            _with_hints(marked, table, unused) if marked.is_main or marked.count.covered else marked
+        )
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
-    return Coverage(tuple(done), unused, profile_findings(profile), tuple(_warnings(done[0], dumps)), profile.warnings)
+    return Coverage(
+        tuple(done),
+        unused,
+        profile_findings(profile),
+        tuple(_warnings(done[0], dumps)),
+        profile.warnings,
+    )
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
@@ -254,7 +316,9 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
     return main.module, main.program_id
 
 
-def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, Cost]) -> ModuleCoverage:
+def cover_module(
+    profile: Profile, table: LookupTable, effective: Mapping[str, Cost]
+) -> ModuleCoverage:
     """Hold a profile against one module, by what `effective_costs` gives for it; without hints."""
     module, rows = table.final, table.rows
     found = table.find(effective)
@@ -268,7 +332,10 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     annotated = any(row.instruction.scheduling_name for row in rows.values())
     by_dump = table.lhs_module is not None
     return ModuleCoverage(
-        module=module.name, program_id=module.program_id, fingerprint=module.fingerprint, source=module.source,
+        module=module.name,
+        program_id=module.program_id,
+        fingerprint=module.fingerprint,
+        source=module.source,
         is_main=False,
         against="schedule dump" if by_dump else "scheduling names" if annotated else "final names",
         count=Share(len(covered), len(covered) + len(gaps)),
@@ -277,18 +344,26 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
             sum(rows[name].kind is CostKind.COLLECTIVE for name in covered),
             sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
         ),
-        costs=found, step_us=step_us, gaps=gaps,
+        costs=found,
+        step_us=step_us,
+        gaps=gaps,
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
         filled_in=sum(cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()),
         unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
-        is_of_others=all(cost.fingerprint not in ("", module.fingerprint) for cost in profile.costs),
+        is_of_others=all(
+            cost.fingerprint not in ("", module.fingerprint) for cost in profile.costs
+        ),
         implausible=_implausible(table, covered, step_us, hardware, estimate),
         fallback=fallback_of(module),
-    )  # fmt: skip
+    )
 
 
 def _implausible(
-    table: LookupTable, costs: Mapping[str, Cost], step_us: float, hardware: Hardware, estimate: Estimate
+    table: LookupTable,
+    costs: Mapping[str, Cost],
+    step_us: float,
+    hardware: Hardware,
+    estimate: Estimate,
 ) -> tuple[Implausible, ...]:
     found = []
     for name, cost in costs.items():
@@ -310,7 +385,9 @@ def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]
     free = {cost.name for cost in unused if cost.fingerprint in ("", item.fingerprint)}
     found = {name: run_time for run_time, name in table.run_time_names.items() if run_time in free}
     gaps = (
-        replace(gap, hint=f"in the profile as {found[gap.name]}") if not gap.hint and gap.name in found else gap
+        replace(gap, hint=f"in the profile as {found[gap.name]}")
+        if not gap.hint and gap.name in found
+        else gap
         for gap in item.gaps
     )
     full = replace(item, gaps=tuple(gaps))
@@ -324,7 +401,11 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
     is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
     if is_foreign:
-        also = f" ({item.mismatched} names are of another opcode or shape there)" if item.mismatched else ""
+        also = (
+            f" ({item.mismatched} names are of another opcode or shape there)"
+            if item.mismatched
+            else ""
+        )
         yield (
             f"this profile was made by another program, flags or jax version{also}: profile this program with "
             f"'{PROFILE}'"
@@ -372,7 +453,9 @@ Estimate = Callable[[Instruction], float]
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 """Costs of these origins were filled in before: no other cost is derived from them."""
 
-MIN_NEIGHBOURS = 3  # measured instructions of a kind that it takes to scale the estimates of that kind
+MIN_NEIGHBOURS = (
+    3  # measured instructions of a kind that it takes to scale the estimates of that kind
+)
 
 CALIBRATED_ON = 300
 """Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""
@@ -385,7 +468,10 @@ def fill(
     measured = [
         (row, cost.cost_us)
         for name, cost in costs.items()
-        if gaps and cost.origin not in FILLED and cost.is_valid and not (row := table.rows[name]).differs(cost)
+        if gaps
+        and cost.origin not in FILLED
+        and cost.is_valid
+        and not (row := table.rows[name]).differs(cost)
     ]
     same = _medians_of_same(table, measured, gaps)
     factor = _factors(measured, estimate)
@@ -403,7 +489,9 @@ def _medians_of_same(
     table: LookupTable, measured: Iterable[tuple[LookupRow, float]], gaps: Iterable[LookupRow]
 ) -> Mapping[Hashable, float]:
     """By signature, medians of measured instructions that are the same thing as some gap."""
-    alike = {(row.opcode, row.shape) for row in gaps}  # signatures look into fusions: only where one may be wanted
+    alike = {
+        (row.opcode, row.shape) for row in gaps
+    }  # signatures look into fusions: only where one may be wanted
     found: dict[Hashable, list[float]] = defaultdict(list)
     for row, cost_us in measured:
         if (row.opcode, row.shape) in alike:
@@ -417,7 +505,9 @@ def _signature(table: LookupTable, row: LookupRow) -> Hashable:
     return row.opcode, row.shape, table.module.work(row.instruction), group
 
 
-def _factors(measured: Iterable[tuple[LookupRow, float]], estimate: Estimate) -> Callable[[LookupRow], float]:
+def _factors(
+    measured: Iterable[tuple[LookupRow, float]], estimate: Estimate
+) -> Callable[[LookupRow], float]:
     """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind with enough of both.
 
     1 if no kind has enough.
@@ -430,7 +520,9 @@ def _factors(measured: Iterable[tuple[LookupRow, float]], estimate: Estimate) ->
     @cache
     def of_kind(kind: str) -> float | None:
         sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
-        ratios = [cost_us / guess for row, cost_us in sample if (guess := estimate(row.instruction)) > 0]
+        ratios = [
+            cost_us / guess for row, cost_us in sample if (guess := estimate(row.instruction)) > 0
+        ]
         return median(ratios) if len(ratios) >= MIN_NEIGHBOURS else None
 
     def factor(row: LookupRow) -> float:
@@ -443,7 +535,10 @@ def _kinds_of(row: LookupRow) -> tuple[str, str]:
     """The kind of an instruction, and the wider one to fall back to."""
     if row.kind is CostKind.COLLECTIVE:
         return row.opcode, "collective"
-    return f"{row.opcode} {row.instruction.fusion_kind}{row.instruction.custom_call_target}".strip(), "compute"
+    return (
+        f"{row.opcode} {row.instruction.fusion_kind}{row.instruction.custom_call_target}".strip(),
+        "compute",
+    )
 
 
 @dataclass(frozen=True)
@@ -481,22 +576,36 @@ def complete_profile(
     valid = _without_invalid(profile)
     table = LookupTable(module, lhs_module)
     effective = effective_costs(valid, module.fingerprint)
-    known = table.find(effective) | {name: effective[name] for name in table.ambiguous if name in effective}
-    rows = [row for row in table.rows.values() if row.instruction.opcode not in ("conditional", "call")]
+    known = table.find(effective) | {
+        name: effective[name] for name in table.ambiguous if name in effective
+    }
+    rows = [
+        row for row in table.rows.values() if row.instruction.opcode not in ("conditional", "call")
+    ]
     gaps = [row for row in rows if row.name not in known]
     fills = fill(table, known, gaps, estimator(table.module, hardware))
     entry = table.module.entry_computation.instructions
     loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
-    costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()}
+    costs_us = {
+        table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()
+    }
     of_loops = [
         Cost(
-            loop.name, _loop_us(table.module, loop, costs_us), kind=CostKind.LOOP, opcode="while",
-            shape=str(loop.shape), origin=Origin.ESTIMATED,
+            loop.name,
+            _loop_us(table.module, loop, costs_us),
+            kind=CostKind.LOOP,
+            opcode="while",
+            shape=str(loop.shape),
+            origin=Origin.ESTIMATED,
         )
         for loop in loops
         if loop.name not in effective
-    ]  # fmt: skip
-    prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in valid.costs) else ""
+    ]
+    prefix = (
+        module.fingerprint
+        if with_fingerprint or any(cost.fingerprint for cost in valid.costs)
+        else ""
+    )
     new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
     notes = {
         "module": module.name,
@@ -505,7 +614,11 @@ def complete_profile(
         "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
-    result = replace(valid, costs=valid.costs + new, provenance={**valid.provenance, "completed": [*earlier, notes]})
+    result = replace(
+        valid,
+        costs=valid.costs + new,
+        provenance={**valid.provenance, "completed": [*earlier, notes]},
+    )
     wanted = len(rows) + len(loops)
     measured = wanted - len(gaps) - len(of_loops)
     return Completion(result, module.name, hardware.name, wanted, measured, new)
@@ -521,7 +634,9 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
 
 def _without_invalid(profile: Profile) -> Profile:
     """The profile without costs that are no time, with a warning that names them."""
-    invalid = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_valid]
+    invalid = [
+        f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_valid
+    ]
     if not invalid:
         return profile
     warning = f"{len(invalid)} costs are no times and count as gaps: {some(invalid, 4)}"
@@ -529,7 +644,9 @@ def _without_invalid(profile: Profile) -> Profile:
     return replace(profile, costs=valid, warnings=(*profile.warnings, warning))
 
 
-def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:
+def _writable(
+    profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]
+) -> tuple[Cost, ...]:
     """The costs under names that change none of the profile's costs for this or any other module, by name.
 
     The last of equal names wins, a bare name counts for every module, and a name that holds ``.remat`` makes XLA

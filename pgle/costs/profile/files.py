@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".pbtxt", ".pb")
 """What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a message."""
 
-MAX_PROFILE_BYTES = 256 << 20  # four million costs; the largest published profiles hold under a thousand.
+MAX_PROFILE_BYTES = (
+    256 << 20
+)  # four million costs; the largest published profiles hold under a thousand.
 
 _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
 _BOM = b"\xef\xbb\xbf"
@@ -79,10 +81,16 @@ def decode_profile(data: bytes, where: AnyPath, sidecar: bytes | None = None) ->
         UserError: XLA would not read it, or it holds no cost.
     """
     if not data:
-        raise UserError("empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN)
-    entries, warnings = _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
+        raise UserError(
+            "empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN
+        )
+    entries, warnings = (
+        _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
+    )
     if not entries:
-        raise UserError("holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN)
+        raise UserError(
+            "holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN
+        )
     if sidecar is not None:
         try:
             profile = described(entries, data, sidecar)
@@ -149,12 +157,14 @@ _AGAIN = f"write it again with `{CONVERT}`"
 
 def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
     rest = Cost("", 0.0, origin=Origin.UNKNOWN)[3:]
-    return tuple([
-        Cost(written, cost_us, "", *rest)
-        if "::" not in written
-        else Cost(split_name(written)[1], cost_us, split_name(written)[0], *rest)
-        for written, cost_us in entries
-    ])  # fmt: skip
+    return tuple(
+        [
+            Cost(written, cost_us, "", *rest)
+            if "::" not in written
+            else Cost(split_name(written)[1], cost_us, split_name(written)[0], *rest)
+            for written, cost_us in entries
+        ]
+    )
 
 
 _REFUSED = "XLA would not parse it and would run without a profile"
@@ -162,7 +172,9 @@ _REFUSED = "XLA would not parse it and would run without a profile"
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
     if data.startswith(_BOM):
-        raise UserError(f"begins with a byte order mark: {_REFUSED}", where=where, remedy="save it without BOM")
+        raise UserError(
+            f"begins with a byte order mark: {_REFUSED}", where=where, remedy="save it without BOM"
+        )
     try:
         return decode_entries(data.decode()), []
     except ValueError as error:
@@ -170,8 +182,14 @@ def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str
         if message is not None and _is_whole(message):
             raise _named_wrongly("binary", where, ".pb") from None
         if isinstance(error, TextNameError):
-            raise UserError(f"{error}, so no instruction is called that", where=where, remedy=_AGAIN) from None
-        reason = f"not text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else str(error)
+            raise UserError(
+                f"{error}, so no instruction is called that", where=where, remedy=_AGAIN
+            ) from None
+        reason = (
+            f"not text (byte {error.start})"
+            if isinstance(error, UnicodeDecodeError)
+            else str(error)
+        )
         raise UserError(f"{reason} ({_REFUSED})", where=where, remedy=_AGAIN) from None
 
 
@@ -183,10 +201,16 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
                 raise _named_wrongly("text", where, ".pbtxt")
         raise UserError(f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN)
     is_whole, entries = _is_whole(message), [(cost.name, cost.cost_us) for cost in message.costs]
-    if not is_whole and not any(name and cost_us for name, cost_us in entries):  # an HLO module has a name first
+    if not is_whole and not any(
+        name and cost_us for name, cost_us in entries
+    ):  # an HLO module has a name first
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
         raise UserError(what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`")
-    notes = [] if is_whole else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
+    notes = (
+        []
+        if is_whole
+        else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
+    )
     return entries, notes
 
 
@@ -196,7 +220,9 @@ def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
 
 
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
-    from google.protobuf.message import DecodeError  # text profiles do without: 6 ms of every command's start
+    from google.protobuf.message import (
+        DecodeError,
+    )  # text profiles do without: 6 ms of every command's start
 
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
@@ -220,7 +246,9 @@ def _read_directory(path: AnyPath) -> Profile:
         if match is not None and (match[1] not in found or match[2] == ".pbtxt"):
             found[match[1]] = file
     if not found:
-        what = "no profile in this directory: XLA looks for a file named after a module's fingerprint"
+        what = (
+            "no profile in this directory: XLA looks for a file named after a module's fingerprint"
+        )
         of_run = path / "profile.pbtxt"
         itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
         raise UserError(what, where=path, remedy=f"name {itself}, or `{CONVERT_ALL}`")
@@ -229,7 +257,9 @@ def _read_directory(path: AnyPath) -> Profile:
     provenance: dict[str, object] = {}
     for fingerprint, file in found.items():
         profile = read_profile(file)
-        costs += (cost._replace(fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
+        costs += (
+            cost._replace(fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs
+        )
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
     return Profile(tuple(costs), provenance, tuple(warnings))
@@ -237,7 +267,9 @@ def _read_directory(path: AnyPath) -> Profile:
 
 _BLANK = r"(?:[ \t\r\n\v\f]++|#[^\n]*+)*+"
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf|nan)(?![\w.])"
-_USUAL = _BLANK.join(("", "costs", "{", "name", ":", r'"([^"\\\n\0]*+)"', "cost_us", ":", f"({_NUMBER})", "}", ""))
+_USUAL = _BLANK.join(
+    ("", "costs", "{", "name", ":", r'"([^"\\\n\0]*+)"', "cost_us", ":", f"({_NUMBER})", "}", "")
+)
 _OWN = rf'(?:costs \{{ name: "[^"\\\n\0]*+" cost_us: {_NUMBER} \}}\n)*+'
 _ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
 _TOKENS = (
@@ -265,7 +297,9 @@ def encode_entries(entries: Iterable[Entry]) -> str:
     Raises:
         UnicodeEncodeError: a name is not valid Unicode.
     """
-    return "".join(f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n' for name, cost_us in entries)
+    return "".join(
+        f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n' for name, cost_us in entries
+    )
 
 
 def decode_entries(text: str) -> list[Entry]:
@@ -301,10 +335,15 @@ def _decode_usual(text: str) -> list[Entry] | None:
     """The entries where every one is spelled in the usual way, else None."""
     if re.fullmatch(_OWN, text, re.ASCII):  # as `encode_entries` writes it: three times as fast
         parts = f'{text}costs {{ name: "'.split('"')
-        return [(name, float(rest[10:-17])) for name, rest in zip(parts[1:-1:2], parts[2::2], strict=True)]
+        return [
+            (name, float(rest[10:-17]))
+            for name, rest in zip(parts[1:-1:2], parts[2::2], strict=True)
+        ]
     entries, end, usual = [], 0, re.compile(_USUAL, re.ASCII)
     while end < len(text):
-        match = usual.match(text, end)  # never a search, which takes quadratic time in a run of blanks
+        match = usual.match(
+            text, end
+        )  # never a search, which takes quadratic time in a run of blanks
         if match is None:
             return None
         entries.append((match[1], float(match[2])))
@@ -408,7 +447,12 @@ class _Sidecar(_Head, kw_only=True):
 
 def sidecar(profile: Profile, data: bytes) -> str:
     """The sidecar of a profile as JSON text. Equal input gives equal text."""
-    head = {"schema": SCHEMA, "sha256": sha256(data), "provenance": profile.provenance, "warnings": profile.warnings}
+    head = {
+        "schema": SCHEMA,
+        "sha256": sha256(data),
+        "provenance": profile.provenance,
+        "warnings": profile.warnings,
+    }
     records: list[dict[str, object]] = [
         {"name": cost.full_name}
         | {name: value for name, value in zip(_KNOWN, cost[-len(_KNOWN) :], strict=True) if value}
@@ -416,7 +460,9 @@ def sidecar(profile: Profile, data: bytes) -> str:
     ]
     text = msgspec.json.format(msgspec.json.encode(head, enc_hook=str), indent=2).decode()
     lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
-    lines = lines.replace('}, {"name": ', '},\n    {"name": ')  # inside a text the quotes would be escaped
+    lines = lines.replace(
+        '}, {"name": ', '},\n    {"name": '
+    )  # inside a text the quotes would be escaped
     return f'{text[:-2]},\n  "costs": [\n    {lines}\n  ]\n}}\n'
 
 
@@ -442,7 +488,11 @@ def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
 
 def _parsed(text: bytes) -> tuple[_Head, _Sidecar | None]:
     """A sidecar's head, and all of it; None if it is damaged."""
-    not_json = msgspec.DecodeError, UnicodeDecodeError, RecursionError  # the second by names that are not UTF-8
+    not_json = (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    )  # the second by names that are not UTF-8
     with suppress(*not_json):
         found = msgspec.json.decode(text, type=_Sidecar)
         msgspec.convert(found.provenance, _Provenance)

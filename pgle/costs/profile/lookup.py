@@ -19,7 +19,15 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs, likely_kind, strip_remat
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Origin,
+    Profile,
+    effective_costs,
+    likely_kind,
+    strip_remat,
+)
 from pgle.trace.columns import Flags, Ints
 from pgle.trace.table import Device, Trace
 from pgle.xla.collectives import (
@@ -41,7 +49,9 @@ class LookupRow:
     """An instruction that wants a cost."""
 
     name: str  # when LHS ran
-    accepted: tuple[str, ...]  # the names under which XLA finds a cost, in this order; empty where nobody can tell
+    accepted: tuple[
+        str, ...
+    ]  # the names under which XLA finds a cost, in this order; empty where nobody can tell
     # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's name XLA takes a cost
     # twice, as latency and as time on the compute stream.
     filed_as: str
@@ -63,7 +73,14 @@ class LookupRow:
 
     def cost(self, cost_us: float, origin: Origin) -> Cost:
         """A cost for it that nobody measured, as a profile files it."""
-        return Cost(self.filed_as, cost_us, kind=self.kind, opcode=self.opcode, shape=self.shape, origin=origin)
+        return Cost(
+            self.filed_as,
+            cost_us,
+            kind=self.kind,
+            opcode=self.opcode,
+            shape=self.shape,
+            origin=origin,
+        )
 
     def differs(self, cost: Cost) -> bool:
         """Whether a cost is known to belong to another opcode or shape. XLA uses it all the same."""
@@ -92,7 +109,9 @@ class LookupTable:
             return {row.name: row for row in _RowMaker(self.lhs_module).all()}
         found: dict[str, LookupRow] = {}
         for row in self._final_rows.all(self._renamed):
-            if row.name == row.instruction.name or row.name not in found:  # else a copy made by rematerialization
+            if (
+                row.name == row.instruction.name or row.name not in found
+            ):  # else a copy made by rematerialization
                 found[row.name] = replace(row, accepted=()) if _is_renamed(row) else row
         return found
 
@@ -112,16 +131,26 @@ class LookupTable:
 
     def find(self, costs: Mapping[str, Cost]) -> dict[str, Cost]:
         """As `costs`, of what `effective_costs` gives for this module."""
-        return {name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None}
+        return {
+            name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None
+        }
 
     def lacking(self, found: Mapping[str, Cost]) -> dict[str, Cost | None]:
         """The rows without a cost of their own, of what `find` gives: None, or the cost that XLA takes though wrong.
 
         Rows that can do without a cost are in it only where they have a wrong one.
         """
-        own = {name for name, cost in found.items() if cost.is_valid and not self.rows[name].differs(cost)}
+        own = {
+            name
+            for name, cost in found.items()
+            if cost.is_valid and not self.rows[name].differs(cost)
+        }
         lost = {name: found.get(name) for name in self.rows if name not in own}
-        return {name: cost for name, cost in lost.items() if cost is not None or not self.rows[name].is_optional}
+        return {
+            name: cost
+            for name, cost in lost.items()
+            if cost is not None or not self.rows[name].is_optional
+        }
 
     def row_of(self, run_time_name: str) -> LookupRow | None:
         """The row that a name in the final module belongs to; None if the module has no such name.
@@ -134,7 +163,11 @@ class LookupTable:
             return None
         item = self.final.instructions[owning]
         item = (start_of(self.final, item) or item) if is_done(item) else item
-        name = self._renamed.get(run_time_name) or self._renamed.get(item.name) or strip_remat(item.name)
+        name = (
+            self._renamed.get(run_time_name)
+            or self._renamed.get(item.name)
+            or strip_remat(item.name)
+        )
         return self._final_rows.row(item, name)
 
     @cached_property
@@ -148,7 +181,10 @@ class LookupTable:
             if not (is_done(item) and collective_kind(self.module, item))
             for name in accepted_names(self.module, item)
         }
-        return frozenset(accepted | (names if self.lhs_module is not None else names - self.run_time_names.keys()))
+        return frozenset(
+            accepted
+            | (names if self.lhs_module is not None else names - self.run_time_names.keys())
+        )
 
     @cached_property
     def _renamed(self) -> Mapping[str, str]:
@@ -177,9 +213,18 @@ def cost_kind(module: Module, instruction: Instruction) -> CostKind:
 
 
 NO_OPS = frozenset(
-    ("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "partition-id", "replica-id",
-     "optimization-barrier", "opt-barrier")
-)  # fmt: skip
+    (
+        "get-tuple-element",
+        "bitcast",
+        "constant",
+        "parameter",
+        "tuple",
+        "partition-id",
+        "replica-id",
+        "optimization-barrier",
+        "opt-barrier",
+    )
+)
 """Opcodes that the PGLE accuracy checker never reports as missing (`gpu_latency_hiding_scheduler.cc`)."""
 
 
@@ -206,7 +251,9 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
     XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
     length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
     """
-    conditions = {name for item in module.walk() if item.opcode == "while" for name in item.called[1:2]}
+    conditions = {
+        name for item in module.walk() if item.opcode == "while" for name in item.called[1:2]
+    }
     return frozenset(
         name
         for name in conditions.intersection(module.scheduled)  # which stand after the bodies
@@ -235,7 +282,9 @@ class _RowMaker:
     def all(self, names: Mapping[str, str] | None = None) -> Iterator[LookupRow]:
         """The rows of all instructions that want a cost; `names` translates the names of a final module."""
         for item in schedulable(self.module):
-            yield self.row(item, item.name if names is None else names.get(item.name) or strip_remat(item.name))
+            yield self.row(
+                item, item.name if names is None else names.get(item.name) or strip_remat(item.name)
+            )
 
     def row(self, item: Instruction, name: str) -> LookupRow:
         """The row of an instruction that LHS knew by `name`."""
@@ -279,7 +328,10 @@ LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 Source: openxla/xla `xla/service/profile_guided_latency_estimator.cc` and `gpu_latency_hiding_scheduler.cc`; compared
 with jaxlib 0.10.2 and 0.12.0.1 in the tests."""
 
-T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"  # what XLA takes costs for that a profile lacks
+T_SHIRT_SIZES, LIGHT_SPEED = (
+    "T-shirt sizes",
+    "speed-of-light model",
+)  # what XLA takes costs for that a profile lacks
 
 
 def default_us(module: Module, instruction: Instruction) -> float:
@@ -287,7 +339,9 @@ def default_us(module: Module, instruction: Instruction) -> float:
     opcode = instruction.opcode
     if opcode in ("send", "recv"):
         return 10 * HIGH_US if opcode == "send" else MEDIUM_US
-    if is_start(instruction) or collective_kind(module, instruction) is not None:  # a plain one was a start then
+    if (
+        is_start(instruction) or collective_kind(module, instruction) is not None
+    ):  # a plain one was a start then
         return HIGH_US
     if opcode == "fusion":
         return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(instruction.fusion_kind, LOW_US)
@@ -300,7 +354,16 @@ def fallback_of(module: Module) -> str:
 
 
 _LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as all else of a name
-_NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
+_NEVER_A_COST = {
+    "while",
+    "conditional",
+    "call",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "parameter",
+    "constant",
+}
 
 
 FiledLoop = tuple[Cost, list[int]]
@@ -312,14 +375,22 @@ FiledLoop = tuple[Cost, list[int]]
 class Naming:
     """How the instruction names of a trace map to the names that one program's costs are filed under."""
 
-    target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
-    filed: tuple[Cost, ...]  # the names to file costs under, each with what is known of it before it is measured
+    target: npt.NDArray[
+        np.int32
+    ]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
+    filed: tuple[
+        Cost, ...
+    ]  # the names to file costs under, each with what is known of it before it is measured
     # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO; and
     owners: tuple[str, ...]
     # occurrences per execution of the module (of a name with rematerialised copies the sum of all; 0 if unknown); and
     occurrences: tuple[int, ...]
-    groups: tuple[tuple[tuple[int, ...], ...], ...]  # replica groups of a collective; empty: all devices
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # traced names that are no cost, by reason
+    groups: tuple[
+        tuple[tuple[int, ...], ...], ...
+    ]  # replica groups of a collective; empty: all devices
+    left_out: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # traced names that are no cost, by reason
     loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
 
     @cached_property
@@ -394,7 +465,10 @@ def _loops(trace: Trace, codes: Sequence[int], module: Module) -> tuple[FiledLoo
         if around and module.instructions[around[0][0]].computation == module.entry:
             found.setdefault(around[0][0], []).append(code)
     return tuple(
-        (Cost(name, 0.0, kind=_LOOP, opcode="while", shape=str(module.instructions[name].shape)), found[name])
+        (
+            Cost(name, 0.0, kind=_LOOP, opcode="while", shape=str(module.instructions[name].shape)),
+            found[name],
+        )
         for name in sorted(found)
     )
 

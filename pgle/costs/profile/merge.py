@@ -49,13 +49,19 @@ class MergeOptions:
     """How several costs of one name become one."""
 
     of: MergeOf = MergeOf.RANKS  # ranks or runs
-    stat: Statistic = field(default_factory=lambda: parse_statistic("median"))  # over inputs, for compute
-    collective_stat: Statistic | None = None  # over inputs, for collectives. None: minimum of ranks, `stat` of runs
+    stat: Statistic = field(
+        default_factory=lambda: parse_statistic("median")
+    )  # over inputs, for compute
+    collective_stat: Statistic | None = (
+        None  # over inputs, for collectives. None: minimum of ranks, `stat` of runs
+    )
 
     @property
     def of_collectives(self) -> Statistic:
         """The statistic over the inputs' costs of a collective."""
-        return self.collective_stat or (parse_statistic("min") if self.of == MergeOf.RANKS else self.stat)
+        return self.collective_stat or (
+            parse_statistic("min") if self.of == MergeOf.RANKS else self.stat
+        )
 
 
 MOST_PARTIAL = 0.1
@@ -111,7 +117,13 @@ class MergeInput:
 def merge_input(label: str, profile: Profile) -> MergeInput:
     """A profile, called `label`, for `merge`. Of duplicate names each counts as XLA would take it."""
     usable = [cost for cost in effective_entries(profile) if cost.name and cost.is_valid]
-    of = dict(zip(Cost._fields, zip(*usable, strict=True) if usable else [()] * len(Cost._fields), strict=True))
+    of = dict(
+        zip(
+            Cost._fields,
+            zip(*usable, strict=True) if usable else [()] * len(Cost._fields),
+            strict=True,
+        )
+    )
     texts = list(zip(*(of[name] for name in Text._fields), strict=True))
     known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return MergeInput(
@@ -145,7 +157,13 @@ class _Table:
         if rows.all():
             return self
         numbers = tuple(column[rows] for column in self.numbers)
-        return replace(self, source=self.source[rows], name=self.name[rows], text=self.text[rows], numbers=numbers)
+        return replace(
+            self,
+            source=self.source[rows],
+            name=self.name[rows],
+            text=self.text[rows],
+            numbers=numbers,
+        )
 
     def described(self) -> dict[int, list[Text]]:
         """By name its different texts, in order of first appearance."""
@@ -173,8 +191,15 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
     costs = dict(_merged(_most_trusted(table), options))
     order = sorted(costs, key=table.names.__getitem__)
     partial = tuple(costs[number].full_name for number in order if seen[number] < len(sources))
-    shared = sum(costs[number].likely_kind == CostKind.COLLECTIVE and seen[number] > 1 for number in order)
-    warnings = [f"{source.label}: {line}" for source in sources for line in source.warnings if not source.described]
+    shared = sum(
+        costs[number].likely_kind == CostKind.COLLECTIVE and seen[number] > 1 for number in order
+    )
+    warnings = [
+        f"{source.label}: {line}"
+        for source in sources
+        for line in source.warnings
+        if not source.described
+    ]
     warnings += (
         f"{source.label}: {source.left_out} of {source.entries} costs do not count (repeated, without a name or no "
         f"time); see `{SHOW}`"
@@ -182,9 +207,13 @@ def merge(inputs: Iterable[MergeInput], options: MergeOptions | None = None) -> 
         if source.left_out
     )
     if conflicts:
-        warnings.append(f"{len(conflicts)} names left out: another opcode or shape in each input, first {conflicts[0]}")
+        warnings.append(
+            f"{len(conflicts)} names left out: another opcode or shape in each input, first {conflicts[0]}"
+        )
     if len(partial) > MOST_PARTIAL * len(order):
-        warnings.append(f"{len(partial)} of {len(order)} names are not in all inputs; are they of one program?")
+        warnings.append(
+            f"{len(partial)} of {len(order)} names are not in all inputs; are they of one program?"
+        )
     if options.of == MergeOf.RANKS and shared:
         warnings.append(
             f"{shared} collectives merged by the {options.of_collectives.name} of the inputs, which still includes "
@@ -200,21 +229,31 @@ def _joined(inputs: Iterable[MergeInput]) -> tuple[_Table, tuple[MergeInput, ...
     names: dict[str, int] = {}
     texts: dict[Text, int] = {}
     sources: list[MergeInput] = []
-    codes, numbers = [GrowingColumn(np.int16) for _ in range(3)], [GrowingColumn(np.float64) for _ in NUMBERS]
+    codes, numbers = (
+        [GrowingColumn(np.int16) for _ in range(3)],
+        [GrowingColumn(np.float64) for _ in NUMBERS],
+    )
     last: Sequence[str] = ()
     of_name, none = np.empty(0, np.int64), np.empty(0)
     for number, item in enumerate(inputs):
         if item.names != last:  # ranks mostly have the same names in the same order
-            last, of_name = item.names, np.array([names.setdefault(name, len(names)) for name in item.names], np.int64)
+            last, of_name = (
+                item.names,
+                np.array([names.setdefault(name, len(names)) for name in item.names], np.int64),
+            )
         of_text = np.array([texts.setdefault(text, len(texts)) for text in item.texts], np.int64)
-        for code, of_rows in zip(codes, (np.full_like(of_name, number), of_name, of_text[item.text]), strict=True):
+        for code, of_rows in zip(
+            codes, (np.full_like(of_name, number), of_name, of_text[item.text]), strict=True
+        ):
             code.append(of_rows)
         for column, values in zip(numbers, item.numbers, strict=True):
             column.append(values)
         sources.append(replace(item, names=(), texts=(), text=none.astype(np.int32), numbers=none))
     source, name, text = (column.join() for column in codes)
     joined = tuple(column.join() for column in numbers)
-    return _Table(tuple(map(split_name, names)), tuple(texts), source, name, text, joined), tuple(sources)
+    return _Table(tuple(map(split_name, names)), tuple(texts), source, name, text, joined), tuple(
+        sources
+    )
 
 
 def _without_conflicts(table: _Table) -> tuple[_Table, tuple[str, ...]]:
@@ -222,13 +261,20 @@ def _without_conflicts(table: _Table) -> tuple[_Table, tuple[str, ...]]:
     several = [
         number
         for number, found in table.described().items()
-        if len({text.opcode for text in found} - {""}) > 1 or len({text.shape for text in found} - {""}) > 1
+        if len({text.opcode for text in found} - {""}) > 1
+        or len({text.shape for text in found} - {""}) > 1
     ]
     names = sorted(table.names[number] for number in several)
     return table.only(~np.isin(table.name, several)), tuple(join_name(*name) for name in names)
 
 
-_TRUST = {Origin.MEASURED: 0, Origin.UNKNOWN: 0, Origin.SIMULATED: 1, Origin.SAME_SHAPE: 2, Origin.ESTIMATED: 3}
+_TRUST = {
+    Origin.MEASURED: 0,
+    Origin.UNKNOWN: 0,
+    Origin.SIMULATED: 1,
+    Origin.SAME_SHAPE: 2,
+    Origin.ESTIMATED: 3,
+}
 """Where inputs have a cost from different origins, the lowest of these counts alone."""
 
 
@@ -244,13 +290,16 @@ def _merged(table: _Table, options: MergeOptions) -> Iterator[tuple[int, Cost]]:
     texts = {number: _united(found) for number, found in table.described().items()}
     collective = np.zeros(len(table.names), np.bool_)
     for number, text in texts.items():
-        collective[number] = (text.kind or likely_kind(table.names[number][1])) == CostKind.COLLECTIVE
+        collective[number] = (
+            text.kind or likely_kind(table.names[number][1])
+        ) == CostKind.COLLECTIVE
     slowest_us = _slowest_us(table, options.of)
     # Names in blocks of as many rows: names that few inputs have would make many blocks, and each looks at all rows.
     ends = np.cumsum(np.bincount(table.name, minlength=len(table.names)))
     firsts = heads((ends - 1) // BLOCK_ROWS).tolist()
     for (of, stat), (low, high) in product(
-        ((~collective, options.stat), (collective, options.of_collectives)), pairwise((*firsts, len(table.names)))
+        ((~collective, options.stat), (collective, options.of_collectives)),
+        pairwise((*firsts, len(table.names))),
     ):
         chosen = np.flatnonzero((table.name >= low) & (table.name < high) & of[table.name])
         rows = chosen[np.argsort(table.name[chosen], kind="stable")]
@@ -279,7 +328,9 @@ def _statistics(table: _Table, rows: Codes, stat: Statistic) -> Iterator[tuple[i
         np.maximum.reduceat(np.where(stated, max_us, cost_us), first),
         np.maximum(np.maximum.reduceat(spread, first), relative),
     )
-    for number, *values in zip(table.name[rows[first]].tolist(), *map(np.ndarray.tolist, columns), strict=True):
+    for number, *values in zip(
+        table.name[rows[first]].tolist(), *map(np.ndarray.tolist, columns), strict=True
+    ):
         yield number, values
 
 
@@ -290,7 +341,9 @@ def _united(texts: Sequence[Text]) -> Text:
         opcode=next((text.opcode for text in texts if text.opcode), ""),
         shape=next((text.shape for text in texts if text.shape), ""),
         trace_name=texts[0].trace_name if len({text.trace_name for text in texts}) == 1 else "",
-        origin=Origin.UNKNOWN if any(text.origin == Origin.UNKNOWN for text in texts) else texts[0].origin,
+        origin=Origin.UNKNOWN
+        if any(text.origin == Origin.UNKNOWN for text in texts)
+        else texts[0].origin,
     )
 
 
@@ -305,7 +358,9 @@ def _slowest_us(table: _Table, of: MergeOf) -> Floats:
     if of == MergeOf.RANKS and known.any():
         sums = np.bincount(table.source[known], weights=slowest_us[known])
         known &= table.source == sums.argmax()
-    found: Floats = parse_statistic("mean").over_groups(slowest_us[known], table.name[known], len(table.names))
+    found: Floats = parse_statistic("mean").over_groups(
+        slowest_us[known], table.name[known], len(table.names)
+    )
     return found
 
 
@@ -323,7 +378,10 @@ def united_modules(provenances: Iterable[Mapping[str, Any]]) -> tuple[dict[str, 
     return tuple(
         {name: value for name, value in of_module[0].items() if name != "executions_dropped"}
         | {name: sum(record.get(name) or 0 for record in of_module) for name in _ADDED}
-        | {name: list(dict.fromkeys(chain(*(record.get(name, ()) for record in of_module)))) for name in _UNITED}
+        | {
+            name: list(dict.fromkeys(chain(*(record.get(name, ()) for record in of_module))))
+            for name in _UNITED
+        }
         for of_module in records.values()
     )
 

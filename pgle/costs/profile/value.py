@@ -52,7 +52,9 @@ def has_remat(name: str) -> bool:
     return ".remat" in name
 
 
-MAX_COST_US = 1e15  # thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
+MAX_COST_US = (
+    1e15  # thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
+)
 Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]  # microseconds, as far as msgspec reads them
 
 
@@ -97,8 +99,12 @@ class Cost(NamedTuple):
     cost_us: float  # microseconds per execution of the instruction
     fingerprint: str = ""  # the module it is meant for; empty: every module
     kind: CostKind = CostKind.UNKNOWN  # compute, collective, copy or loop
-    opcode: str = ""  # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
-    shape: str = ""  # result shape as text (of a collective: of the wrapped op); empty where unknown
+    opcode: str = (
+        ""  # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
+    )
+    shape: str = (
+        ""  # result shape as text (of a collective: of the wrapped op); empty where unknown
+    )
     samples: int = 0  # executions in the statistic; 0 if unknown
     min_us: float = 0.0  # smallest sample
     max_us: float = 0.0  # largest sample
@@ -106,7 +112,9 @@ class Cost(NamedTuple):
     # of compute, on the rank for which the others wait: the cost and what `rank_skew_us` adds; None where ranks were
     # not compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
-    trace_name: str = ""  # the name in the trace where it differs from `name`; empty where it does not
+    trace_name: str = (
+        ""  # the name in the trace where it differs from `name`; empty where it does not
+    )
     origin: Origin = Origin.MEASURED  # measured or filled in
 
     @property
@@ -145,7 +153,9 @@ def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
 class Profile:
     """Costs of one or several modules."""
 
-    costs: tuple[Cost, ...]  # in file order. XLA takes the last of equal names (`effective` says which).
+    costs: tuple[
+        Cost, ...
+    ]  # in file order. XLA takes the last of equal names (`effective` says which).
     # what the sidecar records: inputs, statistics, versions, flags
     provenance: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
@@ -165,7 +175,13 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
     Names with a prefix count only for the module of that fingerprint. Of equal names the last wins; but if any name
     that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
     """
-    return _used([cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)])
+    return _used(
+        [
+            cost
+            for cost in profile.costs
+            if "::" not in cost.name and cost.fingerprint in ("", fingerprint)
+        ]
+    )
 
 
 def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
@@ -186,7 +202,9 @@ def effective_entries(profile: Profile) -> tuple[Cost, ...]:
 def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
     """The costs that XLA keeps for some module, by fingerprint."""
     kept = [cost for cost in costs if "::" not in cost.name]
-    by_module: dict[str, list[Cost]] = {fingerprint: [] for fingerprint in {cost.fingerprint for cost in kept}}
+    by_module: dict[str, list[Cost]] = {
+        fingerprint: [] for fingerprint in {cost.fingerprint for cost in kept}
+    }
     if len(by_module) == 1:
         return dict.fromkeys(by_module, kept)
     for cost in kept:
@@ -243,7 +261,9 @@ class Oddity:
     fault: Fault  # which kind
     name: str  # as the profile spells it
     message: str  # what XLA does with it, one clause
-    values_us: tuple[float, ...] = ()  # the costs concerned, in file order; none where it is about the whole profile
+    values_us: tuple[
+        float, ...
+    ] = ()  # the costs concerned, in file order; none where it is about the whole profile
     effective_us: float | None = None  # what XLA takes; None where it takes nothing
 
 
@@ -269,15 +289,23 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
             findings += _value(cost)
     stems = {cost.name.rstrip(DIGITS) for cost in profile.costs}
     usual = {stem for stem in stems if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]}
-    odd = [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual] if usual != stems else []
+    odd = (
+        [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual]
+        if usual != stems
+        else []
+    )
     for cost in {cost.full_name: cost for cost in odd}.values():
         findings += _name(cost)
     return tuple(findings)
 
 
-def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Oddity]:
+def _merges(
+    fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool
+) -> Iterator[Oddity]:
     """Several costs that become one for a module; for no fingerprint: the ones that do so for every module."""
-    rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
+    rule = (
+        "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
+    )
     for name, costs in groups.items():
         if len(costs) == 1:
             continue
@@ -287,20 +315,34 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         values = tuple(cost.cost_us for cost in costs)
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
-        yield Oddity(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+        yield Oddity(
+            Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us
+        )
     if not averages:
         return
-    count = sum(has_remat(cost.name) and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs)
+    count = sum(
+        has_remat(cost.name) and cost.fingerprint == fingerprint
+        for costs in groups.values()
+        for cost in costs
+    )
     if count:
         what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
         yield Oddity(Fault.REMAT, "", what)
 
 
 _VALUES: tuple[tuple[Callable[[float], bool], Fault, str], ...] = (
-    (lambda us: not math.isfinite(us), Fault.NOT_FINITE, "cost is {}; XLA uses it, and its schedule means nothing"),
+    (
+        lambda us: not math.isfinite(us),
+        Fault.NOT_FINITE,
+        "cost is {}; XLA uses it, and its schedule means nothing",
+    ),
     (lambda us: us < 0, Fault.NEGATIVE, "negative cost; XLA uses it as it is"),
     (lambda us: us == 0, Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"),
-    (lambda us: us > MAX_COST_US, Fault.HUGE, "longer than 30 years; XLA uses it, and its schedule means nothing"),
+    (
+        lambda us: us > MAX_COST_US,
+        Fault.HUGE,
+        "longer than 30 years; XLA uses it, and its schedule means nothing",
+    ),
 )
 _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
     (lambda cost: "::" in cost.name, Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"),
@@ -316,7 +358,9 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
         "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
     ),
     (
-        lambda cost: not cost.kind and cost.likely_kind == CostKind.LOOP,  # what was measured as one is as it should be
+        lambda cost: (
+            not cost.kind and cost.likely_kind == CostKind.LOOP
+        ),  # what was measured as one is as it should be
         Fault.LOOP,
         "whole loop; XLA uses it for the loop, and adds the costs in its body",
     ),
@@ -327,7 +371,9 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
 def _value(cost: Cost) -> Iterator[Oddity]:
     found = (item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us))
     for _, fault, what in islice(found, 1):
-        yield Oddity(fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us)
+        yield Oddity(
+            fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us
+        )
 
 
 def _name(cost: Cost) -> Iterator[Oddity]:
@@ -378,11 +424,18 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
     for cost in usable:
         by_kind.setdefault(cost.likely_kind, []).append(cost)
     totals = {kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()}
-    total = math.fsum(_known(cost) for kind, of_kind in by_kind.items() if kind != CostKind.LOOP for cost in of_kind)
+    total = math.fsum(
+        _known(cost)
+        for kind, of_kind in by_kind.items()
+        if kind != CostKind.LOOP
+        for cost in of_kind
+    )
     known = [cost for cost in usable if cost.slowest_us is not None]
     return Summary(
         entries=len(profile.costs),
-        costs=tuple(nsmallest(top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name))),
+        costs=tuple(
+            nsmallest(top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name))
+        ),
         kinds=tuple(
             KindTotal(
                 kind,
@@ -391,7 +444,9 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
                 totals[kind],
                 totals[kind] / total if total > 0 and kind != CostKind.LOOP else 0.0,
             )
-            for kind, of_kind in sorted(by_kind.items(), key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]]))
+            for kind, of_kind in sorted(
+                by_kind.items(), key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]])
+            )
         ),
         total_us=total,
         names=len(usable),
@@ -464,7 +519,9 @@ class ProfileDiff:
     """Two profiles compared."""
 
     differences: tuple[Difference, ...]  # every name, the largest absolute change first
-    totals: tuple[Total, ...]  # by kind, where either has any; loops, whose bodies count already, last
+    totals: tuple[
+        Total, ...
+    ]  # by kind, where either has any; loops, whose bodies count already, last
     warnings: tuple[str, ...]  # one line each
 
     def count(self, change: CostChange) -> int:
@@ -478,10 +535,20 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     keys = dict.fromkeys([*new_costs, *old_costs])
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
     # NaN, which can hide anything, first
-    found.sort(key=lambda item: (-math.inf if math.isnan(item.delta_us) else -abs(item.delta_us), item.name))
-    odd = sum(not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
+    found.sort(
+        key=lambda item: (
+            -math.inf if math.isnan(item.delta_us) else -abs(item.delta_us),
+            item.name,
+        )
+    )
+    odd = sum(
+        not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values()
+    )
     if odd:
-        warnings = [*warnings, f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`"]
+        warnings = [
+            *warnings,
+            f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`",
+        ]
     return ProfileDiff(tuple(found), _totals(found), tuple(warnings))
 
 
@@ -492,10 +559,16 @@ def _aligned(
     old_modules, new_modules = ({cost.fingerprint for cost in side} for side in (old, new))
     if old_modules != new_modules and len(old_modules) == len(new_modules) == 1:
         line = "the profiles are for different modules (bare or other fingerprint); compared by name alone"
-        return {("", cost.name): cost for cost in old}, {("", cost.name): cost for cost in new}, [line]
+        return (
+            {("", cost.name): cost for cost in old},
+            {("", cost.name): cost for cost in new},
+            [line],
+        )
     lines = []
     if old_modules != new_modules:
-        lines.append("the profiles are not for the same modules; names are compared per fingerprint")
+        lines.append(
+            "the profiles are not for the same modules; names are compared per fingerprint"
+        )
     by_key = [{(cost.fingerprint, cost.name): cost for cost in side} for side in (old, new)]
     return by_key[0], by_key[1], lines
 
@@ -527,7 +600,9 @@ def _change(old: Cost | None, new: Cost | None, noise_us: float | None) -> CostC
     if old.cost_us == new.cost_us or (math.isnan(old.cost_us) and math.isnan(new.cost_us)):
         return CostChange.SAME
     return (
-        CostChange.NOISE if noise_us is not None and abs(new.cost_us - old.cost_us) <= noise_us else CostChange.CHANGED
+        CostChange.NOISE
+        if noise_us is not None and abs(new.cost_us - old.cost_us) <= noise_us
+        else CostChange.CHANGED
     )
 
 

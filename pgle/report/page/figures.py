@@ -11,7 +11,10 @@ from enum import Enum
 NONE = "–"
 _SMALLEST_US = 0.5  # what rounds to 0 µs is nothing
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
-_SIZES = tuple((1024.0**power, name) for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "B")))
+_SIZES = tuple(
+    (1024.0**power, name)
+    for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "B"))
+)
 
 
 class Unit(Enum):
@@ -67,7 +70,9 @@ def size(value: float | None) -> str:
     return f"{value / scale:,.{0 if name == 'B' else 2}f} {name}"
 
 
-def column(unit: Unit, values: Sequence[float | None], like: Sequence[float | None] = ()) -> tuple[str, list[str]]:
+def column(
+    unit: Unit, values: Sequence[float | None], like: Sequence[float | None] = ()
+) -> tuple[str, list[str]]:
     """A column of figures in one unit with fixed decimals.
 
     Args:
@@ -83,20 +88,32 @@ def column(unit: Unit, values: Sequence[float | None], like: Sequence[float | No
         scale, name = _unit(most, _TIMES)
         decimals = _decimals(most / scale, name)
         signed = unit is Unit.CHANGE_TIME
-        return name, [_cell(value, scale, decimals, signed=signed, least=_SMALLEST_US) for value in values]
+        return name, [
+            _cell(value, scale, decimals, signed=signed, least=_SMALLEST_US) for value in values
+        ]
     if unit is Unit.SIZE:
         scale, name = _unit(most, _SIZES)
         return name, [_cell(value, scale, 0 if name == "B" else 2) for value in values]
     write: Callable[[float | None], str] = {
-        Unit.SHARE: share, Unit.CHANGE: change, Unit.COUNT: count, Unit.RATE: _rate, Unit.FACTOR: factor,
-    }[unit]  # fmt: skip
+        Unit.SHARE: share,
+        Unit.CHANGE: change,
+        Unit.COUNT: count,
+        Unit.RATE: _rate,
+        Unit.FACTOR: factor,
+    }[unit]
     return "", list(map(write, values))
 
 
 def between(low: str, high: str) -> str:
     """A range of two figures of one unit: ``8.5 … 15.8 %``."""
     number, _, unit = low.rpartition(" ")
-    return low if low == high else f"{number} … {high}" if number and high.endswith(f" {unit}") else f"{low} … {high}"
+    return (
+        low
+        if low == high
+        else f"{number} … {high}"
+        if number and high.endswith(f" {unit}")
+        else f"{low} … {high}"
+    )
 
 
 def shares(values: Iterable[float]) -> str:
@@ -105,7 +122,9 @@ def shares(values: Iterable[float]) -> str:
     return between(share(ordered[0]), share(ordered[-1]))
 
 
-def _cell(value: float | None, scale: float, decimals: int, *, signed: bool = False, least: float = 0.0) -> str:
+def _cell(
+    value: float | None, scale: float, decimals: int, *, signed: bool = False, least: float = 0.0
+) -> str:
     if value is None or abs(value) <= least:
         return NONE
     sign = ("+" if value > 0 else "−") if signed else _minus(value)

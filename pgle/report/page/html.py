@@ -21,17 +21,41 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 LIGHT: Mapping[str, str] = {
-    "paper": "#ffffff", "raised": "#f6f7f9", "ink": "#1b1f24", "soft": "#57606a", "line": "#dfe3e8",
-    "compute": "#4174b4", "matmul": "#26568f", "hidden": "#8ccbb0", "exposed": "#c0390b", "copy": "#7355a6",
-    "idle": "#d3d8de", "in-bar": "#ffffff", "mark": "#9a1f63", "accent": "#1f5fbf",
-    "good": "#116329", "bad": "#a3123f",
-}  # fmt: skip
+    "paper": "#ffffff",
+    "raised": "#f6f7f9",
+    "ink": "#1b1f24",
+    "soft": "#57606a",
+    "line": "#dfe3e8",
+    "compute": "#4174b4",
+    "matmul": "#26568f",
+    "hidden": "#8ccbb0",
+    "exposed": "#c0390b",
+    "copy": "#7355a6",
+    "idle": "#d3d8de",
+    "in-bar": "#ffffff",
+    "mark": "#9a1f63",
+    "accent": "#1f5fbf",
+    "good": "#116329",
+    "bad": "#a3123f",
+}
 DARK: Mapping[str, str] = {
-    "paper": "#12161b", "raised": "#1a2027", "ink": "#e6e9ed", "soft": "#a3adb8", "line": "#2c343d",
-    "compute": "#8fb8ea", "matmul": "#5f98dd", "hidden": "#2c6b52", "exposed": "#ff8a5c", "copy": "#bda2f0",
-    "idle": "#3b444e", "in-bar": "#0b0f14", "mark": "#ff9ccb", "accent": "#7ab0ff",
-    "good": "#56d364", "bad": "#ff7d9b",
-}  # fmt: skip
+    "paper": "#12161b",
+    "raised": "#1a2027",
+    "ink": "#e6e9ed",
+    "soft": "#a3adb8",
+    "line": "#2c343d",
+    "compute": "#8fb8ea",
+    "matmul": "#5f98dd",
+    "hidden": "#2c6b52",
+    "exposed": "#ff8a5c",
+    "copy": "#bda2f0",
+    "idle": "#3b444e",
+    "in-bar": "#0b0f14",
+    "mark": "#ff9ccb",
+    "accent": "#7ab0ff",
+    "good": "#56d364",
+    "bad": "#ff7d9b",
+}
 
 
 @cache
@@ -40,9 +64,12 @@ def templates() -> Environment:
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
-        loader=PackageLoader("pgle.report.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=PackageLoader("pgle.report.page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         finalize=lambda value: printable_lines(value) if type(value) is str else value,
-    )  # fmt: skip
+    )
     environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
     return environment
 
@@ -54,7 +81,10 @@ def printable_lines(text: str) -> str:
 
 def style_sheet() -> str:
     """The palettes as custom properties, by the reader's system, and the style of a page."""
-    light, dark = ("".join(f"--{name}:{colour};" for name, colour in colours.items()) for colours in (LIGHT, DARK))
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in colours.items())
+        for colours in (LIGHT, DARK)
+    )
     palettes = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
     return palettes + data_file("templates/page.css")
 
@@ -65,7 +95,10 @@ def data_file(name: str) -> str:
     return resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
-WIDTH, HEIGHT = 440, 230  # of every chart, in units in which its text is 12 high: readable on a phone
+WIDTH, HEIGHT = (
+    440,
+    230,
+)  # of every chart, in units in which its text is 12 high: readable on a phone
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 42  # margins around the plot
 
 
@@ -93,10 +126,19 @@ class ChartPanel:
     def __post_init__(self) -> None:
         rough = self.highest / 4
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
+        step = next(
+            unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9)
+        )
         for number in range(math.floor(self.highest / step + 1e-9) + 1):
             self.line("grid", (0, number * step), (len(self.columns), number * step))
-            self._text("tick", (0, number * step), self.write(number * step) if number else "0", "end", dx=-6, dy=4)
+            self._text(
+                "tick",
+                (0, number * step),
+                self.write(number * step) if number else "0",
+                "end",
+                dx=-6,
+                dy=4,
+            )
         for at, name in enumerate(self.columns):
             self._text("tick", (at + 0.5, 0), name, dy=16)
         self._text("label", (len(self.columns) / 2, 0), self.x_label, dy=34)
@@ -113,7 +155,9 @@ class ChartPanel:
 
     def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
         """A filled polygon."""
-        path = "M" + "L".join("{:.2f} {:.2f}".format(*self._place(*point)) for point in points) + "Z"
+        path = (
+            "M" + "L".join("{:.2f} {:.2f}".format(*self._place(*point)) for point in points) + "Z"
+        )
         self.elements.append(SvgElement("path", style, {"d": path}))
 
     def bar(self, column: int, parts: Mapping[str, float]) -> None:
@@ -122,7 +166,9 @@ class ChartPanel:
         for color, height in parts.items():
             if height > 0:
                 top = floor + height
-                self.area(f"stack {color}", [(left, floor), (left, top), (right, top), (right, floor)])
+                self.area(
+                    f"stack {color}", [(left, floor), (left, top), (right, top), (right, floor)]
+                )
                 floor = top
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
@@ -131,10 +177,19 @@ class ChartPanel:
         return LEFT + across, floor - y / self.highest * (floor - TOP)
 
     def _text(
-        self, style: str, point: tuple[float, float], text: str, anchor: str = "middle", *, dx: float = 0, dy: float
+        self,
+        style: str,
+        point: tuple[float, float],
+        text: str,
+        anchor: str = "middle",
+        *,
+        dx: float = 0,
+        dy: float,
     ) -> None:
         x, y = self._place(*point)
-        self.elements.append(SvgElement("text", style, {"x": x + dx, "y": y + dy, "text-anchor": anchor}, text))
+        self.elements.append(
+            SvgElement("text", style, {"x": x + dx, "y": y + dy, "text-anchor": anchor}, text)
+        )
 
 
 def svg(panels: Sequence[ChartPanel], alt: str) -> str:
@@ -176,4 +231,6 @@ def frame(page: Page) -> str:
     """The page in a frame for a notebook: it loads nothing, and neither its style nor its script reaches the rest."""
     height = 620 if page.timeline is None else 1040
     style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
-    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
+    return (
+        f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
+    )

@@ -12,11 +12,28 @@ from rich.text import Text
 from pgle.errors import UserError, choices, many, printable, shown
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import MOST_ACTIONS, Advice, Cell, Page, Part, Prose, Section, Table, TimelineData, table
+from pgle.report.page.value import (
+    MOST_ACTIONS,
+    Advice,
+    Cell,
+    Page,
+    Part,
+    Prose,
+    Section,
+    Table,
+    TimelineData,
+    table,
+)
 
 STYLES: dict[str, str] = {
-    "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
-}  # fmt: skip
+    "good": "green",
+    "bad": "red",
+    "warn": "yellow",
+    "soft": "dim",
+    "exposed": "red",
+    "hidden": "green",
+    "head": "bold",
+}
 MARKS: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
 WARNINGS = 2  # that the first screen has room for
 ALL = "*"  # every section
@@ -37,10 +54,16 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     known = [section.key for section in page.sections]
     for key in () if everything else sections:
         if key not in known:
-            raise UserError(f"no section '{key}' in this answer", remedy=choices(key, known) if known else None)
+            raise UserError(
+                f"no section '{key}' in this answer", remedy=choices(key, known) if known else None
+            )
     if page.identity and not text.quiet:
         screen.print(" · ".join(page.identity), soft_wrap=True)
-    screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
+    screen.print(
+        _mark(page.tone) + page.verdict,
+        style=f"bold {STYLES.get(page.tone, '')}".strip(),
+        soft_wrap=True,
+    )
     if page.paste:
         screen.print(f"  {page.paste}", style="cyan", soft_wrap=True)
     if text.quiet:
@@ -57,11 +80,17 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     for section in page.sections:
         if everything or section.key in sections:
             _section(screen, section, everything)
-    first = page.warnings if everything or len(page.warnings) == WARNINGS + 1 else page.warnings[:WARNINGS]
+    first = (
+        page.warnings
+        if everything or len(page.warnings) == WARNINGS + 1
+        else page.warnings[:WARNINGS]
+    )
     for line in first:
         screen.print(f"warning: {shown(line)}", style="yellow")
     if len(first) < len(page.warnings):
-        screen.print(f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)", style="yellow")
+        screen.print(
+            f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)", style="yellow"
+        )
     if os.environ.get("PGLE_NEXT") != "0":
         for place, command in enumerate(page.next if everything else page.next[:1]):
             screen.print(f"{'' if place else 'Next: '}{command}", style="cyan", soft_wrap=True)
@@ -83,7 +112,9 @@ def _table(screen: text.Screen, content: Table, everything: bool) -> None:
     rows = [list(map(_styled, row)) for row in first]
     screen.print(text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
     if left := len(cells) + content.more - len(first):
-        screen.print(f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim")
+        screen.print(
+            f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim"
+        )
 
 
 def _styled(cell: Cell) -> str | Text:
@@ -93,7 +124,11 @@ def _styled(cell: Cell) -> str | Text:
 
 
 def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
-    heads = ["", "what to do", *(["saves up to"] if any(action.saves for action in actions) else [])]
+    heads = [
+        "",
+        "what to do",
+        *(["saves up to"] if any(action.saves for action in actions) else []),
+    ]
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
@@ -114,9 +149,14 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
             style = "cyan" if part.code else STYLES.get(part.tone, "")
             screen.print("  " * part.code + part.text, style=style, soft_wrap=part.code)
         elif isinstance(part, TimelineData):
-            widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
+            widest = max(
+                (len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0
+            )
             is_narrow = widest > screen.width
-            screen.print(f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(), soft_wrap=True)
+            screen.print(
+                f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(),
+                soft_wrap=True,
+            )
         else:
             screen.print(part.alt, soft_wrap=True)
 
@@ -134,7 +174,9 @@ def markdown(page: Page) -> str:
     blocks += ["Next:", _fenced("\n".join(page.next), "sh")] if page.next else []
     sections = page.sections
     if page.about:
-        sections += (Section("about", "Where this comes from", (table("name | value", page.about),)),)
+        sections += (
+            Section("about", "Where this comes from", (table("name | value", page.about),)),
+        )
     for section in sections:
         blocks += [f"## {_escaped(section.heading)}"] if section.heading else []
         blocks += map(_block, section.parts)
@@ -154,7 +196,11 @@ def _block(part: Part) -> str:
     if isinstance(part, TimelineData):
         return _fenced(part.text, "text")
     if isinstance(part, Prose):
-        return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + _escaped(part.text)
+        return (
+            _fenced(part.text, "sh")
+            if part.code
+            else ("### " if part.tone == "head" else "") + _escaped(part.text)
+        )
     return _escaped(part.alt)
 
 
@@ -162,7 +208,10 @@ def _rows(content: Table) -> str:
     rule = "|".join("---:" if is_number else "---" for is_number in content.right())
     heads, *rows = (
         f"| {' | '.join(map(_escaped, row))} |"
-        for row in (content.heads(), *([str(cell.value) for cell in row] for row in content.cells()))
+        for row in (
+            content.heads(),
+            *([str(cell.value) for cell in row] for row in content.cells()),
+        )
     )
     return "\n".join([heads, f"|{rule}|", *rows])
 

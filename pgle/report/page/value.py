@@ -49,7 +49,9 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
-    find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty if none; or nothing at all
+    find: tuple[
+        str, ...
+    ] = ()  # of each row the instruction whose bar it leads to, empty if none; or nothing at all
     shown: int = 12  # rows that are not folded away
     more: int = 0  # further rows that there are, but that are not here
 
@@ -63,7 +65,9 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
 
     def cells(self) -> list[list[Cell]]:
         """All rows under `heads`, each cell as its text with its tone."""
-        return [list(row) for row in zip(*(cells for _, _, cells in self._shown_columns()), strict=True)]
+        return [
+            list(row) for row in zip(*(cells for _, _, cells in self._shown_columns()), strict=True)
+        ]
 
     def right(self) -> list[bool]:
         """Whether a column under `heads` holds figures, which are aligned right."""
@@ -73,15 +77,22 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         """Head, whether its cells are figures, and cells of every column in which a row has something."""
         shown = []
         for place, found in enumerate(self.columns):
-            items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
+            items = [
+                item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows
+            ]
             plain = [item.value for item in items]
             if self.rows and not any(value or value == 0 for value in plain):
                 continue
             head, texts = found.head, [_text(value) for value in plain]
             if found.unit is not Unit.TEXT:
-                unit, figures = column(found.unit, [None if isinstance(value, str) else value for value in plain])
+                unit, figures = column(
+                    found.unit, [None if isinstance(value, str) else value for value in plain]
+                )
                 head = f"{head} ({unit})" if unit and head else head or unit
-                texts = [value if isinstance(value, str) else text for value, text in zip(plain, figures, strict=True)]
+                texts = [
+                    value if isinstance(value, str) else text
+                    for value, text in zip(plain, figures, strict=True)
+                ]
             cells = [Cell(text, item.tone) for text, item in zip(texts, items, strict=True)]
             shown.append((head, found.unit is not Unit.TEXT, cells))
         return shown
@@ -164,7 +175,9 @@ class Page:
     """Everything that an answer says. Empty parts are left out: words, sections, a table without rows."""
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
-    identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
+    identity: tuple[
+        str, ...
+    ]  # program, GPUs and how many of them, date, versions, measured or simulated
     verdict: str  # the answer, at most twelve words
     tone: Tone = ""  # whether that is good
     table: Table | None = None  # the one table of the first screen
@@ -213,8 +226,13 @@ def table(
         most: rows that it holds, with the number of those left out; 0: all.
         shown: rows that are not folded away.
     """
-    named = [_HEAD.fullmatch(head) or head for head in (heads.split(" | ") if isinstance(heads, str) else heads)]
-    columns = (Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2])) for head in named)
+    named = [
+        _HEAD.fullmatch(head) or head
+        for head in (heads.split(" | ") if isinstance(heads, str) else heads)
+    ]
+    columns = (
+        Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2])) for head in named
+    )
     every = tuple(map(tuple, rows))
     kept = every[:most] if most else every
     find = [str(row[0]) for row in kept] if finds is True else finds or ()
@@ -222,7 +240,9 @@ def table(
 
 
 def _says_something(part: Part) -> bool:
-    return bool(part.rows if isinstance(part, Table) else part.text if isinstance(part, Prose) else True)
+    return bool(
+        part.rows if isinstance(part, Table) else part.text if isinstance(part, Prose) else True
+    )
 
 
 def _text(value: str | float | None) -> str:
@@ -236,7 +256,9 @@ _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 def as_json(page: Page) -> str:
     """The page with its sections, each part with its ``kind``, and the timeline in the form that its script draws."""
-    text = msgspec.json.encode({"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)})
+    text = msgspec.json.encode(
+        {"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)}
+    )
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
@@ -252,7 +274,9 @@ def read_page(path: AnyPath) -> Page:
         found = msgspec.json.decode(content)
         if (schema := found["schema"]) == SCHEMA:
             page = msgspec.convert(found["page"], Page)
-            sections = (replace(item, parts=tuple(map(_trusted, item.parts))) for item in page.sections)
+            sections = (
+                replace(item, parts=tuple(map(_trusted, item.parts))) for item in page.sections
+            )
             return replace(page, sections=tuple(sections))
     except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError):
         raise UserError("is not a report of this pgle", where=path, remedy=remedy) from None

@@ -51,7 +51,9 @@ def version() -> tuple[int, ...]:
     return found
 
 
-def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]) -> bytes:
+def compile_options(
+    program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]
+) -> bytes:
     """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
 
     Args:
@@ -78,7 +80,9 @@ def compile_options(program: SourceProgram, allocator_bytes: int, efforts: Mappi
     for name, value in efforts.items():
         if not hasattr(build, name.removeprefix("jax_")):
             raise UserError(f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out")
-        setattr(build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value))
+        setattr(
+            build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value)
+        )
     data: bytes = options.SerializeAsString()
     # No binding for this one; a message that is appended to another is merged with it.
     memory = varint(DEVICE_MEMORY_SIZE << 3) + varint(allocator_bytes)
@@ -108,7 +112,9 @@ def compile_program(
         except XlaError as error:
             if "GpuTargetConfigProto" not in str(error):
                 remedy = "check that the CUDA plugin matches jax: pgle doctor"
-                raise UserError(f"no GPU compiler: {first_line(str(error))}", remedy=remedy) from None
+                raise UserError(
+                    f"no GPU compiler: {first_line(str(error))}", remedy=remedy
+                ) from None
     else:
         what = "the installed jax does not understand this GPU description (it may come from a newer XLA)"
         remedy = "use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of this jax version"
@@ -119,7 +125,9 @@ def compile_program(
 # The PJRT C API. Positions and structures are those of openxla/xla ``xla/pjrt/c/pjrt_c_api.h``, which within major
 # version 0 only ever appends. A structure is its size, its extensions (none here), and fields of eight bytes each.
 
-_FUNCTIONS = 40  # bytes before the first function: struct_size, extensions, and a version of four fields
+_FUNCTIONS = (
+    40  # bytes before the first function: struct_size, extensions, and a version of four fields
+)
 _ERROR_MESSAGE, _PLUGIN_INITIALIZE, _TOPOLOGY_CREATE, _COMPILE = 1, 3, 82, 89
 
 _Pointer = ctypes.c_void_p
@@ -164,7 +172,9 @@ class Plugin:
         """
         form_name, client, executable = form.encode(), 0, 0
         program = _structure(code, form_name)
-        self._call(_COMPILE, _structure(topology, ctypes.addressof(program), options, client, executable))
+        self._call(
+            _COMPILE, _structure(topology, ctypes.addressof(program), options, client, executable)
+        )
 
     def topology(self, target: str, topology: str) -> int:
         """XLA's own description of a target (text of a GpuTargetConfigProto) and topology (``SxHxD``).
@@ -175,7 +185,9 @@ class Plugin:
         self._call(_PLUGIN_INITIALIZE, _structure())
         given = {b"target_config": target.encode(), b"topology": topology.encode()}
         is_text = 0
-        values = [word for name, value in given.items() for word in _structure(name, is_text, value)]
+        values = [
+            word for name, value in given.items() for word in _structure(name, is_text, value)
+        ]
         options = (ctypes.c_uint64 * len(values))(*values)
         made = _structure(b"", ctypes.addressof(options), len(given), 0)
         self._call(_TOPOLOGY_CREATE, made)
@@ -196,7 +208,12 @@ class Plugin:
 
 def library() -> Path:
     """The plugin's library file; of several the one of jaxlib's version."""
-    found = {name: folder / LIBRARY for name in PLUGINS for folder in _folders(name) if (folder / LIBRARY).is_file()}
+    found = {
+        name: folder / LIBRARY
+        for name in PLUGINS
+        for folder in _folders(name)
+        if (folder / LIBRARY).is_file()
+    }
     if not found:
         what = "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
         raise UserError(what, remedy=install_command())
@@ -211,7 +228,9 @@ def _folders(name: str) -> list[Path]:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return []
-    return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
+    return (
+        [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
+    )
 
 
 # Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
@@ -232,7 +251,9 @@ class SourceProgram:
     num_replicas: int
     is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
     shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
-    propagate_to_parameters: tuple[bool, ...]  # per parameter, whether the compiler may choose its sharding
+    propagate_to_parameters: tuple[
+        bool, ...
+    ]  # per parameter, whether the compiler may choose its sharding
     propagate_to_output: tuple[bool, ...]  # the same per output
 
     @property
@@ -255,7 +276,9 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
     if form == "hlo-text":
         return program_from_hlo(_parsed_hlo(data.decode()), data.decode(), default_devices)
     if not form:
-        raise UserError("neither StableHLO nor HLO", where=path, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+        raise UserError(
+            "neither StableHLO nor HLO", where=path, remedy="dump modules with JAX_DUMP_IR_TO=DIR"
+        )
     module = hlo_module_bytes(data)
     if module is None:
         remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to"
@@ -285,9 +308,15 @@ def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""
 
 # How many devices a sharding spans, in its notations: devices=[4,1]<=[4], mesh['d'=4], sdy.mesh<["d"=4]>
 _TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
-_MESH = re.compile(r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\\\?22|\\\\?")[^'"\\]*(?:'|"|\\\\?22|\\\\?")=\d+(?:, ?)?)+)\]""")
+_MESH = re.compile(
+    r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\\\?22|\\\\?")[^'"\\]*(?:'|"|\\\\?22|\\\\?")=\d+(?:, ?)?)+)\]"""
+)
 
-_OPCODES = (*(kind.name for kind in KINDS.values() if kind.primitives), "partition-id", "replica-id")
+_OPCODES = (
+    *(kind.name for kind in KINDS.values() if kind.primitives),
+    "partition-id",
+    "replica-id",
+)
 """What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be the host's."""
 _COLLECTIVE = re.compile(rf"^.* (?:{'|'.join(_OPCODES)})(?:-start)?\(.*$", re.MULTILINE)
 _IOTA_GROUPS = re.compile(r"replica_groups=\[([0-9,]+)\]<=")
@@ -320,8 +349,12 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourcePr
         name=name[1] if name else "module",
         num_partitions=partitions or (default_devices if replicas == 1 else 1),
         num_replicas=replicas,
-        is_partitioned=_COLLECTIVE.search(text) is not None and not in_sdy and _MANUAL.search(text) is None,
-        shardy=in_sdy or re.search(r"sharding=\{+mesh\[", text) is not None,  # the latter is how jax 0.12 writes it
+        is_partitioned=_COLLECTIVE.search(text) is not None
+        and not in_sdy
+        and _MANUAL.search(text) is None,
+        shardy=in_sdy
+        or re.search(r"sharding=\{+mesh\[", text)
+        is not None,  # the latter is how jax 0.12 writes it
         propagate_to_parameters=_flags(header, "parameters") or _free_parameters(text),
         propagate_to_output=_flags(header, "output") or _free_outputs(text),
     )
@@ -337,7 +370,9 @@ def partitions_of(text: str) -> tuple[int | None, int]:
     if replicas is None:  # a collective without a channel is one of replicas (pmap)
         replicas = _group_devices([line for line in collectives if "channel_id=" not in line]) or 1
     if partitions is None:
-        partitions = _sharded_devices(text) or _group_devices([line for line in collectives if "channel_id=" in line])
+        partitions = _sharded_devices(text) or _group_devices(
+            [line for line in collectives if "channel_id=" in line]
+        )
     return partitions, replicas
 
 
@@ -349,7 +384,9 @@ def _flags(header: str, of: str) -> tuple[bool, ...]:
 def _free_parameters(text: str) -> tuple[bool, ...]:
     """Per parameter of the entry computation, whether it has no sharding of its own."""
     lines = re.findall(r"^.* parameter\((\d+)\)(.*)$", _entry(text), re.MULTILINE)
-    return tuple("sharding=" not in rest for _, rest in sorted(lines, key=lambda line: int(line[0])))
+    return tuple(
+        "sharding=" not in rest for _, rest in sorted(lines, key=lambda line: int(line[0]))
+    )
 
 
 def _free_outputs(text: str) -> tuple[bool, ...]:
@@ -366,15 +403,22 @@ def _entry(text: str) -> str:
 def _sharded_devices(text: str) -> int | None:
     """Devices of the largest tiling or mesh, or None where nothing is sharded."""
     tilings = [prod(map(int, found.split(","))) for found in set(_TILING.findall(text))]
-    meshes = [prod(int(size) for size in re.findall(r"=(\d+)", found)) for found in set(_MESH.findall(text))]
+    meshes = [
+        prod(int(size) for size in re.findall(r"=(\d+)", found))
+        for found in set(_MESH.findall(text))
+    ]
     return max([*tilings, *meshes], default=None)
 
 
 def _group_devices(lines: list[str]) -> int | None:
     """Devices that the replica groups of collectives span."""
-    sizes = {prod(map(int, found.split(","))) for line in lines for found in _IOTA_GROUPS.findall(line)}
+    sizes = {
+        prod(map(int, found.split(","))) for line in lines for found in _IOTA_GROUPS.findall(line)
+    }
     listed = {found for line in lines for found in _LISTED_GROUPS.findall(line)}
-    sizes |= {max(map(int, re.findall(r"\d+", found))) + 1 for found in listed if re.search(r"\d", found)}
+    sizes |= {
+        max(map(int, re.findall(r"\d+", found))) + 1 for found in listed if re.search(r"\d", found)
+    }
     return max(sizes, default=None)
 
 
@@ -442,7 +486,10 @@ def program_from_mlir(data: bytes) -> SourceProgram:
             is_partitioned=False,
             # what JAX itself would ask for is part of the compile options of every job
             shardy=shardy
-            or ("mhlo.sharding" not in str(main.attributes) and bool(jax.config.jax_use_shardy_partitioner)),
+            or (
+                "mhlo.sharding" not in str(main.attributes)
+                and bool(jax.config.jax_use_shardy_partitioner)
+            ),
             propagate_to_parameters=_free(main, "arg_attrs", kind.inputs),
             propagate_to_output=_free(main, "res_attrs", kind.results),
         )
@@ -450,9 +497,14 @@ def program_from_mlir(data: bytes) -> SourceProgram:
 
 def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
     """Per parameter or result, whether it has no sharding of its own; tokens never count as free (as in JAX)."""
-    given = [str(item) for item in function.attributes[key]] if key in function.attributes else [""] * len(types)
+    given = (
+        [str(item) for item in function.attributes[key]]
+        if key in function.attributes
+        else [""] * len(types)
+    )
     return tuple(
-        "sharding = " not in text and "token" not in str(kind) for text, kind in zip(given, types, strict=True)
+        "sharding = " not in text and "token" not in str(kind)
+        for text, kind in zip(given, types, strict=True)
     )
 
 

@@ -26,9 +26,18 @@ from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.messages import flag_refusal
 
 PACKAGES = (
-    "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
-    "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "numpy", "protobuf", "flax",
-)  # fmt: skip
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-runtime",
+    "numpy",
+    "protobuf",
+    "flax",
+)
 """Those whose versions decide how a program compiles and runs."""
 
 TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
@@ -55,7 +64,9 @@ class Installed:
     @property
     def plugins(self) -> Mapping[str, str]:
         """The CUDA plugin packages and their versions."""
-        return {name: version for name, version in self.versions.items() if name.startswith("jax-cuda")}
+        return {
+            name: version for name, version in self.versions.items() if name.startswith("jax-cuda")
+        }
 
 
 def installed(python: str | None = None) -> Installed:
@@ -63,7 +74,9 @@ def installed(python: str | None = None) -> Installed:
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
     code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
-    return Installed(*_answers(python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2))
+    return Installed(
+        *_answers(python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2)
+    )
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -83,28 +96,52 @@ def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
     return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
-def _answers(python: str, code: str, stdin: str, arguments: Sequence[str] = (), *, count: int) -> list[Any]:
+def _answers(
+    python: str, code: str, stdin: str, arguments: Sequence[str] = (), *, count: int
+) -> list[Any]:
     """What code prints that an interpreter runs: a JSON list of `count` items in the last line."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")
+    }
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
         words = [python, "-c", code, *arguments]
         done = subprocess.run(
-            words, input=stdin, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
+            words,
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
-        raise UserError(f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again") from None
+        raise UserError(
+            f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again"
+        ) from None
     except OSError as error:
-        raise UserError(f"cannot be run ({error.strerror})", where=python, remedy="pass --python PATH") from None
+        raise UserError(
+            f"cannot be run ({error.strerror})", where=python, remedy="pass --python PATH"
+        ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
+        raise UserError(
+            f"cannot ask jaxlib about flags ({last})",
+            where=python,
+            remedy="does 'import jaxlib' work?",
+        )
     found = None
-    with suppress(ValueError, IndexError, RecursionError):  # what a site's sitecustomize prints comes before
+    with suppress(
+        ValueError, IndexError, RecursionError
+    ):  # what a site's sitecustomize prints comes before
         found = json.loads(done.stdout.strip().splitlines()[-1])
     if not isinstance(found, list) or len(found) != count:
-        raise UserError("does not answer as a Python", where=python, remedy="name a Python interpreter in its place")
+        raise UserError(
+            "does not answer as a Python",
+            where=python,
+            remedy="name a Python interpreter in its place",
+        )
     return found
 
 
@@ -170,17 +207,28 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     executable = python or sys.executable
     found = installed(executable)
     if not found.jaxlib:
-        raise UserError("has no jaxlib", where=executable, remedy="name the Python of your program, --python PATH")
+        raise UserError(
+            "has no jaxlib",
+            where=executable,
+            remedy="name the Python of your program, --python PATH",
+        )
     store, kept = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json", {}
     with suppress(OSError, ValueError, TypeError, AttributeError):  # absent or damaged: ask again
-        kept = {key: FlagAnswer(*entry) for key, entry in json.loads(store.read_text(encoding="utf-8")).items()}
+        kept = {
+            key: FlagAnswer(*entry)
+            for key, entry in json.loads(store.read_text(encoding="utf-8")).items()
+        }
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
     if new:
         answers = _answers(executable, PROBE_CHILD, json.dumps(new), count=len(new))
         kept |= {_key(text): answer(*output) for text, output in zip(new, answers, strict=True)}
-        with suppress(UserError):  # a home that cannot be written costs a second next time, nothing else
-            write_files({store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True)
+        with suppress(
+            UserError
+        ):  # a home that cannot be written costs a second next time, nothing else
+            write_files(
+                {store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True
+            )
     return Probe(found.jaxlib, {text: kept[_key(text)] for text in texts})
 
 
@@ -244,7 +292,11 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
     if not jaxlib:
         return None
     majors = sorted(
-        {int(found[1]) for name in versions if (found := re.match(r"jax-cuda(\d+)-(?:plugin|pjrt)$", name))}
+        {
+            int(found[1])
+            for name in versions
+            if (found := re.match(r"jax-cuda(\d+)-(?:plugin|pjrt)$", name))
+        }
     )
     if majors:
         kept = _kept(majors, versions, jaxlib)
@@ -252,7 +304,9 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
         kept = 13 if release(jaxlib) >= FIRST_CUDA13 else 12
     wheels = _wheels(kept)
     if len(majors) > 1:
-        surplus = [name for name in sorted(versions) if name.startswith("jax-cuda") and name not in wheels]
+        surplus = [
+            name for name in sorted(versions) if name.startswith("jax-cuda") and name not in wheels
+        ]
         pip = _pip(python, "uninstall")
         line = Next((*pip, *(() if pip[0] == "uv" else ("-y",)), *surplus))
         return Repair("two CUDA versions, of which jax can load one", True, str(line))
@@ -272,7 +326,11 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
 def install_command() -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
     mended = repair(versions(PACKAGES)[0])
-    return mended.line if mended else str(Next((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]")))
+    return (
+        mended.line
+        if mended
+        else str(Next((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]")))
+    )
 
 
 def _wheels(cuda: int) -> tuple[str, str]:
@@ -282,7 +340,9 @@ def _wheels(cuda: int) -> tuple[str, str]:
 def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
     """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else the older."""
     running = [cuda for cuda in majors if RUNTIMES.get(cuda) in versions]
-    fitting = [cuda for cuda in majors if all(versions.get(name) == jaxlib for name in _wheels(cuda))]
+    fitting = [
+        cuda for cuda in majors if all(versions.get(name) == jaxlib for name in _wheels(cuda))
+    ]
     return next((found[0] for found in (running, fitting) if len(found) == 1), majors[0])
 
 

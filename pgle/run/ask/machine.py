@@ -36,7 +36,9 @@ class MachineCheck:
 
 def _ask(argv: Sequence[str]) -> tuple[bool, str]:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         return False, f"it did not answer in {TIMEOUT_S} s"
     except FileNotFoundError:
@@ -59,7 +61,11 @@ def _processes() -> frozenset[str]:
 
 
 def _existing(path: str) -> Path:
-    return next(folder for folder in (Path(path).resolve(), *Path(path).resolve().parents) if folder.exists())
+    return next(
+        folder
+        for folder in (Path(path).resolve(), *Path(path).resolve().parents)
+        if folder.exists()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,9 @@ class Machine:
 
     installed: Installed  # what the interpreter of the user's program would import
     python: str = sys.executable  # that interpreter
-    ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask  # whether a program ended well, and what it printed
+    ask: Callable[[Sequence[str]], tuple[bool, str]] = (
+        _ask  # whether a program ended well, and what it printed
+    )
     read: Callable[[str], str | None] = _read  # text of a file, None where it cannot be read
     which: Callable[[str], str | None] = shutil.which  # path of a program, None if absent
     # paths that match a pattern, sorted
@@ -109,15 +117,26 @@ def git_commit() -> str:
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+        return commit + (
+            "+" if commit and _git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def _git(*words: str) -> str:
-    without_locks = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # the user's own git may run meanwhile
+    without_locks = {
+        **os.environ,
+        "GIT_OPTIONAL_LOCKS": "0",
+    }  # the user's own git may run meanwhile
     done = subprocess.run(
-        ("git", *words), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
-        stdin=subprocess.DEVNULL, env=without_locks,
-    )  # fmt: skip
+        ("git", *words),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=without_locks,
+    )
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -40,12 +40,12 @@ NVIDIA's packages have it next to ``bin``."""
 
 TABLES_SINCE: Version = (2023, 4)  # first version of `nsys export` known to have ``--tables``
 
-TABLES = (
-    "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
-)
+TABLES = "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
 """What we read; the rest (OS runtime calls, samples) can be most of a report."""
 
-OLD_FORMAT: Version = (2022,)  # represents the format "1." of reports before 2023, which every nsys since reads
+OLD_FORMAT: Version = (
+    2022,
+)  # represents the format "1." of reports before 2023, which every nsys since reads
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
 INSTALL = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
@@ -83,7 +83,9 @@ def find_nsys() -> Nsys | None:
 
 def _version_of(program: Path) -> Version:
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout)
@@ -94,9 +96,13 @@ def report_version(path: Path) -> Version:
     """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all before 2023."""
     head = read_head(path, 200)
     if not head:
-        raise UserError("is empty", where=path, remedy="record again, and let `nsys profile` finish")
+        raise UserError(
+            "is empty", where=path, remedy="record again, and let `nsys profile` finish"
+        )
     if not head.startswith(REPORT_MAGIC):
-        raise UserError("not an Nsight Systems report", where=path, remedy="give what `nsys profile -o` wrote")
+        raise UserError(
+            "not an Nsight Systems report", where=path, remedy="give what `nsys profile -o` wrote"
+        )
     match = re.match(rb" (\d{4})@(\d+)@(\d+)", head[len(REPORT_MAGIC) :])
     return tuple(map(int, match.groups())) if match else OLD_FORMAT
 
@@ -112,7 +118,16 @@ def exported(path: Path) -> Iterator[Path]:
         version = report_version(report)
         nsys = _able(report, version)
         output = Path(folder) / f"{report.name.removesuffix('.nsys-rep')}.sqlite"
-        command = [str(nsys.path), "export", "--type", "sqlite", "--quiet", "true", "--force-overwrite", "true"]
+        command = [
+            str(nsys.path),
+            "export",
+            "--type",
+            "sqlite",
+            "--quiet",
+            "true",
+            "--force-overwrite",
+            "true",
+        ]
         command += ["--tables", TABLES] if nsys.version >= TABLES_SINCE else []
         done = _run([*command, "--output", str(output), str(report)], report)
         if done.returncode or not output.exists():
@@ -125,7 +140,9 @@ def _able(path: Path, version: Version) -> Nsys:
     found = installed()
     if not found:
         raise UserError("needs nsys, which is not installed", where=path, remedy=INSTALL)
-    able = (nsys for nsys in found if not nsys.version or nsys.version >= version[: len(nsys.version)])
+    able = (
+        nsys for nsys in found if not nsys.version or nsys.version >= version[: len(nsys.version)]
+    )
     if nsys := next(able, None):
         return nsys
     raise _too_new(path, found[0], version)
@@ -133,7 +150,9 @@ def _able(path: Path, version: Version) -> Nsys:
 
 def _too_new(path: Path, nsys: Nsys, version: Version) -> UserError:
     needed = f"nsys >= {dotted(version[:3])}" if version != OLD_FORMAT else "a newer nsys"
-    return UserError(f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=INSTALL)
+    return UserError(
+        f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=INSTALL
+    )
 
 
 def _imported(path: Path, folder: Path) -> Path:
@@ -147,7 +166,9 @@ def _imported(path: Path, folder: Path) -> Path:
     report = folder / f"{path.stem}.nsys-rep"
     done = _run([str(importer), "--input-file", str(path), "--output-file", str(report)], path)
     if done.returncode or not report.exists():
-        raise UserError(f"cannot be imported ({_last_line(done)})", where=path, remedy="record again")
+        raise UserError(
+            f"cannot be imported ({_last_line(done)})", where=path, remedy="record again"
+        )
     return report
 
 
@@ -156,37 +177,65 @@ def find_importer() -> Path | None:
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
-    near = (place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER))
-    known = (place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/"))))
+    near = (
+        place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER)
+    )
+    known = (
+        place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/")))
+    )
     return next(chain(near, known), None)
 
 
 def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
     except OSError as error:
-        raise UserError(f"{command[0]} does not start ({error.strerror or error})", where=path) from None
+        raise UserError(
+            f"{command[0]} does not start ({error.strerror or error})", where=path
+        ) from None
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     """The last line of a program, without its progress bar."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}") if line.strip()]
+    lines = [
+        line.strip()
+        for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}")
+        if line.strip()
+    ]
     lines = [line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)]
     return lines[-1][:200] if lines else f"exit code {done.returncode}"
 
 
-def _failure(path: Path, nsys: Nsys, version: Version, done: subprocess.CompletedProcess[str]) -> UserError:
+def _failure(
+    path: Path, nsys: Nsys, version: Version, done: subprocess.CompletedProcess[str]
+) -> UserError:
     """What a failed export means, from nsys's own words."""
     output = f"{done.stdout}\n{done.stderr}".lower()
-    if "version number is invalid" in output or "newer version" in output or "please update" in output:
+    if (
+        "version number is invalid" in output
+        or "newer version" in output
+        or "please update" in output
+    ):
         return _too_new(path, nsys, version)
     if "cannot read from stream" in output or "magic number" in output or "corrupt" in output:
-        return UserError("damaged report", where=path, remedy="copy it again, or record again and let nsys finish")
+        return UserError(
+            "damaged report",
+            where=path,
+            remedy="copy it again, or record again and let nsys finish",
+        )
     if "disk is full" in output or "no space" in output or "disk i/o error" in output:
-        remedy = "set TMPDIR to a file system with more room (an export is about as large as the report)"
-        return UserError(f"no room for the export in {tempfile.gettempdir()}", where=path, remedy=remedy)
+        remedy = (
+            "set TMPDIR to a file system with more room (an export is about as large as the report)"
+        )
+        return UserError(
+            f"no room for the export in {tempfile.gettempdir()}", where=path, remedy=remedy
+        )
     if done.returncode < 0:
-        return UserError(f"nsys export was ended by signal {-done.returncode}", where=path, remedy="run it again")
+        return UserError(
+            f"nsys export was ended by signal {-done.returncode}", where=path, remedy="run it again"
+        )
     what = f"nsys export failed with exit code {done.returncode} ({_last_line(done)})"
     again = typed("nsys", "export", "--type", "sqlite", path)
     return UserError(what, where=path, remedy=f"give the .sqlite file that this makes: {again}")

@@ -82,7 +82,9 @@ class Devices:
 
     count: int
     assumed: bool = False  # nobody names it
-    topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
+    topology: str | None = (
+        None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
+    )
 
 
 def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
@@ -130,11 +132,15 @@ def capture_modules(
     """
     if devices.count > MOST_DEVICES:
         remedy = "'pgle scale' grows its module from smaller captures"
-        raise UserError(f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy)
+        raise UserError(
+            f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy
+        )
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
     streams = {"stdout": output, "stderr": None if output == STDERR else output}
-    child = started(command, capture_environment(folder, devices, target), **streams, start_new_session=True)
+    child = started(
+        command, capture_environment(folder, devices, target), **streams, start_new_session=True
+    )
     with suppress(OSError):  # of all processes this one ends first where memory runs out
         Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
     try:
@@ -144,22 +150,35 @@ def capture_modules(
         raise
     program = read_captured(folder)
     if program.uncomputed:
-        _say(f"not executed on the CPU, their results were zeros: {some(program.uncomputed, SHOWN)}")
+        _say(
+            f"not executed on the CPU, their results were zeros: {some(program.uncomputed, SHOWN)}"
+        )
     found, shown = modules_in(folder), str(Next(kept_argv(command)))
     unhooked = "" if program.python else UNHOOKED
     how = ended(code) + (f" ({program.error})" if program.error else "")
-    hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
+    hint = (
+        f"; it had {devices.count} devices, which is assumed: --devices N gives it others"
+        if devices.assumed
+        else ""
+    )
     if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
         hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
     if not found and code:
-        raise WorkloadError(code, f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}")
+        raise WorkloadError(
+            code,
+            f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}",
+        )
     if unhooked and found:
         _say(f"{unhooked}; how often a module was executed is not known")
     if not found:
         remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
         raise UserError("the program compiled no jax module", remedy=remedy)
     # a program that fails must have executed its step before, which multiplies matrices as all training does
-    if code and choose is None and not (is_step(step := choose_module(found, None)) and multiplies(step)):
+    if (
+        code
+        and choose is None
+        and not (is_step(step := choose_module(found, None)) and multiplies(step))
+    ):
         there = ", ".join(candidates(found)[:SHOWN])
         what = f"{shown} {how} before any step ran twice; it had compiled {there} (--choose NAME){hint}"
         raise WorkloadError(code, what)
@@ -210,7 +229,12 @@ def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[
 
 
 def _wait_or_stop(
-    child: subprocess.Popen[bytes], folder: Path, *, quiet_s: float, choose: str | None, until_step: bool
+    child: subprocess.Popen[bytes],
+    folder: Path,
+    *,
+    quiet_s: float,
+    choose: str | None,
+    until_step: bool,
 ) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
     seen, since = 0, time.monotonic()
@@ -226,9 +250,13 @@ def _wait_or_stop(
         if not seen:
             if waited > told_s:
                 who = read_captured(folder).waits_for
-                remedy = "start all of them in the command, or none: one process has all devices here"
+                remedy = (
+                    "start all of them in the command, or none: one process has all devices here"
+                )
                 why = f": jax.distributed.initialize waits ({who}; {remedy})" if who else ""
-                _say(f"the program has compiled nothing in {told_s:g} s{why}; waiting on (Ctrl-C ends it)")
+                _say(
+                    f"the program has compiled nothing in {told_s:g} s{why}; waiting on (Ctrl-C ends it)"
+                )
                 told_s *= 2
             continue
         is_known, is_settled = _progress(modules, choose)
@@ -248,7 +276,9 @@ def _wait_or_stop(
             return 0
         if seen != told_size:
             told_size = seen
-            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)")
+            _say(
+                f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)"
+            )
 
 
 def _progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
@@ -262,7 +292,9 @@ def _progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
     if choose is not None:
         return program.executed.get(wanted.name, 0) > 0, True
     doubt = doubt_of(wanted)
-    return not doubt, not program.python or not (program.compiling or doubt)  # no hook: nothing is known
+    return not doubt, not program.python or not (
+        program.compiling or doubt
+    )  # no hook: nothing is known
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -295,7 +327,9 @@ _GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, of Linux and of WSL
 _DRIVER = Path("/dev/nvidiactl")  # where it exists jax looks for a GPU, also if there is none
 
 _LOCK = RLock()
-_MESH = re.compile(r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]")  # the latter before jax 0.7
+_MESH = re.compile(
+    r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]"
+)  # the latter before jax 0.7
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
 """Where a notebook's cells are files: another folder in every kernel, for the same step."""
@@ -314,7 +348,10 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
     import jax
 
     if not callable(step):
-        raise UserError(f"a function is needed, not {type(step).__name__}", remedy="give a jitted step, or a path")
+        raise UserError(
+            f"a function is needed, not {type(step).__name__}",
+            remedy="give a jitted step, or a path",
+        )
     name = getattr(step, "__name__", type(step).__name__)
     given: Any = jax.tree.map(_shape, tuple(args))
     if not hasattr(step, "lower"):
@@ -362,7 +399,9 @@ def _shape(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf
     sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False)
+    )
 
 
 def _placed(leaf: Any) -> Any:

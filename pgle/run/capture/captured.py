@@ -69,7 +69,9 @@ def is_training(module: Path) -> bool:
     """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
     with module.open(errors="replace") as lines:
         main = next((line for line in lines if " @main(" in line), "")
-    taken, returned = (Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2])
+    taken, returned = (
+        Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2]
+    )
     return 2 * (taken & returned).total() >= taken.total() > 0 and multiplies(module)
 
 
@@ -92,9 +94,17 @@ PARTITIONED = ".after_spmd_partitioner.hlo.pb"
 """What the hook's partitioned module of a program with custom partitioning is called, in place of ``_compile.mlir``."""
 
 NEVER_OF_ZEROS = (
-    ImportError, KeyError, AttributeError, NameError, TypeError, SyntaxError, OSError, MemoryError, NotImplementedError,
+    ImportError,
+    KeyError,
+    AttributeError,
+    NameError,
+    TypeError,
+    SyntaxError,
+    OSError,
+    MemoryError,
+    NotImplementedError,
     UnicodeError,
-)  # fmt: skip
+)
 """Exceptions that other numbers do not prevent."""
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
@@ -131,14 +141,18 @@ class CapturedProgram:
     version: tuple[int, ...] = ()  # of that Python, (3, 12, 1)
     jaxlib: str = ""  # version of its jaxlib
     plugin: bool = False  # whether it has jax's CUDA plugin
-    executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
+    executed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
     of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
     uncomputed: Sequence[str] = ()  # functions whose results were zeros: they were not executed
     not_lowered: Sequence[str] = ()  # file names of modules that jax cannot lower for GPUs here
     error: str = ""  # the exception that ended it, in a line
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
-    xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
+    xla_flags: str = (
+        ""  # as it had them, where it or a script before it set them; empty: as they were given
+    )
     # by file name of the module what else the program asks of XLA: names of flags or settings of jax, and values
     options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
 
@@ -181,10 +195,16 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     if code.is_file():
         why = f" ({program.error})" if program.error else ""
         zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
-        found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed{zeros}")
+        found.append(
+            f"the program ended with exit code {code.read_text()}{why} after its step was executed{zeros}"
+        )
     # the program's other functions that are executed in every step, as an update apart from its gradients is
     times = program.executed.get(module.name, 0)
-    others = (name for name, count in program.executed.items() if count >= times > 1 and name != module.name)
+    others = (
+        name
+        for name, count in program.executed.items()
+        if count >= times > 1 and name != module.name
+    )
     also = dict.fromkeys(module_name(Path(name)) for name in others if name not in program.of_jax)
     if also:
         found.append(
@@ -212,7 +232,12 @@ def no_step(module: Path) -> str:
     if _is_of_jax(module, program):
         return f"the program compiled no step: {module_name(module)} is a function of jax's own"
     is_again = program.executed.get(module.name, 0) > 1
-    if (module.parent / STOPPED).is_file() and program.executed and not is_again and not is_training(module):
+    if (
+        (module.parent / STOPPED).is_file()
+        and program.executed
+        and not is_again
+        and not is_training(module)
+    ):
         return f"the program was stopped before it executed a step: {module_name(module)} ran once or not at all"
     return ""
 
@@ -244,7 +269,9 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         chosen = exact or [path for path in modules if re.search(pattern, path.name)]
         if not chosen:
             raise UserError(
-                "no module matches", where=f"--choose {pattern}", remedy=f"there are {', '.join(candidates(modules))}"
+                "no module matches",
+                where=f"--choose {pattern}",
+                remedy=f"there are {', '.join(candidates(modules))}",
             )
     sizes = {path: path.stat().st_size for path in chosen}
     large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
@@ -259,7 +286,16 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         begins = not again and not training and path not in (executed[-1], last)
         ran = times[path] > 0 or (is_awaited and path == last)
         work = sizes[path] * times[path] if again else 0
-        return communicates(path), ran, not begins, devices_of(path) or 1, training, again, work, large.index(path)
+        return (
+            communicates(path),
+            ran,
+            not begins,
+            devices_of(path) or 1,
+            training,
+            again,
+            work,
+            large.index(path),
+        )
 
     return max(large, key=facts)
 
@@ -267,7 +303,9 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 def doubt_of(module: Path) -> str:
     """What a program that was not waited for may still execute, if this is not its step; empty where it is one."""
     executed = read_captured(module.parent).executed
-    times = sum(executed[name] for name in executed if module_name(Path(name)) == module_name(module))
+    times = sum(
+        executed[name] for name in executed if module_name(Path(name)) == module_name(module)
+    )
     if times < 2 or not is_step(module):
         return "a module twice"
     return "" if is_training(module) else "a module that returns parameters, as training does"
@@ -285,7 +323,11 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
     if own is None or own == given:
         return topology, ()
     what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
-    remedy = "--choose NAME takes another module" if own > 1 else "its arrays lie on one, so nothing is communicated"
+    remedy = (
+        "--choose NAME takes another module"
+        if own > 1
+        else "its arrays lie on one, so nothing is communicated"
+    )
     return f"1x1x{own}", (f"{what}; {remedy}",)
 
 

@@ -55,7 +55,11 @@ class Cache:
         """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a number."""
         text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
         if not text.isdigit():
-            raise UserError("is not a number of mebibytes", where=f"{LIMIT_VARIABLE}={text}", remedy="0 keeps nothing")
+            raise UserError(
+                "is not a number of mebibytes",
+                where=f"{LIMIT_VARIABLE}={text}",
+                remedy="0 keeps nothing",
+            )
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Compiled | None:
@@ -63,7 +67,9 @@ class Cache:
         None where there is no such compilation."""
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
-            entry = msgspec.msgpack.decode(unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry)
+            entry = msgspec.msgpack.decode(
+                unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry
+            )
             os.utime(path)
         except (OSError, zlib.error, msgspec.MsgspecError, RecursionError):
             return None
@@ -76,7 +82,11 @@ class Cache:
     def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Compiled) -> None:
         """Keep the files of a folder and an answer; a disk that is full or read-only is no failure."""
         back = {path: name for name, path in names.items()}
-        files = {path.name: _renamed(path.name, path.read_bytes(), back) for path in folder.iterdir() if path.is_file()}
+        files = {
+            path.name: _renamed(path.name, path.read_bytes(), back)
+            for path in folder.iterdir()
+            if path.is_file()
+        }
         data = zlib.compress(msgspec.msgpack.encode(_Entry(answer, files)), 1)
         if len(data) > self.limit_bytes:  # it would drive out all others, and go itself
             return
@@ -95,12 +105,20 @@ class Cache:
         total = sum(stat.st_size for stat, _ in files)
         for stat, path in sorted(files, key=lambda item: item[0].st_mtime_ns):
             is_begun = path.suffix == ".tmp"
-            if (total > self.limit_bytes and not is_begun) or (is_begun and time.time() - stat.st_mtime > _STALE_S):
+            if (total > self.limit_bytes and not is_begun) or (
+                is_begun and time.time() - stat.st_mtime > _STALE_S
+            ):
                 path.unlink(missing_ok=True)
                 total -= stat.st_size
 
 
-def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None, others: Mapping[str, object]) -> str:
+def key_of(
+    python: str,
+    module: Path,
+    flags: Iterable[str],
+    profile: Path | None,
+    others: Mapping[str, object],
+) -> str:
     """The key of a compilation: a hash of everything that its result depends on. Versions count of the packages of the
     Python that compiles; the content of the module, of files that flags name, of the profile or a folder's profiles."""
     files = [profile] if profile is not None else []

@@ -49,9 +49,13 @@ class CompileRequest:
 
     # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
     module: Path
-    targets: tuple[str, ...]  # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
+    targets: tuple[
+        str, ...
+    ]  # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
-    topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
+    topology: str | None = (
+        None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
+    )
     # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
     # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
     flags: tuple[str, ...] = ()
@@ -71,14 +75,18 @@ class CompileResult:
     module_name: str  # ``jit_train_step``
     num_devices: int  # devices that run it together
     after_optimizations: Path  # the scheduled module, an HloProto file
-    schedule: Path | None  # the schedule dump of the latency-hiding scheduler; None where it did not run
+    schedule: (
+        Path | None
+    )  # the schedule dump of the latency-hiding scheduler; None where it did not run
     log: Path  # XLA's log, whole
     fingerprint: str  # ``fingerprint_before_lhs``; empty where the module has none
     compile_s: float  # seconds from the start of the compilation to its schedule
     # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty where XLA left no report
     memory: Mapping[str, int]
     jaxlib: str  # version of the jaxlib that compiled
-    kept: bool = False  # it was compiled before, and comes from the cache; the seconds are of that time
+    kept: bool = (
+        False  # it was compiled before, and comes from the cache; the seconds are of that time
+    )
 
     @property
     def memory_bytes(self) -> int | None:
@@ -98,7 +106,11 @@ class CompileResult:
     @property
     def believed(self) -> Mapping[str, Statistics]:
         """What it believed of every computation, loop bodies once; empty where it left no dump."""
-        return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
+        return (
+            {}
+            if self.lhs is None
+            else {name: item.statistics for name, item in self.lhs.computations.items()}
+        )
 
 
 _READING = threading.Lock()
@@ -131,9 +143,13 @@ Unscheduled: TypeAlias = Future[int] | None
 class Compiler:
     """Compiles requests in one process; its methods may be called from several threads at once."""
 
-    python: str = sys.executable  # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
+    python: str = (
+        sys.executable
+    )  # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
     cache: Cache | None = None  # where compilations are kept; None: nowhere
-    on_phase: OnPhase = lambda phase: None  # hears of all, from the thread that reads the compiler's answers
+    on_phase: OnPhase = lambda phase: (
+        None
+    )  # hears of all, from the thread that reads the compiler's answers
 
     def __post_init__(self) -> None:
         self.process = CompilerProcess(self.python)
@@ -185,7 +201,9 @@ class Compiler:
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
         answer = self._compiled(request, folder, unscheduled)
-        if key == self._key(request):  # else the module was written anew since its content was asked for
+        if key == self._key(
+            request
+        ):  # else the module was written anew since its content was asked for
             self.cache.store(key, folder, names, answer)
         return answer, False
 
@@ -194,7 +212,9 @@ class Compiler:
         others = {"device": device, "passes": (request.passes, SCHEDULING_PASSES)}
         return key_of(self.python, request.module, request.flags, request.profile, others)
 
-    def _compiled(self, request: CompileRequest, folder: Path, unscheduled: Unscheduled) -> Compiled:
+    def _compiled(
+        self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
+    ) -> Compiled:
         reply = self._ask(request, folder, unscheduled)
         worker.check_disk(folder)
         if error := reply.get("user_error"):
@@ -207,12 +227,20 @@ class Compiler:
             raise worker.refused(reply["xla_error"], request.module, folder / worker.LOG)
         return msgspec.convert(reply, Compiled)
 
-    def _ask(self, request: CompileRequest, folder: Path, unscheduled: Unscheduled) -> dict[str, Any]:
+    def _ask(
+        self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
+    ) -> dict[str, Any]:
         """What XLA's process answers to a request."""
 
         def on_message(said: dict[str, Any]) -> None:
-            phase = CompilerPhase(request, said["phase"], said.get("module", ""), said.get("devices", 0))
-            if unscheduled and phase.name == worker.SCHEDULING and worker.keep_unscheduled(request.dump_dir):
+            phase = CompilerPhase(
+                request, said["phase"], said.get("module", ""), said.get("devices", 0)
+            )
+            if (
+                unscheduled
+                and phase.name == worker.SCHEDULING
+                and worker.keep_unscheduled(request.dump_dir)
+            ):
                 unscheduled.set_result(phase.devices)
             self.on_phase(phase)
 
@@ -222,11 +250,16 @@ class Compiler:
             "module": str(request.module.resolve()),
             "dump_dir": str(folder),
             "xla_flags": flags_without_gpu(jaxlib, xla_flags(request, folder)),
-            "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
+            "efforts": dict(
+                flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)
+            ),
         }
         try:
             reply = self.process.ask(order, on_message)
-            worker.tidy(folder, passes=request.passes != "from scheduling on" and worker.keep_unscheduled(folder))
+            worker.tidy(
+                folder,
+                passes=request.passes != "from scheduling on" and worker.keep_unscheduled(folder),
+            )
             return reply | {"jaxlib": jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
@@ -264,10 +297,13 @@ SCHEDULING_PASSES = (
 Passes that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names): they would run
 once more before scheduling, and change the scheduled program (a step of four pipeline stages: by 1.5 %)."""
 SCHEDULER_FLAGS = frozenset(
-    ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
-     "--xla_gpu_experimental_matmul_perf_table_path",
-     *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"))
-)  # fmt: skip
+    (
+        "--xla_gpu_analytical_latency_estimator_options",
+        "--xla_gpu_experimental_collective_perf_table_path",
+        "--xla_gpu_experimental_matmul_perf_table_path",
+        *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"),
+    )
+)
 """Flags that only the passes from scheduling on read."""
 
 MOST_DEVICES = 1 << 20
@@ -314,7 +350,9 @@ def check(request: CompileRequest) -> None:
     """Refuse what needs no compiler to be refused."""
     check_file(request.module)
     if request.module.stat().st_size > MAX_HLO_BYTES:
-        remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        remedy = (
+            "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        )
         raise UserError(f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy)
     if request.dump_dir.is_dir() and any(request.dump_dir.iterdir()):
         raise UserError("is not empty", where=request.dump_dir, remedy="choose a new folder")
@@ -322,7 +360,9 @@ def check(request: CompileRequest) -> None:
         devices_in(request.topology)
     for flag in request.flags:
         if not flag.startswith("--"):
-            raise UserError(f"XLA flag {flag!r} does not begin with --", remedy="write --name=value")
+            raise UserError(
+                f"XLA flag {flag!r} does not begin with --", remedy="write --name=value"
+            )
 
 
 def devices_in(topology: str) -> int:
@@ -348,9 +388,14 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 @contextmanager
 def open_session(
-    base: CompileRequest, hardware: Hardware, *, python: str, cached: bool, checked: bool = False,
+    base: CompileRequest,
+    hardware: Hardware,
+    *,
+    python: str,
+    cached: bool,
+    checked: bool = False,
     on_phase: OnPhase = lambda phase: None,
-) -> Iterator[Session]:  # fmt: skip
+) -> Iterator[Session]:
     """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
     are compared with a whole compilation of this module with these flags though this jaxlib's are trusted already."""
     cache = Cache.of_user() if cached else None
@@ -378,8 +423,12 @@ class Prepared:
     """A module compiled with certain flags and no profile, or about to be: it is there before its own schedule is."""
 
     flags: tuple[str, ...]  # all of them
-    whole: Future[CompileResult]  # by all passes, or up to scheduling where the rest alone is trusted
-    unscheduled: Path | None = None  # the module before scheduling; None where only whole compilations are trusted
+    whole: Future[
+        CompileResult
+    ]  # by all passes, or up to scheduling where the rest alone is trusted
+    unscheduled: Path | None = (
+        None  # the module before scheduling; None where only whole compilations are trusted
+    )
     devices: int = 0  # that it is compiled for
     # its schedule: by the scheduling passes alone where they make of it what all passes make; None: still to be made
     first: Future[CompileResult] | None = None
@@ -387,7 +436,9 @@ class Prepared:
     @property
     def agrees(self) -> bool:
         """Whether the scheduling passes alone may be trusted; waits until that is known."""
-        return self.unscheduled is not None and (self.first is None or self.first.result() is not self.whole.result())
+        return self.unscheduled is not None and (
+            self.first is None or self.first.result() is not self.whole.result()
+        )
 
 
 @dataclass(eq=False)
@@ -403,11 +454,15 @@ class Session:
     def __post_init__(self) -> None:
         self._is_trusted = self.trusted is not None and self.trusted.exists()
         self._lock = threading.Lock()
-        self._prepared: dict[tuple[str, ...], Future[Prepared]] = {}  # by the flags that passes before scheduling read
+        self._prepared: dict[
+            tuple[str, ...], Future[Prepared]
+        ] = {}  # by the flags that passes before scheduling read
         self._programs: dict[Path, str] = {}
         self._predicted: dict[Path, Prediction] = {}
 
-    def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileResult:
+    def schedule(
+        self, name: str, flags: Sequence[str], profile: Path | None = None
+    ) -> CompileResult:
         """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
         later ones.
         """
@@ -427,7 +482,9 @@ class Session:
         otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
         return self._prepared_for(self._request(name, flags)).whole
 
-    def _request(self, name: str, flags: Sequence[str], profile: Path | None = None) -> CompileRequest:
+    def _request(
+        self, name: str, flags: Sequence[str], profile: Path | None = None
+    ) -> CompileRequest:
         """A request of this session, by which no step is wrapped into command buffers."""
         kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
         return replace(self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile)
@@ -447,11 +504,15 @@ class Session:
         """What tells programs before scheduling apart, of what `without_profile` gives; empty where nothing does."""
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
         if module not in self._programs:
-            self._programs[module] = sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
+            self._programs[module] = (
+                sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
+            )
         return self._programs[module]
 
     def _prepared_for(self, wanted: CompileRequest) -> Prepared:
-        early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
+        early = tuple(
+            flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS
+        )
         with self._lock:
             if early not in self._prepared:  # other flags are compiled at the same time
                 folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
@@ -463,7 +524,9 @@ class Session:
         request = replace(wanted, dump_dir=folder, profile=None)
         is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
         if self._is_trusted and not is_limited:
-            with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
+            with suppress(
+                UserError
+            ):  # as may be of a module that is not scheduled: then it is compiled whole
                 found = self.compiler.compile(replace(request, passes="before scheduling"))
                 whole = in_background(lambda: found)
                 return Prepared(wanted.flags, whole, found.after_optimizations, found.num_devices)
@@ -480,7 +543,9 @@ class Session:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
         prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
-        again = replace(wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None)
+        again = replace(
+            wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None
+        )
         return replace(prepared, first=in_background(lambda: self._first(again, prepared)))
 
     def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
@@ -489,7 +554,9 @@ class Session:
         with suppress(UserError):
             again, step_us = self._alone(wanted, prepared), reading.result()
             near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
-            if near and same_schedule(prepared.whole.result(), again):  # what LHS takes for equal may not be
+            if near and same_schedule(
+                prepared.whole.result(), again
+            ):  # what LHS takes for equal may not be
                 self._is_trusted = True
                 if self.trusted is not None:
                     write_files({self.trusted: ""}, force=True)
@@ -501,7 +568,9 @@ class Session:
         """What the scheduling passes alone make of a module, where the compilation of all of it succeeds."""
         assert prepared.unscheduled is not None
         topology = wanted.topology or f"1x1x{prepared.devices}"
-        alone = replace(wanted, module=prepared.unscheduled, topology=topology, passes="from scheduling on")
+        alone = replace(
+            wanted, module=prepared.unscheduled, topology=topology, passes="from scheduling on"
+        )
         found, compiled = self.compiler.compile(alone), prepared.whole.result()
         fingerprint = compiled.fingerprint or found.fingerprint
         return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
@@ -516,7 +585,9 @@ def same_schedule(one: CompileResult, other: CompileResult) -> bool:
         return False
     pairs = [(item, theirs[name]) for name, item in ours.items()]
     return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
-        max(abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles))
+        max(
+            abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles)
+        )
         <= TIME_TIES * max(a.total_cycles, 1.0)
         for a, b in pairs
     )

@@ -38,7 +38,9 @@ from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
 
-FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+FOLDING = (
+    "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+)
 """The phase in which XLA computes large constants."""
 
 LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
@@ -47,7 +49,9 @@ TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be en
 
 POLL_S = 0.02
 
-MOST_SAID = 3_000  # characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
+MOST_SAID = (
+    3_000  # characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
+)
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
@@ -62,7 +66,9 @@ class CompilerProcess:
         self.python = python
         self.jaxlib = ""  # the version that compiles; known once the process has started
         self.child: subprocess.Popen[bytes] | None = None
-        self.waiting: dict[int, tuple[OnMessage, Future[dict[str, Any]]]] = {}  # requests without an answer, by number
+        self.waiting: dict[
+            int, tuple[OnMessage, Future[dict[str, Any]]]
+        ] = {}  # requests without an answer, by number
         self.is_closed = False
         self._count = 0
         self._lock = threading.Lock()
@@ -127,7 +133,11 @@ class CompilerProcess:
             if said := hello.get("user_error"):
                 raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
             self._errors.seek(0)
-            rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
+            rows = [
+                row
+                for row in self._errors.read().decode(errors="replace").splitlines()
+                if row.strip()
+            ]
             last = rows[-1].strip()[:300] if rows else "no output"
             raise UserError(f"the compiler's process does not start: {last}", where=self.python)
         self.jaxlib, self.child = hello["jaxlib"], child
@@ -163,7 +173,9 @@ def environment() -> dict[str, str]:
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
         # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
-        "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
+        "GLIBC_TUNABLES": ":".join(
+            filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
+        ),
     }
 
 
@@ -238,7 +250,9 @@ class Compilation:
             self.pipe.send({"xla_error": str(error)[:MOST_SAID] or type(error).__name__})
         finally:  # whatever it was, nothing continues as the worker that this process was forked from
             sys.stderr.flush()
-            os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
+            os._exit(
+                0
+            )  # the plugin's threads need not be joined, and some releases crash while they are
 
     def program(self) -> Any:
         """The program in the request's file, read once for all compilations."""
@@ -246,7 +260,9 @@ class Compilation:
         key = path, path.stat().st_mtime_ns  # a module that changes is another
         if key not in self.worker.programs:
             self.pipe.send({"phase": "reading"})
-            program = self.api.read_program(path, read_bytes(path), _devices_in(topology) if topology else 1)
+            program = self.api.read_program(
+                path, read_bytes(path), _devices_in(topology) if topology else 1
+            )
             self.pipe.send({"program": program, "key": key})
             return program
         return self.worker.programs[key]
@@ -268,8 +284,12 @@ class Compilation:
         """Say what phase begins, and end all once the wanted files are written."""
         folder, name = self.folder, program.name
         has_begun: dict[str, Callable[[], bool]] = {
-            "optimising": lambda: find_dump(folder, name, "before_optimizations.hlo.pb") is not None,
-            "partitioned, optimising": lambda: find_dump(folder, name, "after_spmd_partitioner.hlo.pb") is not None,
+            "optimising": lambda: (
+                find_dump(folder, name, "before_optimizations.hlo.pb") is not None
+            ),
+            "partitioned, optimising": lambda: (
+                find_dump(folder, name, "after_spmd_partitioner.hlo.pb") is not None
+            ),
             SCHEDULING: lambda: _are_written(find_unscheduled(folder)),
             FOLDING: lambda: folds_slowly(folder / LOG),
         }
@@ -288,8 +308,12 @@ class Compilation:
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         schedule = find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
-        is_generating = bool(reports) or any(path.suffix in CODE_GENERATION for path in self.folder.iterdir())
-        return is_generating and _are_written(module, *reports, *([] if schedule is None else [schedule]))
+        is_generating = bool(reports) or any(
+            path.suffix in CODE_GENERATION for path in self.folder.iterdir()
+        )
+        return is_generating and _are_written(
+            module, *reports, *([] if schedule is None else [schedule])
+        )
 
 
 def _are_written(*files: Path | None) -> bool:
@@ -385,7 +409,9 @@ def main() -> None:
 
 LOG = "xla.log"  # of the compiler
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-UNSCHEDULED = "before_scheduling.hlo.pb"  # the module as it was before scheduling, where that was asked for
+UNSCHEDULED = (
+    "before_scheduling.hlo.pb"  # the module as it was before scheduling, where that was asked for
+)
 SCHEDULING = "scheduling"  # the phase that begins when XLA has dumped that
 DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
 """The flag by which XLA dumps the module as it was before scheduling, and around each pass of that name."""
@@ -394,11 +420,15 @@ _OF_PASSES = "module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"
 
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
-FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
+FULL_BYTES = (
+    1 << 20
+)  # of free space, below which a disk is full: dumps of the smallest step need more
 
 TAIL = 200_000  # characters at the end of the log that are searched
 
-_DYNAMIC = re.compile(r"stablehlo\.(?:dynamic_|real_dynamic_|[gs]et_dimension_size)\w*|Unbounded dynamism")
+_DYNAMIC = re.compile(
+    r"stablehlo\.(?:dynamic_|real_dynamic_|[gs]et_dimension_size)\w*|Unbounded dynamism"
+)
 
 
 def find_dump(folder: Path, name: str, ending: str) -> Path | None:
@@ -455,11 +485,17 @@ def is_full(folder: Path) -> bool:
 def check_disk(folder: Path) -> None:
     """Refuse dumps that XLA may have cut short, of which it says nothing."""
     if is_full(folder):
-        raise UserError("no space is left for what XLA dumps", where=folder, remedy="free some, or write elsewhere")
+        raise UserError(
+            "no space is left for what XLA dumps",
+            where=folder,
+            remedy="free some, or write elsewhere",
+        )
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if most == resource.RLIM_INFINITY:
         return
-    cut = next((path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= most), None)
+    cut = next(
+        (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= most), None
+    )
     if cut is not None:
         what = f"cut short at {most:,} bytes, the largest file that may be written here (ulimit -f)"
         raise UserError(what, where=cut, remedy="raise that limit: ulimit -f unlimited")
@@ -470,15 +506,23 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     there is one."""
     text = log.read_text(errors="replace")[-TAIL:]
     if (refused := flag_refusal(text)) is not None:
-        reason = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"
-        return UserError(f"this XLA refuses a flag: {reason}", remedy="leave it out, or see: pgle flags lint")
+        reason = (
+            refused[1]
+            if "Flag parsing failed" not in refused[1]
+            else f"a value of one of {' '.join(flags)}"
+        )
+        return UserError(
+            f"this XLA refuses a flag: {reason}", remedy="leave it out, or see: pgle flags lint"
+        )
     fatal = FATAL.search(text)
     line = next((group for group in fatal.groups() if group), "") if fatal else ""
     if code == -9:
         return UserError("the compiler was killed, most likely for memory", where=log)
     last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return UserError(f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}")
+    return UserError(
+        f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}"
+    )
 
 
 def refused(answer: str, module: Path, log: Path) -> UserError:
@@ -486,19 +530,29 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
     line = answer.strip().partition("\n")[0]
     if (dynamic := _DYNAMIC.search(line)) is not None:
         what = f"the sizes of its arrays are known only as it runs ({dynamic[0]})"
-        return UserError(what, where=module, remedy="export or lower it with numbers in place of symbols")
-    return UserError(f"XLA could not compile it: {line}", where=module, remedy=f"the whole log: {log}")
+        return UserError(
+            what, where=module, remedy="export or lower it with numbers in place of symbols"
+        )
+    return UserError(
+        f"XLA could not compile it: {line}", where=module, remedy=f"the whole log: {log}"
+    )
 
 
 def memory_of(dump: Path) -> dict[str, int]:
     """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU: argument,
     output (results that take no argument's place), temp, total (constants too); empty if absent in the dump."""
-    from pgle.xla.hlo.proto import buffers_from_bytes  # and protobuf, which the worker's Python may lack
+    from pgle.xla.hlo.proto import (
+        buffers_from_bytes,
+    )  # and protobuf, which the worker's Python may lack
 
     plan = buffers_from_bytes(read_bytes(dump))
     if plan is None:
         return {}
-    sizes = {"argument": plan.arguments_bytes, "output": plan.outputs_bytes, "temp": plan.temporary_bytes}
+    sizes = {
+        "argument": plan.arguments_bytes,
+        "output": plan.outputs_bytes,
+        "temp": plan.temporary_bytes,
+    }
     return {**sizes, "total": plan.peak_bytes}
 
 

@@ -32,8 +32,13 @@ from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
-COMPARED: tuple[StageName, StageName] = ("baseline", "perf")  # the stages whose step times are compared
-CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
+COMPARED: tuple[StageName, StageName] = (
+    "baseline",
+    "perf",
+)  # the stages whose step times are compared
+CAPTURE = (
+    "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
+)
 LOG = "output.log"
 MANIFEST = "manifest.json"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
@@ -44,12 +49,22 @@ RANK_LABEL = "rank{:04d}"
 _LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
 
 RANK_FILES = {
-    "log": "output{suffix}.log", "facts": "facts{suffix}.json", "steps": "steps{suffix}.jsonl", "hlo": "hlo{suffix}",
-    "ir": "ir", "trace": "trace/{label}", "seen": ".hook{suffix}.seen", "claim": ".traced.{label}",
-}  # fmt: skip
+    "log": "output{suffix}.log",
+    "facts": "facts{suffix}.json",
+    "steps": "steps{suffix}.jsonl",
+    "hlo": "hlo{suffix}",
+    "ir": "ir",
+    "trace": "trace/{label}",
+    "seen": ".hook{suffix}.seen",
+    "claim": ".traced.{label}",
+}
 """The names of a rank's files in its stage, by the fields of `RankFiles`; the hook may find out in which rank it is."""
 
-TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers add files of other kinds
+TRACES = (
+    ".xplane.pb",
+    ".nsys-rep",
+    ".qdstrm",
+)  # what profilers write; viewers add files of other kinds
 
 
 def rank_suffix(rank: int) -> str:
@@ -85,7 +100,9 @@ class RankFiles:
     @property
     def schedule_dumps(self) -> Path | None:
         """The folder of dumps where LHS left a schedule in it."""
-        return self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
+        return (
+            self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
+        )
 
     def traces(self) -> tuple[Path, ...]:
         """The files that profilers have left for this rank."""
@@ -123,7 +140,11 @@ class StageFolder:
 
     def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for all ranks, files of other processes than the main one included."""
-        kept = (path for path in sorted(self.path.iterdir()) if path.name[0] != "." and path.name != "trace")
+        kept = (
+            path
+            for path in sorted(self.path.iterdir())
+            if path.name[0] != "." and path.name != "trace"
+        )
         return (*kept, *self.trace_files())
 
     def trace_files(self) -> tuple[Path, ...]:
@@ -133,7 +154,11 @@ class StageFolder:
     def traces(self) -> tuple[Path, ...]:
         """Its traces, one per rank; of a report and the recording that it was made of, the report."""
         folder = self.path / "trace"
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
+        found = (
+            sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+            if folder.is_dir()
+            else []
+        )
         reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
         return tuple(
             path
@@ -156,8 +181,12 @@ class StageFolder:
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):
-            remedy = "choose another --run-dir or pass --force to run it again and keep the old files"
-            raise UserError(f"stage {self.name} was run into it already", where=self.run.path, remedy=remedy)
+            remedy = (
+                "choose another --run-dir or pass --force to run it again and keep the old files"
+            )
+            raise UserError(
+                f"stage {self.name} was run into it already", where=self.run.path, remedy=remedy
+            )
         return bool(found)
 
 
@@ -193,7 +222,10 @@ class RunDirectory:
     @property
     def found_profile(self) -> Path | None:
         """The cost profile that there is, in either form; None if absent yet."""
-        return next((path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()), None)
+        return next(
+            (path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()),
+            None,
+        )
 
     @property
     def dump_to_cover(self) -> Path:
@@ -220,7 +252,9 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+")
         except OSError as error:
-            raise UserError(f"cannot be written ({error.strerror})", where=self.path, remedy="choose another") from None
+            raise UserError(
+                f"cannot be written ({error.strerror})", where=self.path, remedy="choose another"
+            ) from None
         with lock:
             try:
                 fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -228,7 +262,9 @@ class RunDirectory:
                 lock.seek(0)
                 holder = lock.read().strip()[:200] or "of another rank"
                 remedy = "wait until it has ended, or choose another --run-dir"
-                raise UserError(f"another pgle ({holder}) is at work in it", where=self.path, remedy=remedy) from None
+                raise UserError(
+                    f"another pgle ({holder}) is at work in it", where=self.path, remedy=remedy
+                ) from None
             except OSError:
                 pass  # a file system without locks
             if not shared:
@@ -252,7 +288,9 @@ def set_aside(folder: Path) -> str:
 def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
     """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
     found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
-    return tuple(path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0]))
+    return tuple(
+        path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0])
+    )
 
 
 # The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it after a failure.
@@ -276,8 +314,13 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
     with _held(out):
         mark = out / _UNFINISHED
         if not asked_in(out / question):
-            if {path.name for path in out.iterdir()} - {*_made(out), _UNFINISHED}:  # not what an unfinished one left
-                raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+            if {path.name for path in out.iterdir()} - {
+                *_made(out),
+                _UNFINISHED,
+            }:  # not what an unfinished one left
+                raise UserError(
+                    "is not an empty directory", where=out, remedy="choose a new one with -o DIR"
+                )
             _remove_made(out)
         mark.touch()
         try:
@@ -303,7 +346,11 @@ def asked_in(path: Path) -> dict[str, Any]:
         found = json.loads(read_head(path, 1 << 20))
     except (UserError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and str(found.get("schema")).startswith(f"pgle.{path.stem}/") else {}
+    return (
+        found
+        if isinstance(found, dict) and str(found.get("schema")).startswith(f"pgle.{path.stem}/")
+        else {}
+    )
 
 
 def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
@@ -348,7 +395,9 @@ def emptied(folder: Path) -> None:
 def check_ours(path: Path) -> None:
     """Refuse to replace what we did not make."""
     if (path.exists() or path.is_symlink()) and not claim(path):
-        raise UserError("was not made by pgle, which would replace it", where=path, remedy="move it away")
+        raise UserError(
+            "was not made by pgle, which would replace it", where=path, remedy="move it away"
+        )
 
 
 def _made(out: Path) -> list[str]:
@@ -378,7 +427,9 @@ def _remove_made(out: Path, error: BaseException | None = None) -> None:
 def _held(out: Path) -> Iterator[None]:
     """The folder, made and kept from other processes that would use it too."""
     if out.exists() and not out.is_dir():
-        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
+        raise UserError(
+            "is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR"
+        )
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:

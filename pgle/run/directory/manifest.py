@@ -62,11 +62,15 @@ class StageRecord:
     mode: str = ""  # of the flags, such as ``sync``
     argv: tuple[str, ...] = ()  # the user's command, masked
     xla_flags: str = ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
-    environment: Mapping[str, str] = field(default_factory=dict)  # allowed variables of the child, masked
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # allowed variables of the child, masked
     versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
     commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git
     gpus: tuple[Gpu, ...] = ()  # of this host
-    topology: Mapping[str, Any] = field(default_factory=dict)  # facts about hosts, processes and devices, by name
+    topology: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # facts about hosts, processes and devices, by name
     host: str = ""  # its name
     started: str = ""  # ISO time in UTC
     ended: str = ""  # ISO time in UTC; empty while it runs
@@ -74,16 +78,22 @@ class StageRecord:
     inputs: tuple[FileRecord, ...] = ()  # files read
     outputs: tuple[FileRecord, ...] = ()  # files written
     warnings: tuple[str, ...] = ()  # as printed
-    facts: Mapping[str, Any] = field(default_factory=dict)  # results of the stage, by name, JSON types only
+    facts: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # results of the stage, by name, JSON types only
     # what was asked for, by option: a stage that is asked for something else is run again
     asked: Mapping[str, Any] = field(default_factory=dict)
     failed: str = ""  # why the stage did not do its work though the command ended with 0, such as a missing trace
-    before: str = ""  # folder where what the finished run before left waits until this one has done its work
+    before: str = (
+        ""  # folder where what the finished run before left waits until this one has done its work
+    )
     aside: str = ""  # folder that its files were moved to, as it failed where a run before had not; that one counts
 
     def __post_init__(self) -> None:
         """Refuse names of folders elsewhere, which a later run would move."""
-        if not all(is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")):
+        if not all(
+            is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")
+        ):
             raise ValueError("a stage's folder must be in the run directory")
 
     @property
@@ -95,12 +105,16 @@ class StageRecord:
         """What a stage that is about to run asks for, reads, or runs with (jax, jaxlib, plugin) that differs from the
         last run's; empty: nothing, so what that left still counts."""
         new = json.loads(json.dumps(self.asked))
-        if changed := [name for name in {**last.asked, **new} if last.asked.get(name) != new.get(name)]:
+        if changed := [
+            name for name in {**last.asked, **new} if last.asked.get(name) != new.get(name)
+        ]:
             return f"its {changed[0]} has changed since its last run"
         for name, version in last.versions.items():
             if name.startswith("jax") and self.versions.get(name) != version:
                 return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
-        before, now = ({item.path: item.sha256 for item in items} for items in (last.inputs, self.inputs))
+        before, now = (
+            {item.path: item.sha256 for item in items} for items in (last.inputs, self.inputs)
+        )
         for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
             gone = f"{path}, which its last run read, is gone"
             return f"{path} is not what its last run read" if path in now else gone
@@ -115,7 +129,11 @@ class Manifest:
 
     def of(self, stage: str) -> tuple[StageRecord, ...]:
         """The records of one stage, every rank; of repeated runs each rank's last whose files are in their place."""
-        last = {record.rank: record for record in self.stages if record.stage == stage and not record.aside}
+        last = {
+            record.rank: record
+            for record in self.stages
+            if record.stage == stage and not record.aside
+        }
         return tuple(last[rank] for rank in sorted(last))
 
     def last(self, stage: str) -> StageRecord | None:
@@ -146,9 +164,13 @@ class Manifest:
 def read_manifest(run_dir: Path) -> Manifest:
     """The merged manifest of a run directory; empty at first."""
     first = RunDirectory(run_dir).manifest()
-    paths = [path for path in (first,) if path.exists()] + sorted(run_dir.glob("manifest.rank*.json"))
+    paths = [path for path in (first,) if path.exists()] + sorted(
+        run_dir.glob("manifest.rank*.json")
+    )
     records = [item for path in paths for item in enumerate(_load(path))]
-    return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
+    return Manifest(
+        tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank)))
+    )
 
 
 def extend_manifest(run_dir: Path, record: StageRecord) -> None:
@@ -161,8 +183,12 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
         kept = [item for item in before if (item.stage, item.rank, item.started) != key]
-        entries = [asdict(item) for item in (*kept, record)]  # the last that was written is the last
-        text = json.dumps({"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False) + "\n"
+        entries = [
+            asdict(item) for item in (*kept, record)
+        ]  # the last that was written is the last
+        text = (
+            json.dumps({"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False) + "\n"
+        )
         write_files({path: text}, force=True)
 
 
@@ -242,7 +268,12 @@ def settle(run: RunDirectory) -> None:
     last = {record.stage: record for record in read_manifest(run.path).stages if record.rank == 0}
     for record in last.values():
         if record.before and not record.is_done and (run.path / record.before).exists():
-            put_back(run, record if record.exit_code is not None else replace(record, failed="it did not end"))
+            put_back(
+                run,
+                record
+                if record.exit_code is not None
+                else replace(record, failed="it did not end"),
+            )
 
 
 def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
@@ -299,7 +330,11 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
     for name in (*packages, "command", *flags, "GPU", "driver", "number of ranks"):
         one, two = mine.get(name) or "unset", theirs.get(name) or "unset"
         if not same_value(one, two):
-            follows = "names and fingerprints may change" if name.startswith("--") else _FOLLOWS.get(name, _MAY)
+            follows = (
+                "names and fingerprints may change"
+                if name.startswith("--")
+                else _FOLLOWS.get(name, _MAY)
+            )
             found.append(f"{name} differs: {one} and {two}; {follows}")
     return tuple(found)
 

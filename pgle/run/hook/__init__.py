@@ -17,7 +17,13 @@ VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON
 
 
 def hook_config(
-    folder: StageFolder, rank: Rank, *, capture: str, window: str, flags: tuple[str, ...], auto_pgle: bool
+    folder: StageFolder,
+    rank: Rank,
+    *,
+    capture: str,
+    window: str,
+    flags: tuple[str, ...],
+    auto_pgle: bool,
 ) -> dict[str, Any]:
     """The configuration of the hook.
 
@@ -64,4 +70,6 @@ def read_facts(files: RankFiles) -> dict[str, Any]:
             continue
         if isinstance(content, dict):
             found.append(content)
-    return max(found, key=lambda item: (item.get("steps", 0), item.get("compile_s", 0.0)), default={})
+    return max(
+        found, key=lambda item: (item.get("steps", 0), item.get("compile_s", 0.0)), default={}
+    )

@@ -39,7 +39,9 @@ class ProgramLaunch:
     options: tuple[str, ...] = ()  # of every command of pgle that starts programs
     profiling: tuple[str, ...] = ()  # options of commands that profile it
     capture: str = ""  # the profiler; empty: left to the machine
-    run: RunDirectory | None = None  # the run directory in which it was measured; None: it was not yet
+    run: RunDirectory | None = (
+        None  # the run directory in which it was measured; None: it was not yet
+    )
 
     def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:
         """The same with more XLA flags."""
@@ -69,7 +71,9 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
     options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
     profiling = () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
-    return ProgramLaunch(tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run)
+    return ProgramLaunch(
+        tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run
+    )
 
 
 def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list[str]:
@@ -84,7 +88,11 @@ def following(run: RunDirectory) -> str:
     profile, traces = run.found_profile, run.stage("profile").trace_files()
     if profile is None and not perf.exists():
         again = () if _manifest(run).last("profile") is None else ("--force",)
-        return typed("pgle", "convert", run.path) if traces else launch_of(run).line("profile", run.path, *again)
+        return (
+            typed("pgle", "convert", run.path)
+            if traces
+            else launch_of(run).line("profile", run.path, *again)
+        )
     if profile is not None and any(_written_before(profile, trace) for trace in traces):
         return typed("pgle", "convert", "--force", run.path)
     if not perf.exists():
@@ -93,13 +101,21 @@ def following(run: RunDirectory) -> str:
         return launch_of(run).line("perf", run.path, "--force")
     if not baseline.exists():
         return launch_of(run).line("perf", run.path, "--baseline")
-    return report_or_analyze(run) if is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
+    return (
+        report_or_analyze(run)
+        if is_compared(_manifest(run))
+        else typed("pgle", "compare", baseline, perf)
+    )
 
 
 def report_or_analyze(run: RunDirectory) -> str:
     """The page on a run; where that is written already, where the step's time goes."""
     page = run.path / "report.html"
-    return typed("pgle", "analyze", run.path) if page.exists() else typed("pgle", "report", run.path, "-o", page)
+    return (
+        typed("pgle", "analyze", run.path)
+        if page.exists()
+        else typed("pgle", "report", run.path, "-o", page)
+    )
 
 
 def tune(run: RunDirectory) -> str:
@@ -118,9 +134,19 @@ def more_runs(run: RunDirectory) -> str:
     return before + typed("pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words))
 
 
-def abba_words(rounds: int, profile: Path | None, folder: Path, words: Sequence[str]) -> tuple[object, ...]:
+def abba_words(
+    rounds: int, profile: Path | None, folder: Path, words: Sequence[str]
+) -> tuple[object, ...]:
     """The words after ``pgle compare`` that run a program, or two, in A-B-B-A order."""
-    return ("--abba", rounds, *(("--profile", profile) if profile else ()), "--run-dir", folder, "--", *words)
+    return (
+        "--abba",
+        rounds,
+        *(("--profile", profile) if profile else ()),
+        "--run-dir",
+        folder,
+        "--",
+        *words,
+    )
 
 
 def by_every_rank(run: RunDirectory) -> bool:
@@ -130,7 +156,14 @@ def by_every_rank(run: RunDirectory) -> bool:
 
 def is_compared(manifest: Manifest) -> bool:
     """Whether the step times were compared since the last of their stages was run."""
-    last = next((record.stage for record in reversed(manifest.stages) if record.stage in (COMPARE, *COMPARED)), "")
+    last = next(
+        (
+            record.stage
+            for record in reversed(manifest.stages)
+            if record.stage in (COMPARE, *COMPARED)
+        ),
+        "",
+    )
     return last == COMPARE
 
 
@@ -143,14 +176,23 @@ def _asked(run: RunDirectory) -> dict[str, Any]:
     """What the stages of a run were asked for; the profile stage says most."""
     manifest = _manifest(run)
     records = (manifest.last(name) for name in ("profile", *COMPARED, "capture"))
-    return next((dict(record.asked) for record in records if record is not None and record.asked.get("command")), {})
+    return next(
+        (
+            dict(record.asked)
+            for record in records
+            if record is not None and record.asked.get("command")
+        ),
+        {},
+    )
 
 
 def _flags(asked: dict[str, Any]) -> list[Flag]:
     """The flags that are not in the environment, where the next command has them too."""
     if not asked.get("XLA_FLAGS"):
         return []
-    from pgle.run.process.environment import user_flags  # asks the installed jaxlib, which most commands leave alone
+    from pgle.run.process.environment import (
+        user_flags,
+    )  # asks the installed jaxlib, which most commands leave alone
 
     here: tuple[Flag, ...] = ()
     with suppress(UserError):
@@ -171,7 +213,9 @@ MOST = 5000  # entries that are looked at: an answer at once, also in a home dir
 HEAD_BYTES = 1 << 15  # of a file whose name does not tell
 
 PROGRAM = "JAX program"
-UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
+UNSCHEDULED = (
+    "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
+)
 DUMP = "HLO dump"
 
 
@@ -181,7 +225,9 @@ class FileKind:
 
     name: str  # what they are, in words
     files: str  # pattern of the names
-    heads: tuple[bytes, ...] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
+    heads: tuple[
+        bytes, ...
+    ] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
     whole: bool = False  # the folder is one thing, whatever else is in it
     sidecar: bool = False  # the head may be that of the file's sidecar instead
     at_top: bool = False  # in folders below they are parts of something else
@@ -190,9 +236,18 @@ class FileKind:
 
 _KINDS = (
     FileKind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
-    FileKind("rehearsal or search", re.escape(STORED), (b"pgle.report/",), whole=True, command="pgle report"),
+    FileKind(
+        "rehearsal or search",
+        re.escape(STORED),
+        (b"pgle.report/",),
+        whole=True,
+        command="pgle report",
+    ),
     FileKind(  # a binary profile is known by its sidecar
-        "cost profile", r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)", (b"costs", b'"modules"'), sidecar=True,
+        "cost profile",
+        r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)",
+        (b"costs", b'"modules"'),
+        sidecar=True,
         command="pgle show",
     ),
     FileKind("nsys report", r".*\.nsys-rep"),
@@ -203,9 +258,13 @@ _KINDS = (
     FileKind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
     FileKind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
     FileKind(
-        PROGRAM, r".*\.py", (b"import jax", b"from jax"), at_top=True, command="pgle rehearse --devices 8 -- python"
+        PROGRAM,
+        r".*\.py",
+        (b"import jax", b"from jax"),
+        at_top=True,
+        command="pgle rehearse --devices 8 -- python",
     ),
-)  # fmt: skip
+)
 """Kinds that say most come first; of a file the first that fits."""
 
 
@@ -235,7 +294,11 @@ def contents_of(folder: Path) -> FolderContents:
         if name:
             found[name][path] = None
     found[UNSCHEDULED] = {path: None for path in found[UNSCHEDULED] if path not in found[DUMP]}
-    paths = {name: sorted(group, key=lambda path: (-_time(path), path)) for name, group in found.items() if group}
+    paths = {
+        name: sorted(group, key=lambda path: (-_time(path), path))
+        for name, group in found.items()
+        if group
+    }
     paths.get(PROGRAM, []).sort(key=lambda path: not _has(path, b"__main__"))
     commands = {kind.name: kind.command for kind in _KINDS}
     sights = (
@@ -262,8 +325,10 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
     asked, since other modes change it. None if absent, or if no folder is known to be the right one.
     """
     dumps = dict.fromkeys(path for path, kind in islice(_entries(folder), MOST) if kind == DUMP)
-    named = {path: [file for file in path.iterdir() if any(f".{name}." in file.name for name in modules)]
-             for path in dumps}  # fmt: skip
+    named = {
+        path: [file for file in path.iterdir() if any(f".{name}." in file.name for name in modules)]
+        for path in dumps
+    }
     found = [path for path, files in named.items() if files]
     wanted = {fingerprint for fingerprints in modules.values() for fingerprint in fingerprints}
     if len(found) < 2 or not wanted:
@@ -295,7 +360,13 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
         entered.add(known)
         yield place, ""
-        if whole := [kind.name for kind in _KINDS if kind.whole for name in files if _is_of(kind, place / name)]:
+        if whole := [
+            kind.name
+            for kind in _KINDS
+            if kind.whole
+            for name in files
+            if _is_of(kind, place / name)
+        ]:
             folders.clear()
             yield place, whole[0]
             continue
@@ -322,7 +393,11 @@ def _thing(path: Path, kind: str) -> Path:
     """What a file is a part of: of a dump, or of LOGDIR/plugins/profile/TIME/HOST.xplane.pb."""
     if kind in (DUMP, UNSCHEDULED):
         return path.parent
-    return path.parents[3] if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4 else path
+    return (
+        path.parents[3]
+        if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4
+        else path
+    )
 
 
 def _has(path: Path, *words: bytes) -> bool:

@@ -22,14 +22,25 @@ from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
-from pgle.steps.series import MOST_STEPS, Rules, Series, Side, check_count, once_per_step, slowest_rank, steady
+from pgle.steps.series import (
+    MOST_STEPS,
+    Rules,
+    Series,
+    Side,
+    check_count,
+    once_per_step,
+    slowest_rank,
+    steady,
+)
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 
 
-def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:
+def read_side(
+    label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None
+) -> Side:
     """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console logs."""
     runs = [series for path in paths for series in read_runs(path, pattern=pattern)]
     if not runs:
@@ -46,7 +57,9 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
     if not Path(path).exists() and any(sign in path for sign in "*?["):
         matches = sorted(glob.glob(path))  # noqa: PTH207 - the pattern may be absolute
         if not matches:
-            raise UserError("matches nothing", where=path, remedy="quote the pattern and check it with ls")
+            raise UserError(
+                "matches nothing", where=path, remedy="quote the pattern and check it with ls"
+            )
         return [series for match in matches for series in read_runs(match, pattern=pattern)]
     if not path:
         raise UserError("an empty path", remedy="is a variable of the command line not set?")
@@ -61,14 +74,23 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
 def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
     ranks = sorted(folder.glob(STEP_FILES))
     if ranks:
-        return [replace(slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder))]
+        return [
+            replace(
+                slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder)
+            )
+        ]
     children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
     if all(folder / stage in children for stage in COMPARED):
         each = Next.of("compare", *(folder / stage for stage in COMPARED))
-        raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=each)
+        raise UserError(
+            "holds several stages of one experiment, not one side", where=folder, remedy=each
+        )
     runs = [item for item in children if _is_run(item)]
     if runs:
-        return [_read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern) for item in runs]
+        return [
+            _read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern)
+            for item in runs
+        ]
     if next(folder.rglob("*.xplane.pb"), None):
         return [_read_trace(folder)]
     remedy = "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with --baseline, records steps.jsonl"
@@ -92,7 +114,11 @@ def _about(folder: Path) -> dict[str, str]:
         "module": str(first.facts.get("module", "")),
         "started": first.started[:16],
         "commit": first.commit,
-        **{name: version for name, version in sorted(first.versions.items()) if name.startswith("jax")},
+        **{
+            name: version
+            for name, version in sorted(first.versions.items())
+            if name.startswith("jax")
+        },
         "command": " ".join(first.argv),
         "driver": ", ".join(sorted({gpu.driver for gpu in gpus})),
     }
@@ -108,7 +134,9 @@ def _about(folder: Path) -> dict[str, str]:
 
 def _hashed(parts: Iterable[str]) -> str:
     """One short hash of what the ranks of a run had, whichever rank had it."""
-    return hashlib.sha256("\n".join(sorted(parts)).encode(errors="backslashreplace")).hexdigest()[:12]
+    return hashlib.sha256("\n".join(sorted(parts)).encode(errors="backslashreplace")).hexdigest()[
+        :12
+    ]
 
 
 def _is_run(path: Path) -> bool:
@@ -143,8 +171,14 @@ def _read_file(path: Path, pattern: str | None) -> Series:
         series = read_console(lines, str(path), pattern=pattern)
     if len(series) == 0:
         item = series.malformed[0] if series.malformed else None
-        what = "holds no step time" if item is None else f"holds no step time (line {item.line}: {item.reason})"
-        raise UserError(what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}')
+        what = (
+            "holds no step time"
+            if item is None
+            else f"holds no step time (line {item.line}: {item.reason})"
+        )
+        raise UserError(
+            what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}'
+        )
     return once_per_step(series)
 
 
@@ -180,7 +214,9 @@ class StepLines:
             self.lines.append(StepLine(number, time.time()))
 
 
-def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+def console_records(
+    log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Records for a steps file: the times that the program printed in its log, else those between its step lines.
 
     The facts of the hook say when the trace was open, and when something was compiled.
@@ -188,13 +224,20 @@ def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mappin
     spans = {line.step: (before.at, line.at) for before, line in pairwise(lines)}
     try:
         series = read_console(log, "output")
-        times = [(int(step), float(s)) for step, s in zip(series.step, series.step_time_s, strict=True)]
+        times = [
+            (int(step), float(s)) for step, s in zip(series.step, series.step_time_s, strict=True)
+        ]
         how = "printed"
     except UserError:
         times = _between(lines)
         how = "between_lines"
     return [
-        {"step": step, "step_time_s": round(seconds, 9), how: True, **_marks(spans.get(step), facts)}
+        {
+            "step": step,
+            "step_time_s": round(seconds, 9),
+            how: True,
+            **_marks(spans.get(step), facts),
+        }
         for step, seconds in times
     ]
 
@@ -207,7 +250,9 @@ def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
     """Time from line to line, per step where a program names every tenth step only; a number twice is one step."""
     pairs = [(before, line) for before, line in pairwise(lines) if line.step > before.step]
-    found = [(line.step, (line.at - before.at) / (line.step - before.step)) for before, line in pairs]
+    found = [
+        (line.step, (line.at - before.at) / (line.step - before.step)) for before, line in pairs
+    ]
     return [(step, seconds) for step, seconds in found if seconds > 0]
 
 

@@ -34,7 +34,10 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
     given = [file for path in paths for file in _files_of(path)]
     # two names of one file: links, ``./a`` and ``a``
-    named = {os.path.realpath(file) if isinstance(file, Path) else str(file): file for file in reversed(given)}
+    named = {
+        os.path.realpath(file) if isinstance(file, Path) else str(file): file
+        for file in reversed(given)
+    }
     files = list(named.values())[::-1]
     if len(files) == 1:
         read = [_read(files[0], progress)]
@@ -59,19 +62,34 @@ def _files_of(path: AnyPath) -> list[AnyPath]:
         return [path]
     if not is_run_dir(path):
         reports = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
-        ranks = (item for item in reports if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in reports)
+        ranks = (
+            item
+            for item in reports
+            if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in reports
+        )
         return [*ranks] or [path]
     found = RunDirectory(path).stage("profile").traces()
     if not found:
-        raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
+        raise UserError(
+            "run directory without a trace", where=path, remedy="run 'pgle profile' into it first"
+        )
     return list(found)
 
 
 def _is_long(files: Sequence[AnyPath]) -> bool:
     """Whether reading takes longer than processes take to start; nsys takes seconds to export the smallest report."""
-    parts = (part for file in files for part in (file.rglob("*") if file.is_dir() else [file]) if part.is_file())
-    sizes = (part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts)
-    return sum(sizes) >= PARALLEL_BYTES or any(isinstance(file, Path) and _is_report(file) for file in files)
+    parts = (
+        part
+        for file in files
+        for part in (file.rglob("*") if file.is_dir() else [file])
+        if part.is_file()
+    )
+    sizes = (
+        part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts
+    )
+    return sum(sizes) >= PARALLEL_BYTES or any(
+        isinstance(file, Path) and _is_report(file) for file in files
+    )
 
 
 def _counted(read: Iterable[Trace], count: int, progress: Progress | None) -> list[Trace]:
@@ -101,7 +119,9 @@ def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
 
 
 def _is_report(path: Path) -> bool:
-    return path.is_file() and (path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC))
+    return path.is_file() and (
+        path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC)
+    )
 
 
 def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
@@ -117,7 +137,11 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
 
             return read_nsys(path, progress=progress)
         if path.suffix in EXPORT_SUFFIXES:
-            remedy = "export it again: nsys export --type sqlite REPORT" if head else "it is empty; export it again"
+            remedy = (
+                "export it again: nsys export --type sqlite REPORT"
+                if head
+                else "it is empty; export it again"
+            )
             raise UserError("not a SQLite database", where=path, remedy=remedy)
     if ".xplane.pb" in path.name:
         from pgle.trace.xplane.read import read_xplane
@@ -164,11 +188,19 @@ def stage_of(path: AnyPath) -> StageFolder | None:
 def is_trace(path: AnyPath) -> bool:
     """Whether a path holds traces; else it can only be a profile, or nothing."""
     if path.is_dir():
-        profiles = (item for item in path.iterdir() if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name)
+        profiles = (
+            item
+            for item in path.iterdir()
+            if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name
+        )
         return is_run_dir(path) or next(profiles, None) is None
     if ".xplane.pb" in path.name or path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES):
         return True
-    return isinstance(path, Path) and path.is_file() and read_head(path, 64).startswith((SQLITE_MAGIC, REPORT_MAGIC))
+    return (
+        isinstance(path, Path)
+        and path.is_file()
+        and read_head(path, 64).startswith((SQLITE_MAGIC, REPORT_MAGIC))
+    )
 
 
 def convert_command(path: AnyPath) -> str:
@@ -176,4 +208,6 @@ def convert_command(path: AnyPath) -> str:
     if is_run_dir(path):
         return str(Next.of("convert", path))
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
-    return str(Next.of("convert", path, "-o", "profile.pbtxt", *(("--hlo", "DUMP_DIR") if is_nsys else ())))
+    return str(
+        Next.of("convert", path, "-o", "profile.pbtxt", *(("--hlo", "DUMP_DIR") if is_nsys else ()))
+    )

@@ -14,7 +14,16 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.jaxlib import installed, probe
 from pgle.xla.flags.presets import Mode, flags_for
-from pgle.xla.flags.text import Flag, FlagFinding, FlagList, FlagPlan, as_bool, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.text import (
+    Flag,
+    FlagFinding,
+    FlagList,
+    FlagPlan,
+    as_bool,
+    format_flags,
+    parse_flags,
+    typed_flag,
+)
 
 MAX_FLAG_FILE_BYTES = 1 << 20
 
@@ -23,7 +32,9 @@ OF_CPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_lev
 
 EFFORTS: Mapping[str, str] = {
     **dict.fromkeys(("jax_optimization_level", "jax_memory_fitting_level"), "UNKNOWN|O[0-3]"),
-    **dict.fromkeys(("jax_exec_time_optimization_effort", "jax_memory_fitting_effort"), r"-?(0|1)?(\.\d*)?"),
+    **dict.fromkeys(
+        ("jax_exec_time_optimization_effort", "jax_memory_fitting_effort"), r"-?(0|1)?(\.\d*)?"
+    ),
 }
 """Settings of jax that go to XLA as options of each compilation and change schedules (level ``O1``: the latency-hiding
 scheduler, pipelined collectives, two copies of loop bodies), with the form of their values. They are written like flags
@@ -53,7 +64,9 @@ def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
         held = read_flag_file(parsed.file)
     except UserError as error:
         what = f"XLA_FLAGS does not begin with '-', so XLA reads it as a file: {error.what}"
-        raise UserError(what, where=parsed.file[:80], remedy="write --flag=value, or mend the path") from None
+        raise UserError(
+            what, where=parsed.file[:80], remedy="write --flag=value, or mend the path"
+        ) from None
     return replace(held, findings=(*parsed.findings, *held.findings))
 
 
@@ -74,8 +87,12 @@ def environment_with(own: str) -> dict[str, str]:
 
 def efforts(environ: Mapping[str, str] = os.environ, more: Sequence[str] = ()) -> tuple[Flag, ...]:
     """The `EFFORTS` that environment variables state, or flags of the command line, which win."""
-    found = {name: Flag(name, environ[name.upper()]) for name in EFFORTS if environ.get(name.upper())}
-    checked = {name: checked_effort(flag, f"{name.upper()}={flag.value}") for name, flag in found.items()}
+    found = {
+        name: Flag(name, environ[name.upper()]) for name in EFFORTS if environ.get(name.upper())
+    }
+    checked = {
+        name: checked_effort(flag, f"{name.upper()}={flag.value}") for name, flag in found.items()
+    }
     for flag in map(typed_flag, more):
         if flag.name in EFFORTS:
             checked[flag.name] = checked_effort(flag, f"--flag {flag.word}")
@@ -85,7 +102,9 @@ def efforts(environ: Mapping[str, str] = os.environ, more: Sequence[str] = ()) -
 def checked_effort(flag: Flag, where: str) -> Flag:
     """One of `EFFORTS`, if its value is one that jax takes; `UserError` otherwise."""
     if not re.fullmatch(EFFORTS[flag.name], flag.value or ""):
-        raise UserError("is no value that jax takes", where=where, remedy="O0 to O3; of an effort -1 to 1")
+        raise UserError(
+            "is no value that jax takes", where=where, remedy="O0 to O3; of an effort -1 to 1"
+        )
     return flag
 
 
@@ -108,14 +127,18 @@ def given_flags(
     flags = [flag for flag in user.flags if flag not in dropped]
     flags += [flag for flag in map(typed_flag, more) if flag.name not in EFFORTS]
     what = "left out: pgle has XLA dump into a folder of its own"
-    findings = (FlagFinding("warning", "own-dumps", flag.name, what) for flag in dict.fromkeys(dropped))
+    findings = (
+        FlagFinding("warning", "own-dumps", flag.name, what) for flag in dict.fromkeys(dropped)
+    )
     text = " ".join(filter(None, (format_flags(flags), user.ignored)))
     return replace(user, flags=tuple(flags), text=text, findings=(*user.findings, *findings))
 
 
 def read_flag_file(path: str) -> FlagList:
     """The flags in a file, as XLA reads them where XLA_FLAGS names it."""
-    held = parse_flags(read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace"))
+    held = parse_flags(
+        read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace")
+    )
     if held.file:  # XLA does not follow a second file: nothing in it counts
         message = f"{path} does not begin with '-', so XLA reads no flag from it"
         return FlagList(text="", findings=(FlagFinding("error", "file", "", message),))
@@ -163,7 +186,9 @@ def build_environment(
 def interpreter(command: Sequence[str]) -> str | None:
     """The Python of the user's command where it names one, to ask which flags its jaxlib knows; else ours."""
     name = Path(command[0]).name if command else ""
-    is_python = name.startswith("python") and not name.endswith((".sh", ".py"))  # python_job.sh would start its job
+    is_python = name.startswith("python") and not name.endswith(
+        (".sh", ".py")
+    )  # python_job.sh would start its job
     return shutil.which(command[0]) if is_python else None
 
 
@@ -197,7 +222,9 @@ def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
         library()
 
 
-def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[FlagFinding, ...]]:
+def _leave_out_unknown(
+    plan: FlagPlan, user: FlagList, python: str | None
+) -> tuple[FlagPlan, tuple[FlagFinding, ...]]:
     """The plan without our flags that the installed jaxlib rejects, and what it says of the user's."""
     asked = probe([*plan.flags, *user.flags], python)
     known = {text for text, verdict in asked.verdicts.items() if verdict.status == "known"}
@@ -208,7 +235,9 @@ def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tu
     for flag in (flag for flag in dict.fromkeys(user.flags) if flag.text not in known):
         verdict = asked.verdicts[flag.text]
         message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
-        findings.append(FlagFinding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
+        findings.append(
+            FlagFinding("error", verdict.status, flag.name, message, "see 'pgle flags lint'")
+        )
     kept = [flag for flag in plan.flags if flag.text in known]
     text = " ".join(filter(None, (format_flags(kept), user.text.strip())))
     return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
@@ -223,7 +252,9 @@ def _conflicts(values: Mapping[str, str], mode: Mode) -> list[FlagFinding]:
         found.append(FlagFinding("warning", "log-level", "", message, "unset it, or set 0"))
     if as_bool(values.get("JAX_ENABLE_PGLE")):
         message = f"JAX_ENABLE_PGLE is on: AutoPGLE profiles and compiles by itself in the middle of this {mode} run"
-        found.append(FlagFinding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'"))
+        found.append(
+            FlagFinding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'")
+        )
     return found
 
 
@@ -295,5 +326,9 @@ def memory_fraction(environment: Mapping[str, str]) -> float:
     except ValueError:
         fraction = math.nan
     if not 0 < fraction < math.inf:
-        raise UserError("is no part of a memory", where=f"{name}={environment[name]}", remedy="0.75 is jax's own")
+        raise UserError(
+            "is no part of a memory",
+            where=f"{name}={environment[name]}",
+            remedy="0.75 is jax's own",
+        )
     return fraction

@@ -32,9 +32,13 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
-DIGESTED_BYTES = 1 << 30  # of a file that a command names: a larger one is told by its size and time, unread
+DIGESTED_BYTES = (
+    1 << 30
+)  # of a file that a command names: a larger one is told by its size and time, unread
 DIGESTED_PIECE = 1 << 20
-GRACE_S = 5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
+GRACE_S = (
+    5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
+)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -67,13 +71,17 @@ def launch(
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
         unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-        child = started(command, unbuffered, **streams, stdin=None if is_shown else subprocess.DEVNULL)
+        child = started(
+            command, unbuffered, **streams, stdin=None if is_shown else subprocess.DEVNULL
+        )
         forward_to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
         pumps = [
             threading.Thread(
-                target=_pump, args=(stream, descriptor if is_shown else None, file, on_line, words), daemon=True
+                target=_pump,
+                args=(stream, descriptor if is_shown else None, file, on_line, words),
+                daemon=True,
             )
             for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
         ]
@@ -86,13 +94,17 @@ def launch(
     return shell_code(code)
 
 
-def started(command: Sequence[str], environment: Mapping[str, str], **streams: Any) -> subprocess.Popen[bytes]:
+def started(
+    command: Sequence[str], environment: Mapping[str, str], **streams: Any
+) -> subprocess.Popen[bytes]:
     """Start a command that is asked to end (SIGTERM) where pgle is killed; `streams` as of `subprocess.Popen`.
 
     Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it has to wait for it.
     """
     try:
-        return subprocess.Popen(list(command), env=environment, preexec_fn=_end_with_parent, **streams)
+        return subprocess.Popen(
+            list(command), env=environment, preexec_fn=_end_with_parent, **streams
+        )
     except OSError as error:
         raise _refusal(command[0], error.strerror or str(error)) from None
 
@@ -180,7 +192,11 @@ FAILED = "✗ "  # begins the verdict of an answer of pgle that failed; warnings
 
 
 def _pump(
-    stream: BinaryIO, descriptor: int | None, log: BinaryIO, on_line: OnLine | None, words: Collection[bytes]
+    stream: BinaryIO,
+    descriptor: int | None,
+    log: BinaryIO,
+    on_line: OnLine | None,
+    words: Collection[bytes],
 ) -> None:
     """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops no program.
 
@@ -231,7 +247,10 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
     except (OSError, ValueError) as error:
         broken.add(name)
         with suppress(OSError):
-            os.write(2, f"pgle: warning: the {name} of the program is no longer kept ({error})\n".encode())
+            os.write(
+                2,
+                f"pgle: warning: the {name} of the program is no longer kept ({error})\n".encode(),
+            )
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -263,7 +282,9 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             forward(number, None)
 
     is_main = threading.current_thread() is threading.main_thread()
-    taken = [number for number in FORWARDED if is_main and signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    taken = [
+        number for number in FORWARDED if is_main and signal.getsignal(number) != signal.SIG_IGN
+    ]  # nohup
     before = {number: signal.signal(number, forward) for number in taken}
     try:
         yield begin
@@ -295,7 +316,10 @@ def executor(tasks: int) -> Iterator[Executor]:
     workers = max(min(tasks, os.cpu_count() or 1), 1)
     ours = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(
-        workers, ours, initializer=_begin, initargs=(Path.cwd(), dict(os.environ), gc.get_threshold())
+        workers,
+        ours,
+        initializer=_begin,
+        initargs=(Path.cwd(), dict(os.environ), gc.get_threshold()),
     )
     try:
         with _blank_main():

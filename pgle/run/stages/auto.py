@@ -29,7 +29,15 @@ from pgle.xla.log.verdict import ModuleVerdict
 
 FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 
-Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-few-runs", "no-gpu", "nothing-compiled"]
+Outcome = Literal[
+    "recompiled",
+    "loaded",
+    "empty-trace",
+    "ahead-of-time",
+    "too-few-runs",
+    "no-gpu",
+    "nothing-compiled",
+]
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,15 @@ class AutoResult:
     outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
     why: str  # in words, with what to do
     recompiled: Mapping[str, int]  # modules compiled again with costs, and the bytes of the costs
-    loaded: tuple[str, ...] = ()  # modules that came from the cache as an earlier run had optimised them
-    verdict: ModuleVerdict | None = None  # what XLA's log says of the main module; None where it says nothing
-    handover: StageResult | None = None  # the run under nsys; None where not asked for or not possible
+    loaded: tuple[
+        str, ...
+    ] = ()  # modules that came from the cache as an earlier run had optimised them
+    verdict: ModuleVerdict | None = (
+        None  # what XLA's log says of the main module; None where it says nothing
+    )
+    handover: StageResult | None = (
+        None  # the run under nsys; None where not asked for or not possible
+    )
     handed_over: tuple[str, ...] = ()  # modules that it took from the cache
     traces: tuple[Path, ...] = ()  # of the run under nsys
     warnings: tuple[str, ...] = ()  # one line each
@@ -60,9 +74,15 @@ class AutoResult:
 
 
 def run_auto(
-    request: StageRequest, *, runs: int = 3, percentile: int = 90, then_nsys: bool = False, cache: Path | None = None,
-    window: str = "auto", force: bool = False,
-) -> AutoResult:  # fmt: skip
+    request: StageRequest,
+    *,
+    runs: int = 3,
+    percentile: int = 90,
+    then_nsys: bool = False,
+    cache: Path | None = None,
+    window: str = "auto",
+    force: bool = False,
+) -> AutoResult:
     """Run the command of a stage ``auto`` with AutoPGLE; raises `WorkloadError` if the program failed.
 
     Args:
@@ -75,9 +95,15 @@ def run_auto(
         force: run again; the old folders are kept under other names.
     """
     # a launcher may start others
-    if interpreter(request.command) and not GPU_DRIVER.exists() and not os.environ.get("JAX_PLATFORMS"):
+    if (
+        interpreter(request.command)
+        and not GPU_DRIVER.exists()
+        and not os.environ.get("JAX_PLATFORMS")
+    ):
         remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
-        raise UserError("AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy)
+        raise UserError(
+            "AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy
+        )
     if then_nsys:
         _check_release(request.command)
     environment = {
@@ -88,18 +114,23 @@ def run_auto(
     }
     checked_window(window)  # the stage that it is for comes last
     cache = (cache or request.run.path / "auto-cache").resolve()
-    stage = run_stage(request, RealBackEnd("none", environment=environment, cache=cache), force=force)
+    stage = run_stage(
+        request, RealBackEnd("none", environment=environment, cache=cache), force=force
+    )
     files = request.folder.rank(stage.rank)
     facts = read_facts(files)
     outcome, why = _outcome(runs, files.log, facts)
     seen = facts.get("auto_pgle", {})
     result = AutoResult(
-        stage, cache, outcome, why,
+        stage,
+        cache,
+        outcome,
+        why,
         recompiled=dict(seen.get("recompiled", {})),
         loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
         verdict=confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None,
         warnings=stage.warnings,
-    )  # fmt: skip
+    )
     return _hand_over(result, window, force=force) if then_nsys else result
 
 
@@ -119,7 +150,11 @@ def _check_release(command: Sequence[str]) -> None:
         return
     if release(version) < FIRST_HANDOVER:
         remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
-        raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
+        raise UserError(
+            f"jax {version} cannot hand over to nsys (0.5.1 can)",
+            where="--then-nsys",
+            remedy=remedy,
+        )
 
 
 def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
@@ -129,9 +164,15 @@ def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, s
     if recompiled:
         return "recompiled", f"{len(recompiled)} modules were compiled again with measured costs"
     if seen.get("found_optimised"):
-        return "loaded", f"{seen['found_optimised']} modules came from the cache as an earlier run had optimised them"
+        return (
+            "loaded",
+            f"{seen['found_optimised']} modules came from the cache as an earlier run had optimised them",
+        )
     if not facts.get("compilations"):
-        return "nothing-compiled", "the program compiled nothing with jax, or the hook was not loaded"
+        return (
+            "nothing-compiled",
+            "the program compiled nothing with jax, or the hook was not loaded",
+        )
     if facts.get("platform") == "cpu":
         return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
     if any(lines_about(log, (EMPTY_TRACE.lower().encode(),))):
@@ -150,7 +191,11 @@ def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
     if not result.worked:
         skipped = "not run under nsys: there is nothing to hand over"
         return replace(result, warnings=(*result.warnings, skipped))
-    environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
+    environment = {
+        **_CACHE_ALL,
+        "JAX_ENABLE_PGLE": "false",
+        "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true",
+    }
     request = replace(result.stage.request, stage="auto-nsys")
     back_end = RealBackEnd("nsys", window, environment, result.cache)
     stage = run_stage(request, back_end, force=force)
@@ -161,11 +206,18 @@ def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
     missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
     warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
     if any(PGLE_CACHE_WRITE.search(line) for line in lines):
-        warnings.append("the run under nsys compiled anew: its flags or devices differ from the first run's")
+        warnings.append(
+            "the run under nsys compiled anew: its flags or devices differ from the first run's"
+        )
     return replace(
         result,
         handover=stage,
         handed_over=tuple(seen.get("loaded", ())),
         traces=request.folder.traces(),
-        warnings=(*result.warnings, *stage.warnings, *([stage.failed] if stage.failed else []), *warnings),
+        warnings=(
+            *result.warnings,
+            *stage.warnings,
+            *([stage.failed] if stage.failed else []),
+            *warnings,
+        ),
     )

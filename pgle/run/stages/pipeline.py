@@ -94,7 +94,9 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
     """
     if profile.is_dir():
         if not isinstance(profile, Path):
-            raise UserError("is a directory of an object store", where=profile, remedy="copy it here first")
+            raise UserError(
+                "is a directory of an object store", where=profile, remedy="copy it here first"
+            )
         return profile.resolve()
     data = profile.read_bytes()
     named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
@@ -117,7 +119,9 @@ class Pipeline:
     run: RunDirectory  # the run directory
     skipped: tuple[str, ...]  # stages that were done already
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
+    coverage: (
+        Coverage  # of the profile against the module that will use it, as the baseline compiled it
+    )
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
@@ -148,20 +152,28 @@ class Experiment:
 
     profiled: StageRequest  # its profile stage; the others differ in mode and profile
     back_end: BackEnd  # what runs the stages
-    announce: Callable[[str], None]  # gets the name of each stage before it starts, also of the skipped ones
-    on_result: Callable[[StageResult | Conversion | Coverage], None] = lambda result: None  # gets what each came to
+    announce: Callable[
+        [str], None
+    ]  # gets the name of each stage before it starts, also of the skipped ones
+    on_result: Callable[[StageResult | Conversion | Coverage], None] = lambda result: (
+        None
+    )  # gets what each came to
     fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
     force: bool = False  # run every stage again
     judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
     _skipped: list[str] = field(default_factory=list, init=False)
-    _recorded: dict[str, None] = field(default_factory=dict, init=False)  # warnings of the stages that are skipped
+    _recorded: dict[str, None] = field(
+        default_factory=dict, init=False
+    )  # warnings of the stages that are skipped
     _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
         """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is
         for."""
         rank = find_rank()
-        if not rank.is_alone:  # each would convert and compare what the others have not finished writing
+        if (
+            not rank.is_alone
+        ):  # each would convert and compare what the others have not finished writing
             raise UserError(
                 f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
                 remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
@@ -181,14 +193,18 @@ class Experiment:
         for name in (profiled.stage, *COMPARED):
             self._run.stage(name).check(again=self._is_recorded(name) or self.force)
         if self.judged:
-            write_files({self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *self.judged, ""))}, force=True)
+            write_files(
+                {self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *self.judged, ""))}, force=True
+            )
         self._launch(profiled)
         self._convert()
         without = tuple(flag for flag in profiled.flags if flag not in self.judged)
         baseline = replace(profiled, stage="baseline", mode="baseline", flags=without)
         self._launch(baseline)
         self.announce("verify")
-        covers = profiled if self.judged else baseline  # a module that was compiled with the flags of the perf stage
+        covers = (
+            profiled if self.judged else baseline
+        )  # a module that was compiled with the flags of the perf stage
         coverage = verify(self._run.profile, [covers.folder.rank().hlo])
         path, note = self._run.profile, ""
         if not coverage.is_ok(profiled.bounds):
@@ -199,16 +215,22 @@ class Experiment:
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
         before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
         stages = (record.facts for record in (before, perf) if record is not None)
-        exposed = [facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts]  # if simulated
+        exposed = [
+            facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts
+        ]  # if simulated
         if self._skipped:
-            self.announce("a change in a module that the program imports is not seen: after one, pass --force")
+            self.announce(
+                "a change in a module that the program imports is not seen: after one, pass --force"
+            )
         self.announce("compare")
         comparison: Comparison | None = None
         checks: tuple[LimitCheck, ...] = ()
         not_compared: tuple[str, ...] = ()
         try:
             words = tuple(str(self._run.stage(name).path) for name in COMPARED)
-            comparison, checks = run_compare(CompareRequest(words, limits=Limits(fail_slower=self.fail_slower)))
+            comparison, checks = run_compare(
+                CompareRequest(words, limits=Limits(fail_slower=self.fail_slower))
+            )
             record_comparison(self._run, comparison)
         except UserError as error:  # too few steps: everything before is still worth having
             not_compared = (f"step times were not compared: {error}",)
@@ -219,11 +241,21 @@ class Experiment:
             coverage=coverage,
             covered=coverage.is_ok(profiled.bounds),
             used=perf is not None and _was_used(perf.facts, profiled.bounds),
-            use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
+            use=": ".join(
+                perf.facts[key]
+                for key in ("verdict", "why")
+                if perf is not None and perf.facts.get(key)
+            ),
             comparison=comparison,
             checks=checks,
-            warnings=(*self._recorded, *([note] if note else self._other_names(coverage)), *not_compared),
-            facts={} if perf is None else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
+            warnings=(
+                *self._recorded,
+                *([note] if note else self._other_names(coverage)),
+                *not_compared,
+            ),
+            facts={}
+            if perf is None
+            else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
             exposed_us=(float(exposed[0]), float(exposed[1])) if len(exposed) == 2 else None,
         )
 
@@ -244,9 +276,13 @@ class Experiment:
         force = self.force
         if stage.stage == "profile":
             self._check_profile()
-        result = run_held(stage, self.back_end, again=self._is_recorded(stage.stage) or force, force=force)
+        result = run_held(
+            stage, self.back_end, again=self._is_recorded(stage.stage) or force, force=force
+        )
         if self.judged and stage.stage == "baseline":  # it is meant to differ
-            result = replace(result, warnings=tuple(line for line in result.warnings if AGAINST not in line))
+            result = replace(
+                result, warnings=tuple(line for line in result.warnings if AGAINST not in line)
+            )
         if result.failed:
             raise WorkloadError(1, f"{stage.stage}: {result.failed}")
         self._results.append(result)
@@ -276,11 +312,21 @@ class Experiment:
         run = self._run
         last = read_manifest(run.path).last("convert")
         written = () if last is None else last.outputs
-        was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
+        was_killed = (
+            last is not None and last.exit_code is None
+        )  # what it left had no time to be recorded
         for path in (run.profile, sidecar_path(run.profile)):
-            if path.exists() and not (self.force or was_killed) and record_file(path, run.path) not in written:
+            if (
+                path.exists()
+                and not (self.force or was_killed)
+                and record_file(path, run.path) not in written
+            ):
                 what = "was not written by 'pgle run', or was changed since"
-                raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
+                raise UserError(
+                    what,
+                    where=path,
+                    remedy="move it away, choose another --run-dir or pass --force",
+                )
             check_absent(path, force=True)
 
     def _is_recorded(self, stage: str) -> bool:

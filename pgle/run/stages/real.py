@@ -23,7 +23,13 @@ from pgle.run.compiler.worker import mask_configs
 from pgle.run.directory.directory import STEP_FILES, RankFiles
 from pgle.run.directory.manifest import StageRecord, waiting
 from pgle.run.hook import hook_config, read_facts, with_hook
-from pgle.run.inputs.step_times import STEP_WORDS, StepLines, console_records, read_runs, write_steps
+from pgle.run.inputs.step_times import (
+    STEP_WORDS,
+    StepLines,
+    console_records,
+    read_runs,
+    write_steps,
+)
 from pgle.run.process.environment import (
     EFFORTS,
     ChildEnvironment,
@@ -63,12 +69,25 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
     """
     nsys = find_nsys()
     if nsys is None:
-        raise UserError("nsys is not installed", where="--capture nsys", remedy=f"use --capture jax, or see {DOWNLOAD}")
+        raise UserError(
+            "nsys is not installed",
+            where="--capture nsys",
+            remedy=f"use --capture jax, or see {DOWNLOAD}",
+        )
     return (
-        str(nsys.path), "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node",
-        "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--force-overwrite=true",
-        "--output", str(report), *command,
-    )  # fmt: skip
+        str(nsys.path),
+        "profile",
+        "--trace=cuda,nvtx",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--cuda-graph-trace=node",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--force-overwrite=true",
+        "--output",
+        str(report),
+        *command,
+    )
 
 
 OWN_FAILURE = 1  # the exit code of nsys where it failed itself
@@ -86,8 +105,12 @@ def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[s
             again = f"nsys failed before it ran the program ({NOT_READY}); start {failures + 1} of {NSYS_STARTS} ran it"
             return code, (*warnings, again) if failures else warnings
         if failures + 1 < NSYS_STARTS:
-            os.truncate(files.log, before)  # else its words would mix with the log of the start that ran the program
-    what = f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
+            os.truncate(
+                files.log, before
+            )  # else its words would mix with the log of the start that ran the program
+    what = (
+        f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
+    )
     remedy = "start it again when this machine has less to do, install a newer nsys, or use --capture jax"
     raise UserError(what, where="--capture nsys", remedy=remedy)
 
@@ -104,10 +127,17 @@ def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
     left = files.report.with_suffix(".qdstrm")
     warnings = []
     if left.exists() and not files.report.exists():
-        how = "does" if find_importer() else "needs QdstrmImporter for it, which is not installed here"
+        how = (
+            "does"
+            if find_importer()
+            else "needs QdstrmImporter for it, which is not installed here"
+        )
         warnings.append(f"nsys left {left} and could not import it; 'pgle convert' {how}")
     if code == ENDED_BY_NSYS and files.report.exists():
-        return 0, (*warnings, "nsys ended the program after its capture range (exit code 143); the report is whole")
+        return 0, (
+            *warnings,
+            "nsys ended the program after its capture range (exit code 143); the report is whole",
+        )
     return code, tuple(warnings)
 
 
@@ -132,7 +162,9 @@ def checked_window(text: str) -> str:
 class RealBackEnd:
     """The devices of this machine."""
 
-    capture: Literal["jax", "nsys", "none"] = "jax"  # the profiler of profile stages; ``none``: the program alone
+    capture: Literal["jax", "nsys", "none"] = (
+        "jax"  # the profiler of profile stages; ``none``: the program alone
+    )
     window: str = "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
     # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -147,7 +179,9 @@ class RealBackEnd:
     def plan(self, request: StageRequest) -> StageRecord:
         """A run with what decides its outcome; versions of the program's Python, or ours if the command names none."""
         window = {} if self._capture(request) == "none" else {"window": self.window}
-        return request.plan(installed(interpreter(request.command)).versions, capture=self.capture, **window)
+        return request.plan(
+            installed(interpreter(request.command)).versions, capture=self.capture, **window
+        )
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others, and record it in the manifest.
@@ -157,7 +191,9 @@ class RealBackEnd:
         """
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)
-        command = nsys_command(request.command, files.trace) if capture == "nsys" else request.command
+        command = (
+            nsys_command(request.command, files.trace) if capture == "nsys" else request.command
+        )
         python = interpreter(request.command)
         child = self._child(request, files, python)
         older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
@@ -165,14 +201,18 @@ class RealBackEnd:
         flags = tuple(flag.text for flag in (*child.plan.flags, *_typed(request)))
         window = "none" if capture == "none" else self.window
         watched = request.stage in ("auto", "auto-nsys")
-        config = hook_config(request.folder, rank, capture=capture, window=window, flags=flags, auto_pgle=watched)
+        config = hook_config(
+            request.folder, rank, capture=capture, window=window, flags=flags, auto_pgle=watched
+        )
         if capture != "none":
             files.trace.parent.mkdir(exist_ok=True)
         lines = StepLines()
         started = time.time()
         try:
             values = with_hook(child.values, config)
-            start = partial(launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
+            start = partial(
+                launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout
+            )
             code, warnings = start_nsys(start, files) if capture == "nsys" else (start(), ())
         except UserError as error:
             end_record(request.run, record, error.exit_code, warnings=(str(error),))
@@ -183,9 +223,14 @@ class RealBackEnd:
         return self.capture if request.stage in ("profile", "auto-nsys") else "none"
 
     def _complete(
-        self, request: StageRequest, record: StageRecord, code: int, lines: StepLines, started: float,
+        self,
+        request: StageRequest,
+        record: StageRecord,
+        code: int,
+        lines: StepLines,
+        started: float,
         nsys_warnings: Sequence[str],
-    ) -> StageResult:  # fmt: skip
+    ) -> StageResult:
         files = request.folder.rank(record.rank)
         for path in files.folder.glob(f"{files.facts.stem}*.json"):
             mask_json(path)
@@ -202,41 +247,67 @@ class RealBackEnd:
         failed = ""
         if self._capture(request) != "none":
             own = keep_own_trace(files, facts, started)
-            found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
+            found += (
+                [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
+            )
             failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
             found += [] if failed or own else few_executions(facts)
         verdict = confirm_stage(request, files, facts)
         if facts.get("xla_flags"):
             found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
-            record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
+            record = replace(
+                record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text)
+            )
         topology: dict[str, Any] = {
             name: facts[name] for name in ("platform", "devices", "process_count") if name in facts
         }
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
-            request.run, replace(record, topology=topology), code, outputs=outputs, warnings=found,
-            facts={"hook": facts}, verdict=verdict, failed=failed,
-        )  # fmt: skip
+            request.run,
+            replace(record, topology=topology),
+            code,
+            outputs=outputs,
+            warnings=found,
+            facts={"hook": facts},
+            verdict=verdict,
+            failed=failed,
+        )
         if code:
-            why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
+            why = (
+                f"; {failed}" if failed and facts else ""
+            )  # without facts it ended before it came to anything
             if self._capture(request) != "none" and not failed:
-                why = f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
+                why = (
+                    f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
+                )
             log = request.run.path / (record.aside or request.stage) / files.log.name
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
         return StageResult(
-            request, False, verdict, step_times(files), reported(verdict, facts, record),
-            tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
-        )  # fmt: skip
+            request,
+            False,
+            verdict,
+            step_times(files),
+            reported(verdict, facts, record),
+            tuple(dict.fromkeys(record.warnings)),
+            rank=record.rank,
+            failed=failed,
+        )
 
-    def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
+    def _child(
+        self, request: StageRequest, files: RankFiles, python: str | None
+    ) -> ChildEnvironment:
         keeps_ir = request.stage == "profile" and not files.suffix
         build = partial(
-            build_environment, request.mode, more_flags=request.flags, dump_to=str(files.hlo.resolve()),
-            stablehlo_to=str(files.ir.resolve()) if keeps_ir else "", profile=str(request.profile or ""),
+            build_environment,
+            request.mode,
+            more_flags=request.flags,
+            dump_to=str(files.hlo.resolve()),
+            stablehlo_to=str(files.ir.resolve()) if keeps_ir else "",
+            profile=str(request.profile or ""),
             cache=self.cache,
-        )  # fmt: skip
+        )
         try:
             child = build(python=python)
         except UserError:
@@ -283,7 +354,9 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
 def _check_same_profile(profile: Path, folder: Path) -> None:
     """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
     of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
-    content = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files_of_profile(profile))
+    content = b"".join(
+        path.name.encode() + b"\0" + path.read_bytes() for path in files_of_profile(profile)
+    )
     mine = sha256(content)[:16]
     (folder / f".profile-{mine}").touch()
     others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))
@@ -294,10 +367,14 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
         raise UserError(what, where=profile, remedy=remedy)
 
 
-AUTO_PGLE_TOO = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+AUTO_PGLE_TOO = (
+    "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+)
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000  # more of a line is not looked at
-FEW_EXECUTIONS = 5  # fewer in a window without step marks give a warning; the first is often left out as warm-up
+FEW_EXECUTIONS = (
+    5  # fewer in a window without step marks give a warning; the first is often left out as warm-up
+)
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
@@ -319,7 +396,9 @@ def trouble(log: Path) -> list[str]:
             found.add(AUTO_PGLE_TOO)
         else:
             found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
-    return [AUTO_PGLE_TOO] * (AUTO_PGLE_TOO in found) + [text for _, text in PROFILER_TROUBLE if text in found]
+    return [AUTO_PGLE_TOO] * (AUTO_PGLE_TOO in found) + [
+        text for _, text in PROFILER_TROUBLE if text in found
+    ]
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
@@ -360,8 +439,17 @@ def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -
     if files.traces():
         return None
     folders = [Path(folder) for folder in facts.get("own_traces", ())]
-    found = [path for folder in folders for path in folder.rglob("*.xplane.pb") if path.stat().st_mtime >= started]
-    mine = [path for path in found if path.name.startswith(f"{facts.get('host', socket.gethostname())}.")] or found
+    found = [
+        path
+        for folder in folders
+        for path in folder.rglob("*.xplane.pb")
+        if path.stat().st_mtime >= started
+    ]
+    mine = [
+        path
+        for path in found
+        if path.name.startswith(f"{facts.get('host', socket.gethostname())}.")
+    ] or found
     if not mine:
         return None
     newest = max(mine, key=lambda path: path.stat().st_mtime)
@@ -374,7 +462,11 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
     why, remedy = _why_no_window(capture, files, facts)
     messages: list[str] = []
     if capture == "nsys":
-        messages = [line.strip() for line in lines_about(files.log, NSYS_FAILED_WORDS) if NSYS_FAILED.match(line)]
+        messages = [
+            line.strip()
+            for line in lines_about(files.log, NSYS_FAILED_WORDS)
+            if NSYS_FAILED.match(line)
+        ]
     quoted = f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
     return f"no trace: {why}{quoted}; {remedy}"
 
@@ -384,10 +476,11 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
         return why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
         if "window_closed" in facts and "window" not in facts:
-            remedy = (
-                f"trace with the other profiler (--capture {'jax' if capture == 'nsys' else 'nsys'}), or fewer steps"
+            remedy = f"trace with the other profiler (--capture {'jax' if capture == 'nsys' else 'nsys'}), or fewer steps"
+            return (
+                "the program was killed, or crashed, while its profiler was stopped (jax-ml/jax#40260)",
+                remedy,
             )
-            return "the program was killed, or crashed, while its profiler was stopped (jax-ml/jax#40260)", remedy
         when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
         remedy = "let it end by itself, or trace earlier and shorter (--window seconds:1)"
         return f"the program was killed {when}", remedy
@@ -396,9 +489,15 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
     if "none" in window:
         return window["none"], remedy
     if capture == "nsys" and facts.get("platform") == "cpu":
-        return "jax ran on CPU devices, which nsys does not trace", "run it on GPUs, or use --capture jax"
+        return (
+            "jax ran on CPU devices, which nsys does not trace",
+            "run it on GPUs, or use --capture jax",
+        )
     if capture == "nsys":
-        return "nsys left no report of the window", f"install all of Nsight Systems ({DOWNLOAD}), or use --capture jax"
+        return (
+            "nsys left no report of the window",
+            f"install all of Nsight Systems ({DOWNLOAD}), or use --capture jax",
+        )
     return "the profiler wrote nothing", remedy
 
 
@@ -416,10 +515,16 @@ def few_executions(facts: Mapping[str, Any]) -> list[str]:
     """A warning where the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
     ended = f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count})"
-    return [] if count >= FEW_EXECUTIONS else [f"{ended}; let it run longer, or trace all of it: --window all"]
+    return (
+        []
+        if count >= FEW_EXECUTIONS
+        else [f"{ended}; let it run longer, or trace all of it: --window all"]
+    )
 
 
-def reported(verdict: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
+def reported(
+    verdict: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord
+) -> dict[str, str]:
     """Facts for the report."""
     found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}
     found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")

@@ -30,7 +30,14 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, set_aside
-from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest, record_file, waiting
+from pgle.run.directory.manifest import (
+    StageRecord,
+    extend_manifest,
+    now,
+    read_manifest,
+    record_file,
+    waiting,
+)
 from pgle.run.inputs.step_times import write_steps
 from pgle.run.process.environment import (
     ChildEnvironment,
@@ -63,8 +70,12 @@ class SimulatedBackEnd:
     # how many, and virtual CPU devices of the captured program; None: the topology's, else XLA_FLAGS's, else 4
     devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
-    choose: str | None = None  # on the names of captured modules; None: the program's step, as far as that shows
-    quiet_s: float = 20.0  # a captured program is stopped when it has compiled nothing new for so long
+    choose: str | None = (
+        None  # on the names of captured modules; None: the program's step, as far as that shows
+    )
+    quiet_s: float = (
+        20.0  # a captured program is stopped when it has compiled nothing new for so long
+    )
 
     @property
     def _devices(self) -> Devices:
@@ -75,7 +86,11 @@ class SimulatedBackEnd:
         load_target(self.target)
         for finding in self._child(request).warnings:
             if finding.level == "error":
-                raise UserError(finding.message, where=f"--{finding.flag}", remedy=finding.remedy or "leave it out")
+                raise UserError(
+                    finding.message,
+                    where=f"--{finding.flag}",
+                    remedy=finding.remedy or "leave it out",
+                )
         if not request.command and modules_in(request.run.captured):
             return
         check_program(request.command)
@@ -84,12 +99,19 @@ class SimulatedBackEnd:
     def plan(self, request: StageRequest) -> StageRecord:
         """A run with what decides its outcome: the chosen module too, if it has been captured."""
         planned = request.plan(
-            _versions(request.command), capture="simulated", target=self.target, devices=self._devices.count,
-            topology=self.topology, choose=self.choose,
-        )  # fmt: skip
+            _versions(request.command),
+            capture="simulated",
+            target=self.target,
+            devices=self._devices.count,
+            topology=self.topology,
+            choose=self.choose,
+        )
         captured = modules_in(request.run.captured)
         chosen = [choose_module(captured, self.choose)] if captured else []
-        return replace(planned, inputs=(*(record_file(path, request.run.path) for path in chosen), *planned.inputs))
+        return replace(
+            planned,
+            inputs=(*(record_file(path, request.run.path) for path in chosen), *planned.inputs),
+        )
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on the simulated GPU."""
@@ -99,7 +121,9 @@ class SimulatedBackEnd:
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
-        topology, remarks = topology_of_step(module_path, self.topology or f"1x1x{self._devices.count}")
+        topology, remarks = topology_of_step(
+            module_path, self.topology or f"1x1x{self._devices.count}"
+        )
         record = begin_record(request, self.plan(request), child, simulated=True, before=older)
         compiled = compile_once(
             CompileRequest(
@@ -117,15 +141,25 @@ class SimulatedBackEnd:
         prediction = predict(module, None, target, expand_loops=True)
         executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
         trace = simulate(
-            module, prediction.timeline, ranks=compiled.num_devices, executions=executions,
+            module,
+            prediction.timeline,
+            ranks=compiled.num_devices,
+            executions=executions,
             seed=SEEDS[request.stage],
-        )  # fmt: skip
+        )
         if request.stage == "profile":
-            data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
+            data = write_xplane(
+                trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()}
+            )
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         # a step of views alone has no kernel, and so no trace to read times from
-        times = tuple(execution_series(trace, "simulated").step_time_s.tolist()) if len(trace) else ()
-        marks = ({"step": step, "step_time_s": round(time, 9), "simulated": True} for step, time in enumerate(times))
+        times = (
+            tuple(execution_series(trace, "simulated").step_time_s.tolist()) if len(trace) else ()
+        )
+        marks = (
+            {"step": step, "step_time_s": round(time, 9), "simulated": True}
+            for step, time in enumerate(times)
+        )
         write_steps(files.steps, marks)
         facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
         verdict = confirm_stage(request, files, facts_of_log)
@@ -142,12 +176,20 @@ class SimulatedBackEnd:
         }
         where = {"simulated": True, "target": target.name, "devices": compiled.num_devices}
         devices = self._devices
-        assumed = [f"{devices.count} devices (assumed): --devices N simulates others"] if devices.assumed else []
+        assumed = (
+            [f"{devices.count} devices (assumed): --devices N simulates others"]
+            if devices.assumed
+            else []
+        )
         record = end_record(
-            request.run, replace(record, topology=where), 0,
-            outputs=request.folder.outputs(), facts=facts, verdict=verdict,
+            request.run,
+            replace(record, topology=where),
+            0,
+            outputs=request.folder.outputs(),
+            facts=facts,
+            verdict=verdict,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
-        )  # fmt: skip
+        )
         return StageResult(request, True, verdict, times, facts, record.warnings)
 
     def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
@@ -185,14 +227,22 @@ class SimulatedBackEnd:
             last = before.last(CAPTURE)
             if not is_forced and not (last and (again or last.exit_code != 0)):
                 what = f"belongs to another command, or to another state of it ({why})"
-                what = what if last else "holds modules of a run that its manifest does not speak of"
-                raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
+                what = (
+                    what if last else "holds modules of a run that its manifest does not speak of"
+                )
+                raise UserError(
+                    what,
+                    where=run_dir,
+                    remedy="choose another --run-dir, or profile again with --force",
+                )
             older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
         record = replace(planned, started=now(), before=older)
         extend_manifest(run_dir, record)
         try:
             target = load_target(self.target)
-            capture_modules(request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s)
+            capture_modules(
+                request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s
+            )
             _check_end(request.command, folder, self._devices)
         except (UserError, WorkloadError) as error:
             end_record(request.run, record, error.exit_code, warnings=(str(error),))
@@ -208,11 +258,15 @@ def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
         how = f"{ended(code)}{error and f' ({error})'} after its step was executed"
         given = () if devices.assumed else ("--devices", devices.count)
         instead = typed("pgle", "rehearse", *given, "--", *kept_argv(command))
-        raise WorkloadError(code, f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}")
+        raise WorkloadError(
+            code, f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}"
+        )
 
 
 def _versions(command: Sequence[str]) -> dict[str, str]:
     """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
-    program, compiler = (installed(python).versions for python in (interpreter(command), compiler_of(command)[0]))
+    program, compiler = (
+        installed(python).versions for python in (interpreter(command), compiler_of(command)[0])
+    )
     found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
     return {name: version for name, version in found.items() if name.startswith("jax")}

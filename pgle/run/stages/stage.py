@@ -14,7 +14,13 @@ from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.machine import git_commit, read_gpus
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.directory.directory import PROGRAM_FILES, RankFiles, RunDirectory, StageFolder, StageName
+from pgle.run.directory.directory import (
+    PROGRAM_FILES,
+    RankFiles,
+    RunDirectory,
+    StageFolder,
+    StageName,
+)
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, put_back, record_file
 from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
 from pgle.run.process.process import named_files
@@ -27,12 +33,18 @@ class StageRequest:
     """What to run, on whichever back end."""
 
     stage: StageName  # profile, baseline, perf; auto and auto-nsys of `pgle auto`
-    command: tuple[str, ...]  # the user's words; may be empty for a simulated stage whose program was captured before
+    command: tuple[
+        str, ...
+    ]  # the user's words; may be empty for a simulated stage whose program was captured before
     run: RunDirectory  # the run directory
     mode: Mode  # flags: async or sync for profile, else baseline or perf
-    profile: AnyPath | None = None  # cost profile of a perf stage; a back end gets a copy in the run directory
+    profile: AnyPath | None = (
+        None  # cost profile of a perf stage; a back end gets a copy in the run directory
+    )
     flags: tuple[str, ...] = ()  # more XLA flags, as the user gave them on the command line
-    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    stdout: Literal[1, 2] = (
+        1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    )
     bounds: Bounds = BOUNDS  # what the profile of a perf stage must cover to count as used
 
     @property
@@ -44,15 +56,21 @@ class StageRequest:
         """The record of a run with what decides its outcome on any back end, which adds its own options: `asked`, JSON
         types. The input files are those of the program that the command names, and the profile.
         """
-        flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
+        flags = kept_flags(
+            with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text
+        )
         argv = kept_argv(self.command)
         common = {"command": list(argv), "mode": self.mode, "XLA_FLAGS": flags}
         paths = [Path(word) for word in named_files(self.command) if word.endswith(PROGRAM_FILES)]
         paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
         return StageRecord(
-            self.stage, mode=self.mode, argv=argv, versions=versions, asked={**common, **asked},
+            self.stage,
+            mode=self.mode,
+            argv=argv,
+            versions=versions,
+            asked={**common, **asked},
             inputs=tuple(record_file(path, self.run.path) for path in paths),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -61,8 +79,12 @@ class StageResult:
 
     request: StageRequest  # what was asked
     simulated: bool  # True where no GPU ran anything
-    verdict: ModuleVerdict | None = None  # of a perf stage, whether XLA used the profile for the main module
-    step_times_s: tuple[float, ...] = ()  # of the slowest rank, in order; simulated where `simulated`
+    verdict: ModuleVerdict | None = (
+        None  # of a perf stage, whether XLA used the profile for the main module
+    )
+    step_times_s: tuple[
+        float, ...
+    ] = ()  # of the slowest rank, in order; simulated where `simulated`
     facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value
     warnings: tuple[str, ...] = ()  # one line each
     rank: int = 0  # of this process in the job
@@ -110,14 +132,18 @@ def begin_record(
         topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),
-        warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
+        warnings=tuple(
+            finding.line() for finding in environment.warnings if finding.level != "note"
+        ),
         before=before,
     )
     extend_manifest(request.run.path, record)
     return record
 
 
-def confirm_stage(request: StageRequest, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
+def confirm_stage(
+    request: StageRequest, files: RankFiles, facts: Mapping[str, Any]
+) -> ModuleVerdict | None:
     """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook leaves them."""
     profile = request.profile
     if profile is None:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pgle.trace.columns import Codes, Flags, Ints
-from pgle.trace.nsys.ranges import Lookup, Ranges, Reasons, XlaLaunches, by_value, kernel_instruction
+from pgle.trace.nsys.ranges import (
+    Lookup,
+    Ranges,
+    Reasons,
+    XlaLaunches,
+    by_value,
+    kernel_instruction,
+)
 from pgle.trace.nsys.tables import API, NULL, PROCESS, Tables
 from pgle.trace.table import LeftOutReason, Unresolved
 
@@ -34,7 +41,9 @@ class Graphs:
 
     present: bool  # False where nothing was ever launched as a graph
     launches: XlaLaunches  # what the ranges stand for
-    instructions: tuple[str, ...]  # instruction names, longer than the ranges' where kernels had to name them
+    instructions: tuple[
+        str, ...
+    ]  # instruction names, longer than the ranges' where kernels had to name them
     traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
     named: int = 0  # activities that were named after their kernel
     _launches: dict[int, Lookup] = field(default_factory=dict)
@@ -72,10 +81,16 @@ class Graphs:
         by_kernel = self._kernels(kernel)
         named = in_graph & ~rebuilt & (by_kernel >= 0)
         self.named += int(named.sum())
-        shared = np.where(rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
+        shared = np.where(
+            rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk)
+        )
         instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
         lost = in_graph & ~rebuilt & ~named
-        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(LeftOutReason.GRAPH_NODE), reason)
+        return (
+            instruction,
+            shared.astype(np.int32),
+            np.where(lost, np.uint8(LeftOutReason.GRAPH_NODE), reason),
+        )
 
     def _instruction_of(self, thunk: Codes) -> Codes:
         """The instruction of each thunk; meaningless if the row is not a thunk."""
@@ -85,7 +100,11 @@ class Graphs:
         """Graph launches that show no activity."""
         silent = int((~self._shown).sum())
         count, duration = self.traced
-        return Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
+        return (
+            Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration)
+            if count or silent
+            else None
+        )
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
@@ -93,15 +112,21 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     names = [identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))]
     start, end = tables.whole(TRACED, ("start", "end"))
     traced = len(start), int((end - start)[(end > start) & (start != NULL)].sum())
-    if not (names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
+    if not (
+        names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)
+    ):
         return Graphs(False, ranges.launches, ranges.launches.instructions)
     instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
     named = ((identity, kernel_instruction(text)) for identity, text in tables.texts())
-    by_name = Lookup.of({key: instructions.setdefault(name, len(instructions)) for key, name in named if name})
+    by_name = Lookup.of(
+        {key: instructions.setdefault(name, len(instructions)) for key, name in named if name}
+    )
     launches, count = _launches(tables, names)
     shown = np.zeros(count, np.bool_)
     builders = _builders(tables, ranges)
-    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name)
+    return Graphs(
+        True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name
+    )
 
 
 def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
@@ -110,7 +135,9 @@ def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]
         return {}, 0
     tid, correlation = tables.whole(API, ("globalTid", "correlationId"), keep=("nameId", names))
     numbers = np.arange(len(tid), dtype=np.int32)
-    return {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}, len(tid)
+    return {
+        pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)
+    }, len(tid)
 
 
 def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
@@ -121,7 +148,10 @@ def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
             start, tid, node, original = tables.whole(table, wanted)
             if len(start):
                 processes = by_value(tid & PROCESS)
-                return {pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in processes}
+                return {
+                    pid: _originals(ranges, start[at], tid[at], node[at], original[at])
+                    for pid, at in processes
+                }
     return {}
 
 

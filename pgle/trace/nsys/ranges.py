@@ -60,7 +60,9 @@ class Lookup:
     @classmethod
     def of(cls, numbers: Mapping[int, int]) -> Lookup:
         """The numbers of a dictionary; unknown keys give -1."""
-        return cls(np.array(list(numbers), np.int64), np.array(list(numbers.values()), np.int32), -1)
+        return cls(
+            np.array(list(numbers), np.int64), np.array(list(numbers.values()), np.int32), -1
+        )
 
     def __call__(self, keys: Ints) -> Codes:
         """The number of each key."""
@@ -82,10 +84,21 @@ class RangeKind(IntEnum):
     COMPILE = 2  # compilation or autotuning: GPU work below it is no part of any program
 
 
-THUNK, MODULE, COMPILE = RangeKind  # asked for once: a member of an enum takes as long as all else of a text
+THUNK, MODULE, COMPILE = (
+    RangeKind  # asked for once: a member of an enum takes as long as all else of a text
+)
 
 
-PREFIXES = ("Thunk:", "XlaModule:", "XlaAutotuner", "XlaCompile", "XlaPass", "XlaEmit", "XlaOptimize", "XlaCreate")
+PREFIXES = (
+    "Thunk:",
+    "XlaModule:",
+    "XlaAutotuner",
+    "XlaCompile",
+    "XlaPass",
+    "XlaEmit",
+    "XlaOptimize",
+    "XlaCreate",
+)
 """How the texts of XLA's ranges begin; every other range (NCCL's, the user's) is left out."""
 
 MAX_TEXT = 1 << 20
@@ -115,7 +128,9 @@ def module_key(text: str) -> ModuleKey | None:
     if not name:
         return None
     digits = _last_field(text, "program_id") or ""
-    return ModuleKey(name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None)
+    return ModuleKey(
+        name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+    )
 
 
 def kernel_instruction(kernel: str) -> str | None:
@@ -140,8 +155,14 @@ def _last_field(text: str, key: str) -> str | None:
 
 Rows = npt.NDArray[np.intp]
 Reasons = npt.NDArray[np.uint8]  # values of `LeftOutReason`
-PUSH_POP = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
-NO_RANGE, NO_CALL = -2, -1  # rows of `Ranges.thunk`: outside of ranges, and launched by no call that was recorded
+PUSH_POP = (
+    59,
+    70,
+)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
+NO_RANGE, NO_CALL = (
+    -2,
+    -1,
+)  # rows of `Ranges.thunk`: outside of ranges, and launched by no call that was recorded
 BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
 MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
@@ -260,15 +281,23 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
             remedy="record a JAX program on a GPU with `nsys profile --trace=cuda,nvtx`",
         )
     tids = np.array(list(threads), np.int64)
-    return _nested(tables.path, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels)
+    return _nested(
+        tables.path, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels
+    )
 
 
-def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
+def _labelled(
+    tables: Tables, labels: _Labels, step: Callable[[int], None]
+) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
     """Batches of (start, end, globalTid, label) of push/pop ranges."""
-    label_of = Lookup.of({identity: labels.number(text) for identity, text in tables.texts(PREFIXES)})
+    label_of = Lookup.of(
+        {identity: labels.number(text) for identity, text in tables.texts(PREFIXES)}
+    )
     wanted = ("start", "end", "globalTid", "textId")
     unregistered = False
-    for start, end, tid, text_id in tables.integers("NVTX_EVENTS", wanted, keep=("eventType", PUSH_POP)):
+    for start, end, tid, text_id in tables.integers(
+        "NVTX_EVENTS", wanted, keep=("eventType", PUSH_POP)
+    ):
         step(len(start))
         unregistered |= bool((text_id == NULL).any())
         yield start, end, tid, label_of(text_id)
@@ -288,7 +317,9 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
         yield start, end, tid, label.astype(np.int32)
 
 
-def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels) -> Ranges:
+def _nested(
+    path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels
+) -> Ranges:
     """Order the ranges, nest them, and say of each which thunk owns its launches."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
@@ -319,10 +350,14 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
     launches = XlaLaunches(
-        value[is_thunk], module[is_thunk], value[is_module], start[is_module],
-        tuple(labels.modules), tuple(labels.instructions),
+        value[is_thunk],
+        module[is_thunk],
+        value[is_module],
+        start[is_module],
+        tuple(labels.modules),
+        tuple(labels.instructions),
         compiling_at,
-    )  # fmt: skip
+    )
     del value, module, kind, is_thunk, is_module
     reason = np.full(len(start) + 2, LeftOutReason.NONE, np.uint8)
     inside = reason[:-2]
@@ -332,7 +367,16 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
     inside[thunk < 0] = LeftOutReason.NO_THUNK
     inside[compiling] = LeftOutReason.AUTOTUNER
     reason[NO_RANGE], reason[NO_CALL] = LeftOutReason.NO_RANGE, LeftOutReason.NO_API_ROW
-    return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, 2 * [np.int16(-1)]), reason, launches)
+    return Ranges(
+        np.sort(tids),
+        offset,
+        start,
+        end,
+        parent,
+        np.append(thunk, 2 * [np.int16(-1)]),
+        reason,
+        launches,
+    )
 
 
 def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
@@ -358,7 +402,11 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
         return None
     # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
     order = np.argsort(thread, kind="stable").astype(np.int32)
-    return order if _is_ordered(thread, start, end, order) else np.lexsort((-end, start, thread)).astype(np.int32)
+    return (
+        order
+        if _is_ordered(thread, start, end, order)
+        else np.lexsort((-end, start, thread)).astype(np.int32)
+    )
 
 
 def _is_ordered(thread: Codes, start: Ints, end: Ints, order: Codes | None = None) -> bool:
@@ -393,12 +441,16 @@ def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
         deep = np.arange(part.start, part.stop) - np.searchsorted(ends, start[part], side="right")
         deepest = int(deep.max(initial=0))
         if deepest > MAX_DEPTH:
-            raise UserError(f"ranges nested {deepest:,} deep: damaged", where=path, remedy="record again")
+            raise UserError(
+                f"ranges nested {deepest:,} deep: damaged", where=path, remedy="record again"
+            )
         depth[part] = deep
     # cut before ranges that nothing is around, about every `BLOCK` ranges
     tops = np.flatnonzero(depth == 0)
     near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
-    for first, last in pairwise([*dict.fromkeys(tops[near[near < len(tops)]].tolist()), len(depth)]):
+    for first, last in pairwise(
+        [*dict.fromkeys(tops[near[near < len(tops)]].tolist()), len(depth)]
+    ):
         block = depth[first:last]
         above = np.flatnonzero(block == 0)
         for level in range(1, int(block.max(initial=0)) + 1):

@@ -37,7 +37,16 @@ from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, changes, distinct, narrow
 from pgle.trace.nsys.graphs import IN_GRAPHS, Graphs, read_graphs
-from pgle.trace.nsys.ranges import NO_CALL, PREFIXES, Lookup, Ranges, Reasons, XlaLaunches, by_value, read_ranges
+from pgle.trace.nsys.ranges import (
+    NO_CALL,
+    PREFIXES,
+    Lookup,
+    Ranges,
+    Reasons,
+    XlaLaunches,
+    by_value,
+    read_ranges,
+)
 from pgle.trace.nsys.tables import API, PROCESS, Columns, Tables
 from pgle.trace.table import (
     LIBRARIES,
@@ -62,7 +71,9 @@ NEEDED = {
     "StringIds": ("id", "value"),
     "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "textId"),
     API: ("start", "globalTid", "correlationId"),
-    **dict.fromkeys(ACTIVITIES, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")),
+    **dict.fromkeys(
+        ACTIVITIES, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    ),
 }
 """Columns that are required if their table exists; a table may be absent."""
 
@@ -80,7 +91,9 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
         progress: called with rows done and rows in all.
     """
     if not isinstance(path, Path):
-        raise UserError("an nsys export must be a local file", where=str(path), remedy="copy it here first")
+        raise UserError(
+            "an nsys export must be a local file", where=str(path), remedy="copy it here first"
+        )
     with closing(Tables(path)) as tables:
         _check(tables)
         total = sum(tables.count(table) for table in ("NVTX_EVENTS", API, *ACTIVITIES))
@@ -101,7 +114,8 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
         found = read_activities(tables, calls, graphs, names, step)
         del calls  # nor are they
         return replace(
-            _trace(tables, launches, graphs, found), kernels=names.by_instruction(graphs.instructions) if names else {}
+            _trace(tables, launches, graphs, found),
+            kernels=names.by_instruction(graphs.instructions) if names else {},
         )
 
 
@@ -109,12 +123,20 @@ def _check(tables: Tables) -> None:
     """Raise `UserError` where tables or columns are missing that nothing can do without."""
     again = "record with `nsys profile --trace=cuda,nvtx`"
     if not tables.columns("StringIds"):
-        raise UserError("not an Nsight Systems export (no StringIds)", where=tables.path, remedy="give an nsys export")
+        raise UserError(
+            "not an Nsight Systems export (no StringIds)",
+            where=tables.path,
+            remedy="give an nsys export",
+        )
     for table, columns in NEEDED.items():
         missing = sorted(set(columns) - tables.columns(table))
         if missing and tables.columns(table):
             what = f"{table} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-            raise UserError(what, where=tables.path, remedy="export the whole report with a current `nsys export`")
+            raise UserError(
+                what,
+                where=tables.path,
+                remedy="export the whole report with a current `nsys export`",
+            )
     if not tables.columns("NVTX_EVENTS"):
         raise UserError("no NVTX ranges, so kernels have no names", where=tables.path, remedy=again)
 
@@ -128,33 +150,53 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
         raise _nothing(tables, found, unresolved)
     used = list(found.devices)
     names = devices_of(tables, used)
-    by_name = sorted(range(len(used)), key=lambda number: (names[number].process, names[number].ordinal))
+    by_name = sorted(
+        range(len(used)), key=lambda number: (names[number].process, names[number].ordinal)
+    )
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
     device = narrow(rank)[columns["device"].join()]
     start = columns["start"].join()
     order = by_time(device, start)
     start, device = start[order], device[order]
-    kept = ("duration", "kind", "stream", "thunk", *(("shared", "instruction") if graphs.present else ()))
+    kept = (
+        "duration",
+        "kind",
+        "stream",
+        "thunk",
+        *(("shared", "instruction") if graphs.present else ()),
+    )
     duration, kind, stream, thunk, *of_graphs = (columns[name].join()[order] for name in kept)
     shared, instruction = of_graphs or (None, launches.instruction[thunk])
     del order
     module_range = launches.module_range[thunk]
     exported = exporter(tables)
     return Trace(
-        start_ns=start, duration_ns=duration, kind=kind, device=device, stream=stream,
-        module=launches.module[module_range], instruction=instruction,
+        start_ns=start,
+        duration_ns=duration,
+        kind=kind,
+        device=device,
+        stream=stream,
+        module=launches.module[module_range],
+        instruction=instruction,
         execution=number_executions(device, module_range, launches),
         instance=number_launches(thunk, shared, len(launches.instruction)),
-        modules=launches.modules, instructions=graphs.instructions,
-        devices=tuple(names[number] for number in by_name), unresolved=unresolved,
-        sources=(Source(str(tables.path), "nsys-sqlite", exported.get("EXPORT_PRODUCT_VERSION", "")),),
+        modules=launches.modules,
+        instructions=graphs.instructions,
+        devices=tuple(names[number] for number in by_name),
+        unresolved=unresolved,
+        sources=(
+            Source(str(tables.path), "nsys-sqlite", exported.get("EXPORT_PRODUCT_VERSION", "")),
+        ),
         xla_flags=xla_flags(tables),
         warnings=_warnings(tables.path.name, exported, found, graphs, unresolved),
         recordings=recordings(tables, used, names),
-        compiling={names[number].process: launches.compiling[pid] for number, (pid, _) in enumerate(used)
-                   if pid in launches.compiling},
-    )  # fmt: skip
+        compiling={
+            names[number].process: launches.compiling[pid]
+            for number, (pid, _) in enumerate(used)
+            if pid in launches.compiling
+        },
+    )
 
 
 def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ...]) -> UserError:
@@ -163,18 +205,26 @@ def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ..
     if IN_GRAPHS & set(reasons):
         count = sum(entry.count for name, entry in reasons.items() if name in IN_GRAPHS)
         return UserError(
-            f"only CUDA graphs ({count:,}), which hide instructions", where=tables.path, remedy=RECORD_WITHOUT
+            f"only CUDA graphs ({count:,}), which hide instructions",
+            where=tables.path,
+            remedy=RECORD_WITHOUT,
         )
     if not found.seen:
         remedy = "record on a GPU with `nsys profile --trace=cuda,nvtx`, and nothing else that uses CUPTI"
         return UserError("no GPU activity", where=tables.path, remedy=remedy)
     why = ", ".join(f"{entry.reason} {entry.count:,}" for entry in unresolved)
     remedy = "record several whole steps after compilation with `nsys profile --trace=cuda,nvtx`"
-    return UserError(f"no GPU activity belongs to an XLA instruction ({why})", where=tables.path, remedy=remedy)
+    return UserError(
+        f"no GPU activity belongs to an XLA instruction ({why})", where=tables.path, remedy=remedy
+    )
 
 
 def _warnings(
-    name: str, exported: Mapping[str, str], found: Activities, graphs: Graphs, unresolved: tuple[Unresolved, ...]
+    name: str,
+    exported: Mapping[str, str],
+    found: Activities,
+    graphs: Graphs,
+    unresolved: tuple[Unresolved, ...],
 ) -> tuple[str, ...]:
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
@@ -184,10 +234,14 @@ def _warnings(
         if entry.reason in IN_GRAPHS
     ]
     if graphs.named:
-        lines.append(f"{name}: {graphs.named:,} activities of CUDA graphs were named after their kernels")
+        lines.append(
+            f"{name}: {graphs.named:,} activities of CUDA graphs were named after their kernels"
+        )
     lost = found.left_out.get(LeftOutReason.NO_API_ROW, [0, 0])[0]
     if lost * 2 > found.seen:
-        lines.append(f"{name}: {lost:,} of {found.seen:,} GPU activities were launched before the capture began")
+        lines.append(
+            f"{name}: {lost:,} of {found.seen:,} GPU activities were launched before the capture began"
+        )
     schema = exported.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isdigit() and int(major) != KNOWN_SCHEMA:
@@ -203,7 +257,9 @@ MAX_TIME_NS = 2**61  # 73 years from the start of the session
 class Calls:
     """CUDA API calls, and the ranges that they began in."""
 
-    range: Mapping[int, Lookup]  # by process (globalPid) from correlation id to the row of the range
+    range: Mapping[
+        int, Lookup
+    ]  # by process (globalPid) from correlation id to the row of the range
     thunk: Codes  # `Ranges.thunk`
     reason: Reasons  # `Ranges.reason`
 
@@ -245,7 +301,8 @@ class KernelNames:
             found = {
                 identity: text
                 for identity, text in tables.texts()
-                if not text.startswith(PREFIXES) and LIBRARIES.search(text)  # texts of ranges are long, and no names
+                if not text.startswith(PREFIXES)
+                and LIBRARIES.search(text)  # texts of ranges are long, and no names
             }
         self._names = tuple(found.values())
         self._codes = Lookup.of({identity: code for code, identity in enumerate(found)})
@@ -264,7 +321,9 @@ class KernelNames:
         module = of.module[of.module_range[thunk[rows]]].astype(np.int64)
         self._seen.update(distinct((module << 40 | known) * len(self._names) + code[rows]).tolist())
 
-    def by_instruction(self, instructions: tuple[str, ...]) -> dict[tuple[str, str], frozenset[str]]:
+    def by_instruction(
+        self, instructions: tuple[str, ...]
+    ) -> dict[tuple[str, str], frozenset[str]]:
         """The names by module and instruction."""
         found: dict[tuple[str, str], set[str]] = {}
         for key in sorted(self._seen):
@@ -288,14 +347,27 @@ class Activities:
             "thunk": GrowingColumn(np.int32),  # that launched it
             # with graphs only: what the activities of one instruction share, besides the thunk
             "shared": GrowingColumn(np.int32),
-            "instruction": GrowingColumn(np.int16),  # with graphs only: index; else it is the thunk's
+            "instruction": GrowingColumn(
+                np.int16
+            ),  # with graphs only: index; else it is the thunk's
         }
     )
-    devices: dict[tuple[int, int], int] = field(default_factory=dict)  # pairs (globalPid, ordinal), numbered
-    left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
+    devices: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  # pairs (globalPid, ordinal), numbered
+    left_out: dict[LeftOutReason, list[int]] = field(
+        default_factory=dict
+    )  # [count, duration] by reason
     seen: int = 0  # activities read
 
-    def add(self, calls: Calls, graphs: Graphs, kind: ActivityKind, batch: Columns, named: KernelNames | None) -> None:
+    def add(
+        self,
+        calls: Calls,
+        graphs: Graphs,
+        kind: ActivityKind,
+        batch: Columns,
+        named: KernelNames | None,
+    ) -> None:
         """Match one batch and append the activities that belong to an instruction.
 
         Args:
@@ -311,11 +383,18 @@ class Activities:
         pid = pid & PROCESS
         thunk, reason = calls.owners(pid, correlation)
         duration = end - start
-        bad = (duration < 0) | (duration > MAX_DURATION_NS) | (start > MAX_TIME_NS) | (start < -MAX_TIME_NS)
+        bad = (
+            (duration < 0)
+            | (duration > MAX_DURATION_NS)
+            | (start > MAX_TIME_NS)
+            | (start < -MAX_TIME_NS)
+        )
         reason[bad] = LeftOutReason.BAD_TIME
         columns: dict[str, Codes] = {"start": start, "duration": duration, "stream": stream}
         if graphs.present:
-            instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:8])
+            instruction, shared, reason = graphs.resolve(
+                thunk, reason, pid, correlation, *batch[6:8]
+            )
             columns |= {"instruction": instruction, "shared": shared}
         columns["thunk"] = thunk
         good = reason == LeftOutReason.NONE
@@ -325,7 +404,10 @@ class Activities:
             self._leave_out(reason[~good], duration[~good])
             columns = {name: column[good] for name, column in columns.items()}
             pid, ordinal = pid[good], ordinal[good]
-        columns |= {"device": self._devices(pid, ordinal), "kind": np.full(len(pid), kind, np.uint8)}
+        columns |= {
+            "device": self._devices(pid, ordinal),
+            "kind": np.full(len(pid), kind, np.uint8),
+        }
         for name, column in columns.items():
             self.columns[name].append(column)
 
@@ -347,7 +429,9 @@ class Activities:
 
     def unresolved(self) -> tuple[Unresolved, ...]:
         """What was left out, in the order of the reasons."""
-        return tuple(Unresolved(reason.word, *self.left_out[reason]) for reason in sorted(self.left_out))
+        return tuple(
+            Unresolved(reason.word, *self.left_out[reason]) for reason in sorted(self.left_out)
+        )
 
 
 def read_activities(
@@ -360,7 +444,9 @@ def read_activities(
         wanted += ["graphNodeId", "shortName"]
     for table, kind in ACTIVITIES.items():
         named = names if kind is ActivityKind.KERNEL and names else None
-        for batch in tables.integers(table, wanted if graphs.present or named is None else [*wanted, "shortName"]):
+        for batch in tables.integers(
+            table, wanted if graphs.present or named is None else [*wanted, "shortName"]
+        ):
             step(len(batch[0]))
             found.add(calls, graphs, kind, batch, named)
     return found
@@ -371,7 +457,9 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
     if bool((start[1:] >= start[:-1]).all()):  # as nsys exports one process
         if not len(device) or device.min() == device.max():
             return slice(None)
-        return np.argsort(device, kind="stable").astype(np.int32)  # for memory; two bytes are sorted by counting
+        return np.argsort(device, kind="stable").astype(
+            np.int32
+        )  # for memory; two bytes are sorted by counting
     order = np.argsort(start, kind="stable").astype(np.int32)
     ordered: Codes = order[np.argsort(device[order], kind="stable")]
     return ordered
@@ -430,7 +518,9 @@ _NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
 
 _VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
 _QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
-_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
+_FLAG = re.compile(
+    rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?"""
+)
 """A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=`` follows:
 that is another variable."""
 
@@ -453,14 +543,18 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     named = _named(tables)
     pids = {pid for pid, _ in used}
     names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
-    if len(set(names.values())) < len(pids):  # the same process id in several virtual machines or hosts
+    if len(set(names.values())) < len(
+        pids
+    ):  # the same process id in several virtual machines or hosts
         names = {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids}
     found = []
     for pid, ordinal in used:
         mine = launchers.get(process_id(pid), {})
         number = mine.get(ordinal)
         if number is None:
-            candidates = named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+            candidates = (
+                named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+            )
             number = next(iter(candidates)) if len(candidates) == 1 and len(pids) == 1 else None
         if number is None and len(mine) == 1 and sum(other == pid for other, _ in used) == 1:
             number = next(iter(mine.values()))
@@ -478,12 +572,18 @@ def _system(tables: Tables, *names: str) -> Iterator[str]:
 def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
     """Global device by process id and local device, from XLA's launcher threads (``XlaLauncher:#global=…#``)."""
     names = {
-        identity: match for identity, text in tables.texts(("XlaLauncher:",)) if (match := _JAX_DEVICE.search(text))
+        identity: match
+        for identity, text in tables.texts(("XlaLauncher:",))
+        if (match := _JAX_DEVICE.search(text))
     }
     found: dict[int, dict[int, int]] = {}
     if names:
         for identity, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
-            if isinstance(tid, int) and isinstance(identity, int) and (match := names.get(identity)):
+            if (
+                isinstance(tid, int)
+                and isinstance(identity, int)
+                and (match := names.get(identity))
+            ):
                 found.setdefault(process_id(tid), {})[int(match[2])] = int(match[1])
     return found
 
@@ -492,15 +592,23 @@ def _named(tables: Tables) -> dict[int, set[int]]:
     """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
     found: dict[int, set[int]] = {}
     for name, ordinal in tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")):
-        if isinstance(name, str) and isinstance(ordinal, int) and (match := _JAX_DEVICE.search(name)):
+        if (
+            isinstance(name, str)
+            and isinstance(ordinal, int)
+            and (match := _JAX_DEVICE.search(name))
+        ):
             found.setdefault(ordinal, set()).add(int(match[1]))
     return found
 
 
-def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
+def recordings(
+    tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]
+) -> dict[str, Recording]:
     """Facts about each process."""
     began = (value for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)))
-    utc_ns = next((value for value in began if isinstance(value, int) and value > 0), None)  # all times count from it
+    utc_ns = next(
+        (value for value in began if isinstance(value, int) and value > 0), None
+    )  # all times count from it
     namespace = next(filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), "")
     gpus = _gpus(tables)
     # exports of 2024 and later have it
@@ -513,7 +621,9 @@ def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequenc
     return {
         name: Recording(
             utc_ns,
-            frozenset().union(*(gpus[gpu] for gpu in chosen)) if all(gpu in gpus for gpu in chosen) else everything,
+            frozenset().union(*(gpus[gpu] for gpu in chosen))
+            if all(gpu in gpus for gpu in chosen)
+            else everything,
             namespace,
         )
         for name, chosen in of_process.items()
@@ -533,7 +643,9 @@ def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
 def exporter(tables: Tables) -> dict[str, str]:
     """What the exporter says of itself."""
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        rows = tables.rows(table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")))
+        rows = tables.rows(
+            table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION"))
+        )
         found = {str(name): str(value) for name, value in rows}
         if found:
             return found
@@ -542,9 +654,12 @@ def exporter(tables: Tables) -> dict[str, str]:
 
 def xla_flags(tables: Tables) -> str:
     """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
-    captured = tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",)))  # NAME="value"
+    captured = tables.rows(
+        "META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))
+    )  # NAME="value"
     variables = map(_VARIABLE.search, _system(tables, "DeviceEnvironment"))
     texts = chain(
-        (value for (value,) in captured if isinstance(value, str)), (found[1] for found in variables if found)
+        (value for (value,) in captured if isinstance(value, str)),
+        (found[1] for found in variables if found),
     )
     return " ".join(_FLAG.findall(next(texts, "")))

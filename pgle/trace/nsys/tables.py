@@ -42,11 +42,18 @@ BATCH_ROWS = 1 << 17
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-MAX_HEADER = 4096  # bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
+MAX_HEADER = (
+    4096  # bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
+)
 BLOCK_BYTES = 1 << 19  # pages decoded at once: their working arrays stay in the processor's cache
-INTERIOR, LEAF = 5, 13  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
+INTERIOR, LEAF = (
+    5,
+    13,
+)  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
 MAX_DEPTH = 20  # deeper trees are damage; four levels hold more rows than a file can
-MAX_VALUE_BYTES = 1 << 24  # no text of an export is nearly as long; SQLite copies one several times over
+MAX_VALUE_BYTES = (
+    1 << 24
+)  # no text of an export is nearly as long; SQLite copies one several times over
 
 _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
@@ -77,8 +84,12 @@ class Tables:
             yield
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
             detail = str(error).partition("\n")[0][:120]
-            remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
-            raise UserError(f"damaged database ({detail})", where=self.path, remedy=remedy) from None
+            remedy = (
+                "export the report again with `nsys export --type sqlite --force-overwrite true`"
+            )
+            raise UserError(
+                f"damaged database ({detail})", where=self.path, remedy=remedy
+            ) from None
 
     def _read_schema(self) -> None:
         """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
@@ -105,7 +116,10 @@ class Tables:
         if not self._root.get(table):
             return 0
         with self._reading():
-            ends = [self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"') for end in ("min", "max")]
+            ends = [
+                self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"')
+                for end in ("min", "max")
+            ]
             low, high = (row.fetchone()[0] for row in ends)
         return 0 if low is None else int(high) - int(low) + 1
 
@@ -114,7 +128,9 @@ class Tables:
     ) -> Iterator[Columns]:
         """Batches of columns; `keep` names a column and the values whose rows are wanted."""
         known = self._columns.get(table, {})
-        present = [name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known]
+        present = [
+            name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known
+        ]
         if not present or (keep is not None and keep[0] not in known):
             return
         with self._reading():
@@ -126,11 +142,17 @@ class Tables:
                         found = {name: column[chosen] for name, column in found.items()}
                 rows = len(found[present[0]])
                 if rows:
-                    yield tuple(found[name] if name in found else np.full(rows, NULL) for name in columns)
+                    yield tuple(
+                        found[name] if name in found else np.full(rows, NULL) for name in columns
+                    )
 
-    def whole(self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None) -> Columns:
+    def whole(
+        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+    ) -> Columns:
         """As `integers`, all rows at once; empty columns where there is no such table."""
-        batches = [*self.integers(table, columns, keep=keep)] or [(np.empty(0, np.int64),) * len(columns)]
+        batches = [*self.integers(table, columns, keep=keep)] or [
+            (np.empty(0, np.int64),) * len(columns)
+        ]
         return tuple(map(np.concatenate, zip(*batches, strict=True)))
 
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
@@ -217,7 +239,9 @@ class Tables:
         edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
         for first, last in pairwise(edges):
             part = raw[first * size : last * size].data
-            if os.preadv(self._file.fileno(), [part], (int(numbers[first]) - 1) * size) != len(part):
+            if os.preadv(self._file.fileno(), [part], (int(numbers[first]) - 1) * size) != len(
+                part
+            ):
                 raise ValueError("the file ends within a page")
         return raw
 
@@ -235,7 +259,9 @@ class Tables:
             local = np.where(spilt, np.where(spill <= longest, spill, least), payload)
         if (payload < 0).any() or (record + local > page_end).any():
             raise ValueError("a row reaches beyond its page")
-        found = _decoded(raw, record, local, payload, [self._columns[table][name] for name in columns])
+        found = _decoded(
+            raw, record, local, payload, [self._columns[table][name] for name in columns]
+        )
         if found is None:
             first, last = _varints(raw, row_id[[0, -1]])[0].tolist()
             parts = [*self._asked(table, columns, f"WHERE rowid BETWEEN {first} AND {last}")]
@@ -279,7 +305,9 @@ def _check_sqlite(path: Path) -> None:
         remedy = f"export the report again, or fold that in: {fold}"
         raise UserError(f"part of it is still in {log.name}", where=path, remedy=remedy)
     if len(head) < 100 or size < pages * _page_bytes(head):
-        raise UserError(f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes", where=path, remedy=again)
+        raise UserError(
+            f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes", where=path, remedy=again
+        )
 
 
 def _page_bytes(head: bytes) -> int:
@@ -288,7 +316,9 @@ def _page_bytes(head: bytes) -> int:
     return 65536 if size == 1 else size
 
 
-def _decoded(raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Sequence[int]) -> Columns | None:
+def _decoded(
+    raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Sequence[int]
+) -> Columns | None:
     """Some columns of rows that each have a record on their page; None where a value lies elsewhere.
 
     Args:
@@ -346,7 +376,9 @@ def _fill(
         width = _WIDTH[kind]
         values: Any = NULL if kind == 0 else kind - 8
         if width:
-            stored = f">i{width}" if width in (1, 2, 4, 8) else ">i8"  # of 3 and 6 bytes: the first of eight
+            stored = (
+                f">i{width}" if width in (1, 2, 4, 8) else ">i8"
+            )  # of 3 and 6 bytes: the first of eight
             values = np.ndarray(len(rows), stored, records, places[place] - begin, (stride,))
             if width in (3, 6):
                 values = values.astype(np.int64) >> 64 - 8 * width

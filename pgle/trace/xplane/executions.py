@@ -26,8 +26,12 @@ from google.protobuf.message import DecodeError
 from pgle.trace.columns import Flags, Ints, changes, heads, running_numbers
 from pgle.xla.protos import hlo_pb2
 
-_RARE_SHARE = 0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
-_MAX_DEPTH = 64  # bound on nested annotations, which are a handful: a cycle in a damaged file ends there
+_RARE_SHARE = (
+    0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
+)
+_MAX_DEPTH = (
+    64  # bound on nested annotations, which are a handful: a cycle in a damaged file ends there
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class LaunchRows:
     kernel: npt.NDArray[np.int32]  # int32[n], id of the kernel's name
     correlation: Ints  # int64[n], 0 where absent
     scope: Ints  # int64[n], scope range, 0 where absent
-    top: Ints  # int64[n], outermost scope range, or another number of the execution; 0 where unknown
+    top: (
+        Ints  # int64[n], outermost scope range, or another number of the execution; 0 where unknown
+    )
 
 
 class Scopes:
@@ -63,7 +69,9 @@ class Scopes:
         top = scope
         for _ in range(_MAX_DEPTH):
             at = np.minimum(np.searchsorted(self._child, top), len(self._child) - 1)
-            above = np.where((self._child[at] == top) & (self._parent[at] > 0), self._parent[at], top)
+            above = np.where(
+                (self._child[at] == top) & (self._parent[at] > 0), self._parent[at], top
+            )
             if np.array_equal(above, top):
                 break
             top = above
@@ -89,12 +97,16 @@ def number_launches(
         instance[scoped] = _dense(rows.scope[scoped])
     topped = np.flatnonzero(rows.top > 0)
     if len(topped):
-        execution[topped] = _rank_by_time(rows.device[topped], rows.module[topped], rows.top[topped])
+        execution[topped] = _rank_by_time(
+            rows.device[topped], rows.module[topped], rows.top[topped]
+        )
     has_scopes = np.zeros(int(rows.device.max()) + 1, bool)
     has_scopes[rows.device[topped]] = True
     rest = np.flatnonzero(~has_scopes[rows.device])
     if len(rest):
-        order = np.lexsort((rows.start_ns[rest], rows.correlation[rest], rows.module[rest], rows.device[rest]))
+        order = np.lexsort(
+            (rows.start_ns[rest], rows.correlation[rest], rows.module[rest], rows.device[rest])
+        )
         rest = rest[order]
         next_launch = int(instance.max()) + 1
         for part in np.split(rest, heads(rows.device[rest], rows.module[rest])[1:]):
@@ -103,7 +115,9 @@ def number_launches(
             next_launch = int(launch[-1]) + 1
             instance[part] = np.where(scoped[part], instance[part], launch)
             module = int(rows.module[part[0]])
-            execution[part] = _restarts(rows.instruction[part], starts, instructions, hlo.get(module))
+            execution[part] = _restarts(
+                rows.instruction[part], starts, instructions, hlo.get(module)
+            )
     return execution, instance
 
 
@@ -118,7 +132,9 @@ def _dense(values: Ints) -> npt.NDArray[np.int32]:
     return number[values - low]
 
 
-def _rank_by_time(device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints) -> npt.NDArray[np.int32]:
+def _rank_by_time(
+    device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints
+) -> npt.NDArray[np.int32]:
     """Running number of each (device, module, top) among its (device, module), by first row."""
     head = heads(top, module, device)
     group = device[head].astype(np.int64) * (int(module.max()) + 1) + module[head]
@@ -182,10 +198,15 @@ def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
     entry = computations.get(module.entry_computation_id)
     if entry is None:
         return {}
-    order = {identity: place for place, identity in enumerate(module.schedule.sequences[entry.id].instruction_ids)}
+    order = {
+        identity: place
+        for place, identity in enumerate(module.schedule.sequences[entry.id].instruction_ids)
+    }
     places: dict[str, tuple[int, bool]] = {}
     visited: set[int] = set()
-    waiting = [(item, order.get(item.id, place), False) for place, item in enumerate(entry.instructions)]
+    waiting = [
+        (item, order.get(item.id, place), False) for place, item in enumerate(entry.instructions)
+    ]
     while waiting:
         item, place, in_loop = waiting.pop()
         places.setdefault(item.name, (place, in_loop))
@@ -193,5 +214,7 @@ def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
             if called in computations and called not in visited:
                 visited.add(called)
                 looped = in_loop or item.opcode == "while"
-                waiting.extend((inner, place, looped) for inner in computations[called].instructions)
+                waiting.extend(
+                    (inner, place, looped) for inner in computations[called].instructions
+                )
     return places

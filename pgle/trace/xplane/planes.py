@@ -164,7 +164,9 @@ class ByteBlock:
             rest = self.words(position[long] + 8)
             two = (rest & _FIRST_HIGH_BIT) != 0
             value[long] = _compact(words[long]) | (rest & _FIRST_BITS) << np.uint64(56)
-            value[long] |= np.where(two, (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63), np.uint64(0))
+            value[long] |= np.where(
+                two, (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63), np.uint64(0)
+            )
             count[long] = np.where(two, 10, 9)
         return value.view(np.int64), count
 
@@ -177,7 +179,9 @@ class ByteBlock:
             return tag, value, position + size, position + size + count
         tag = (words & _FIRST_BITS).view(np.int64)
         start = position + 1
-        rest = words >> np.uint64(8)  # seven bytes and a zero: what does not end in the seven has a count of 8
+        rest = words >> np.uint64(
+            8
+        )  # seven bytes and a zero: what does not end in the seven has a count of 8
         if not (rest & _FIRST_HIGH_BIT).any():
             return tag, (rest & _FIRST_BITS).view(np.int64), start, start + 1
         unsigned, count = _first_varint(rest)
@@ -200,9 +204,15 @@ def _first_varint(words: _Words) -> tuple[_Words, Ints]:
 def _compact(words: _Words) -> _Words:
     """The low seven bits of each byte, pushed together."""
     words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
-    words = (words & np.uint64(0x007F007F007F007F)) | ((words & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
-    words = (words & np.uint64(0x00003FFF00003FFF)) | ((words & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
-    return (words & np.uint64(0x000000000FFFFFFF)) | ((words & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+    words = (words & np.uint64(0x007F007F007F007F)) | (
+        (words & np.uint64(0x7F007F007F007F00)) >> np.uint64(1)
+    )
+    words = (words & np.uint64(0x00003FFF00003FFF)) | (
+        (words & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2)
+    )
+    return (words & np.uint64(0x000000000FFFFFFF)) | (
+        (words & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4)
+    )
 
 
 class Cursors:
@@ -226,7 +236,9 @@ class Cursors:
         """Read the next field of every message that has one; False when all are at their end."""
         more = self._position < self._limit
         if not more.all():
-            self._position, self._limit, self._which = (c[more] for c in (self._position, self._limit, self._which))
+            self._position, self._limit, self._which = (
+                c[more] for c in (self._position, self._limit, self._which)
+            )
         if len(self._position) == 0:
             return False
         tag, value, start, end = self._block.tagged(self._position)
@@ -245,12 +257,20 @@ class Cursors:
                 end = np.where(is_fixed, start + np.where(kind == FIXED64, 8, 4), end)
         if (end > self._limit).any() or (end < start).any():
             raise DamagedError("a field ends behind its message")
-        self.which, self.number, self.kind, self.value, self.end = self._which, tag >> 3, kind, value, end
+        self.which, self.number, self.kind, self.value, self.end = (
+            self._which,
+            tag >> 3,
+            kind,
+            value,
+            end,
+        )
         self._position = end
         return True
 
 
-BLOCK_EVENTS = 1 << 15  # events decoded at a time: their working arrays stay in the processor's cache
+BLOCK_EVENTS = (
+    1 << 15
+)  # events decoded at a time: their working arrays stay in the processor's cache
 
 MAX_TIME_NS = 1 << 62
 """Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times count from 1970."""
@@ -370,7 +390,11 @@ def _stats(
     keep = np.flatnonzero(slot >= 0)
     slot, which = slot[keep], which[keep]
     cursors = Cursors(block, cursors.end[keep], end[keep])
-    forms, values, ends = np.zeros(len(keep), np.uint8), np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
+    forms, values, ends = (
+        np.zeros(len(keep), np.uint8),
+        np.zeros(len(keep), np.int64),
+        np.zeros(len(keep), np.int64),
+    )
     while cursors.step():
         forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
         values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
@@ -388,7 +412,9 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     for first in range(0, len(starts), BLOCK_EVENTS):
         begin, stop = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
         base = int(begin[0])
-        cursors = Cursors(ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base)
+        cursors = Cursors(
+            ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base
+        )
         while cursors.step():
             is_id = cursors.number == _METADATA_ID
             keys[first + cursors.which[is_id]] = cursors.value[is_id]
@@ -397,7 +423,9 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     return keys, values
 
 
-_GPU = re.compile(r"/device:GPU:(.*)", re.S)  # planes of GPUs, with the number of the device in its process
+_GPU = re.compile(
+    r"/device:GPU:(.*)", re.S
+)  # planes of GPUs, with the number of the device in its process
 HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
@@ -411,7 +439,9 @@ PROFILE_START = "profile_start_time"
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of an XSpace
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
 _LINES = 3
-_FIRST = re.compile(rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))")
+_FIRST = re.compile(
+    rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))"
+)
 """A text or a plane, which is empty or begins with one of its fields."""
 
 
@@ -426,7 +456,9 @@ class Plane:
     name: str  # ``/device:GPU:0``
     span: tuple[int, int]  # first and last byte + 1 in the file
     lines: tuple[tuple[int, int], ...]  # where its lines lie
-    rest: xplane_pb2.XPlane  # everything but the lines; empty for the planes that are read otherwise or not at all
+    rest: (
+        xplane_pb2.XPlane
+    )  # everything but the lines; empty for the planes that are read otherwise or not at all
 
     @property
     def gpu(self) -> int | None:
@@ -451,7 +483,9 @@ class Plane:
 
     def _stat(self, name: str) -> xplane_pb2.XStat | None:
         names = self.rest.stat_metadata
-        return next((stat for stat in self.rest.stats if names[stat.metadata_id].name == name), None)
+        return next(
+            (stat for stat in self.rest.stats if names[stat.metadata_id].name == name), None
+        )
 
 
 @dataclass(frozen=True)
@@ -491,13 +525,17 @@ def read_space(data: bytes) -> Space:
         raise
     if not planes:
         raise NotXplaneError
-    return Space(tuple(planes), "".join(texts[_HOSTNAMES][:1]), tuple(texts[_ERRORS] + texts[_WARNINGS]))
+    return Space(
+        tuple(planes), "".join(texts[_HOSTNAMES][:1]), tuple(texts[_ERRORS] + texts[_WARNINGS])
+    )
 
 
 def _begins_with_plane(data: bytes) -> bool:
     """Whether the first bytes begin an XPlane's id or name; other files that were cut short do not."""
     head = re.match(
-        rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])", data[:64], re.S
+        rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])",
+        data[:64],
+        re.S,
     )
     return head is not None
 
@@ -522,7 +560,9 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
     try:
         return Plane(name, (start, end), tuple(lines), xplane_pb2.XPlane.FromString(b"".join(rest)))
     except DecodeError:
-        raise DamagedError(f"the metadata of plane {name!r} at byte {start:,} cannot be read") from None
+        raise DamagedError(
+            f"the metadata of plane {name!r} at byte {start:,} cannot be read"
+        ) from None
 
 
 def profile_start_ns(space: Space, data: bytes) -> int | None:
@@ -534,7 +574,11 @@ def profile_start_ns(space: Space, data: bytes) -> int | None:
             except DecodeError:
                 return None
             names = {item.id: item.name for item in read.stat_metadata.values()}
-            found = (stat.uint64_value for stat in read.stats if names.get(stat.metadata_id) == PROFILE_START)
+            found = (
+                stat.uint64_value
+                for stat in read.stats
+                if names.get(stat.metadata_id) == PROFILE_START
+            )
             return next((int(value) for value in found if value), None)
     return None
 
@@ -580,11 +624,17 @@ class Strings:
         out = np.full(len(stat.form), -1, np.int32)
         is_reference = stat.form == REFERENCE
         everywhere = bool(is_reference.all())
-        references = np.minimum(stat.value if everywhere else stat.value[is_reference], len(self.table) - 1).clip(0)
+        references = np.minimum(
+            stat.value if everywhere else stat.value[is_reference], len(self.table) - 1
+        ).clip(0)
         found: npt.NDArray[np.int32] = self.table[references]
         if (found == -2).any():
             for reference in distinct(references[found == -2]).tolist():
-                name = self.plane.rest.stat_metadata[reference].name if reference < len(self.table) - 1 else ""
+                name = (
+                    self.plane.rest.stat_metadata[reference].name
+                    if reference < len(self.table) - 1
+                    else ""
+                )
                 self.table[reference] = self._code(name)
             found = self.table[references]
         if everywhere:

@@ -33,7 +33,16 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
 from pgle.trace.columns import Flags, Ints, distinct, heads
-from pgle.trace.table import LIBRARIES, ActivityKind, Device, ModuleKey, Recording, Source, Trace, Unresolved
+from pgle.trace.table import (
+    LIBRARIES,
+    ActivityKind,
+    Device,
+    ModuleKey,
+    Recording,
+    Source,
+    Trace,
+    Unresolved,
+)
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
     ABSENT,
@@ -60,9 +69,18 @@ from pgle.trace.xplane.planes import (
 
 _NOT_ACTIVITIES = ("memalloc_details", "memfree_details", "memory_residency_details")
 WANTED = (
-    "hlo_op", "hlo_module", "program_id", "correlation_id", "scope_range_id", "memcpy_details", "memset_details",
-    "cuda_graph_exec_id", "run_id", "device_ordinal", *_NOT_ACTIVITIES,
-)  # fmt: skip
+    "hlo_op",
+    "hlo_module",
+    "program_id",
+    "correlation_id",
+    "scope_range_id",
+    "memcpy_details",
+    "memset_details",
+    "cuda_graph_exec_id",
+    "run_id",
+    "device_ordinal",
+    *_NOT_ACTIVITIES,
+)
 """Stats that are read, under the names of `xla/tsl/profiler/utils/xplane_schema.cc`."""
 
 _TYPES: dict[str, type[np.generic]] = {
@@ -79,13 +97,17 @@ class GatheredEvents:
 
     # columns by name, in blocks: a `GrowingColumn` would take memory for values that a whole block has in common, and
     # up to 2 MiB more of each column
-    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _TYPES})
+    parts: dict[str, list[npt.NDArray[Any]]] = field(
+        default_factory=lambda: {name: [] for name in _TYPES}
+    )
     # instructions, modules, devices: codes; a module's key is (name, program id)
     instructions: dict[str, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     modules: dict[tuple[int, int | None], int] = field(default_factory=dict)
     devices: dict[Device, int] = field(default_factory=dict)
-    left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # (count, nanoseconds) by reason
+    left_out: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # (count, nanoseconds) by reason
     # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
@@ -104,9 +126,13 @@ class GatheredEvents:
         """Codes of (module name, program id); -1 where there is no name."""
         number, given = program.integers, program.form == INTEGER
         first = heads(name, number, given)
-        triples = zip(name[first].tolist(), number[first].tolist(), given[first].tolist(), strict=True)
+        triples = zip(
+            name[first].tolist(), number[first].tolist(), given[first].tolist(), strict=True
+        )
         codes = [
-            -1 if code < 0 else self.modules.setdefault((code, program if known else None), len(self.modules))
+            -1
+            if code < 0
+            else self.modules.setdefault((code, program if known else None), len(self.modules))
             for code, program, known in triples
         ]
         return np.repeat(np.array(codes, np.int64), np.diff(np.append(first, len(name))))
@@ -114,7 +140,9 @@ class GatheredEvents:
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows; a column may be one value for all of them."""
         for name, values in columns.items():
-            of_type = np.array(values, _TYPES[name])  # a copy: those of a block would hold all of it
+            of_type = np.array(
+                values, _TYPES[name]
+            )  # a copy: those of a block would hold all of it
             self.parts[name].append(np.broadcast_to(of_type, np.shape(columns["start_ns"])))
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -134,7 +162,9 @@ class GatheredEvents:
 _POSITIVE = (1 << 62) - 1
 
 
-def _add_gpu_plane(plane: Plane, data: bytes, device: Device, scopes: Scopes, gathered: GatheredEvents) -> None:
+def _add_gpu_plane(
+    plane: Plane, data: bytes, device: Device, scopes: Scopes, gathered: GatheredEvents
+) -> None:
     """Take the activities of a GPU's streams."""
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
@@ -159,7 +189,11 @@ def _add_gpu_plane(plane: Plane, data: bytes, device: Device, scopes: Scopes, ga
 
 
 def _activities(
-    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: GatheredEvents, origin_ns: int
+    events: Events,
+    data: bytes,
+    strings: tuple[Strings, Strings],
+    gathered: GatheredEvents,
+    origin_ns: int,
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the events of one stream that belong to instructions; nothing if none does."""
     stats = events.stats
@@ -210,13 +244,19 @@ def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredE
         thunks = {name: column[keep] for name, column in thunks.items()}
         ordinals = distinct(thunks["device"])
         devices = [Device(process, number) for number in ordinals.tolist()]
-        codes = np.array([gathered.devices.setdefault(each, len(gathered.devices)) for each in devices], np.int32)
+        codes = np.array(
+            [gathered.devices.setdefault(each, len(gathered.devices)) for each in devices], np.int32
+        )
         thunks["device"] = codes[np.searchsorted(ordinals, thunks["device"])]
         gathered.append(**thunks, correlation=0, scope=0, stream=stream, kind=ActivityKind.HOST)
 
 
 def _thunks(
-    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: GatheredEvents, origin_ns: int
+    events: Events,
+    data: bytes,
+    strings: tuple[Strings, Strings],
+    gathered: GatheredEvents,
+    origin_ns: int,
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is an ordinal."""
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
@@ -230,7 +270,9 @@ def _thunks(
         "start_ps": events.offset_ps,
         "end_ps": events.offset_ps + events.duration_ps,
         "instruction": instruction,
-        "module": gathered.module_codes(np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]),
+        "module": gathered.module_codes(
+            np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]
+        ),
         "kernel": events.metadata,
         "device": events.stats["device_ordinal"].integers,
         "top": (run.value & _POSITIVE) + 1,
@@ -266,7 +308,9 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
         return [logdir]
     if runs := find_runs(logdir):
         return runs[0]
-    remedy = f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
+    remedy = (
+        f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
+    )
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
 
 
@@ -275,17 +319,26 @@ def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
     if here := _xplanes_in(logdir):
         return [here]
     for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
-        runs = sorted(parent.iterdir(), key=lambda path: path.name, reverse=True) if parent.is_dir() else []
+        runs = (
+            sorted(parent.iterdir(), key=lambda path: path.name, reverse=True)
+            if parent.is_dir()
+            else []
+        )
         if found := [files for run in runs if run.is_dir() and (files := _xplanes_in(run))]:
             return found
     return []
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
-    return sorted((path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)), key=lambda path: path.name)
+    return sorted(
+        (path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)),
+        key=lambda path: path.name,
+    )
 
 
-def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None) -> Trace:
+def read_xplane(
+    paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None
+) -> Trace:
     """Read the xplane files of one run: one per host.
 
     Args:
@@ -318,7 +371,9 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
             remedy = "name an .xplane.pb file that the JAX profiler wrote, or its log directory"
             raise UserError("is not an xplane", where=path, remedy=remedy) from None
         except DamagedError as error:
-            raise UserError(f"is cut short or damaged: {error}", where=path, remedy="copy it again") from None
+            raise UserError(
+                f"is cut short or damaged: {error}", where=path, remedy="copy it again"
+            ) from None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
         seen_planes |= {plane.name: plane.gpu is not None for plane in space.planes}
         del data, space  # before the columns are put together: the file is the larger part
@@ -340,7 +395,11 @@ def _recording(space: Space, data: bytes) -> Recording:
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
     """``HOST:PID``, or the part of it that is known, different for each file."""
-    pids = (plane.stat_value("process_id") for plane in space.planes if plane.name in (METADATA_PLANE, HOST_PLANE))
+    pids = (
+        plane.stat_value("process_id")
+        for plane in space.planes
+        if plane.name in (METADATA_PLANE, HOST_PLANE)
+    )
     pid = next((pid for pid in pids if pid is not None), None)
     host = space.hostname or path.name.split(".xplane.pb")[0]
     label = host if pid is None else f"{host}:{pid}"
@@ -350,7 +409,9 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
     return label
 
 
-def _add_space(space: Space, data: bytes, process: str, gathered: GatheredEvents) -> Iterator[float]:
+def _add_space(
+    space: Space, data: bytes, process: str, gathered: GatheredEvents
+) -> Iterator[float]:
     """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
     before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
@@ -390,12 +451,16 @@ def _scopes(space: Space, data: bytes) -> Scopes:
     return Scopes(child, parent)
 
 
-def _nothing_found(paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]) -> UserError:
+def _nothing_found(
+    paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]
+) -> UserError:
     where = ", ".join(str(path) for path in paths[:3])
     remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
     if gathered.left_out:
         count = sum(count for count, _ in gathered.left_out.values())
-        reasons = ", ".join(f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items()))
+        reasons = ", ".join(
+            f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items())
+        )
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
         return UserError(what, where=where, remedy=remedy)
     if any(planes.values()):
@@ -420,11 +485,15 @@ def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
     return named[0] if len(named) == 1 else None
 
 
-def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
+def _used(
+    codes: npt.NDArray[np.int32], values: tuple[_Value, ...]
+) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
     """Codes and values without the values that no row has."""
     used = np.bincount(codes, minlength=len(values)) > 0
     number = (np.cumsum(used) - 1).astype(np.int32)
-    return number[codes], tuple(value for value, kept in zip(values, used.tolist(), strict=True) if kept)
+    return number[codes], tuple(
+        value for value, kept in zip(values, used.tolist(), strict=True) if kept
+    )
 
 
 def _table(
@@ -449,9 +518,18 @@ def _table(
     instruction, instructions = _used(column("instruction"), tuple(gathered.instructions))
     start, device = start[order], device[order]
     rows = LaunchRows(
-        device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
+        device,
+        module,
+        instruction,
+        start,
+        column("kernel"),
+        column("correlation"),
+        column("scope"),
+        column("top"),
     )
-    by_code = {code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None}
+    by_code = {
+        code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None
+    }
     execution, instance = number_launches(rows, instructions, by_code)
     return Trace(
         start_ns=start,
@@ -466,7 +544,9 @@ def _table(
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=tuple(Unresolved(reason, *sums) for reason, sums in sorted(gathered.left_out.items())),
+        unresolved=tuple(
+            Unresolved(reason, *sums) for reason, sums in sorted(gathered.left_out.items())
+        ),
         hlo=hlo,
         sources=tuple(Source(str(path), "xplane") for path in paths),
         warnings=warnings,

@@ -67,7 +67,9 @@ def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) 
     space.planes.append(_metadata_plane(trace.hlo if hlo is None else hlo, pid))
     tree = space.planes.add(name=SCOPE_PLANE)
     tree.MergeFromString(
-        _messages(6, _integers(_METADATA_ID, scopes.child), _integers(_INT64, scopes.parent)).tobytes()
+        _messages(
+            6, _integers(_METADATA_ID, scopes.child), _integers(_INT64, scopes.parent)
+        ).tobytes()
     )
     for index, device in enumerate(trace.devices):
         plane = space.planes.add(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
@@ -93,7 +95,11 @@ def _scopes(trace: Trace) -> _Scopes:
     key = (trace.module.astype(np.int64) * devices + trace.device) * runs + trace.execution + 1
     _, run = np.unique(key, return_inverse=True)
     top = np.where(trace.execution >= 0, run + 1, 0).astype(np.int64)
-    launch_key = trace.device.astype(np.int64) * (int(trace.instance.max(initial=-1)) + 2) + trace.instance + 1
+    launch_key = (
+        trace.device.astype(np.int64) * (int(trace.instance.max(initial=-1)) + 2)
+        + trace.instance
+        + 1
+    )
     _, launch = np.unique(launch_key, return_inverse=True)
     launches = int(launch.max(initial=-1)) + 1
     # A row whose launch is unknown is a launch of its own.
@@ -114,7 +120,9 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
         identity = free + number if key.program_id is None else key.program_id
         name = key.name if key.program_id is None else f"{key.name}({key.program_id})"
         stat = XStat(metadata_id=1, bytes_value=proto)
-        plane.event_metadata[identity].CopyFrom(XEventMetadata(id=identity, name=name, stats=[stat]))
+        plane.event_metadata[identity].CopyFrom(
+            XEventMetadata(id=identity, name=name, stats=[stat])
+        )
     if pid.isdigit():
         plane.stat_metadata[2].CopyFrom(XStatMetadata(id=2, name="process_id"))
         plane.stats.append(XStat(metadata_id=2, int64_value=int(pid)))
@@ -135,7 +143,9 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
     def unchanging(instruction: int, module: int, kind: int) -> bytes:
         """What all events of an instruction have in common."""
         name, key = trace.instructions[instruction], trace.modules[module]
-        plane.event_metadata[instruction + 1].CopyFrom(XEventMetadata(id=instruction + 1, name=name))
+        plane.event_metadata[instruction + 1].CopyFrom(
+            XEventMetadata(id=instruction + 1, name=name)
+        )
         stats = [text("tf_op", "XlaModule:"), text("hlo_op", name), text("hlo_module", key.name)]
         if kind in _DETAILS:
             stats.append(text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
@@ -144,23 +154,34 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
         serialized: bytes = XEvent(metadata_id=instruction + 1, stats=stats).SerializeToString()
         return serialized
 
-    correlation, scope_range = (stat(name).metadata_id for name in ("correlation_id", "scope_range_id"))
+    correlation, scope_range = (
+        stat(name).metadata_id for name in ("correlation_id", "scope_range_id")
+    )
     rows = np.flatnonzero(trace.device == index)
     origin = int(trace.start_ns[rows].min()) if len(rows) else 0
     for stream in np.unique(trace.stream[rows]).tolist():
         mine = rows[trace.stream[rows] == stream]
-        kinds = sorted({_KIND_NAMES[ActivityKind(each)] for each in np.unique(trace.kind[mine]).tolist()})
-        line = plane.lines.add(id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin)
+        kinds = sorted(
+            {_KIND_NAMES[ActivityKind(each)] for each in np.unique(trace.kind[mine]).tolist()}
+        )
+        line = plane.lines.add(
+            id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin
+        )
         times = _integers(_OFFSET, (trace.start_ns[mine] - origin) * 1000)
         durations = _integers(_DURATION, trace.duration_ns[mine].astype(np.int64) * 1000)
-        ids = (_integers(_METADATA_ID, np.full(len(mine), number)) for number in (correlation, scope_range))
+        ids = (
+            _integers(_METADATA_ID, np.full(len(mine), number))
+            for number in (correlation, scope_range)
+        )
         launch = _messages(_STATS, next(ids), _integers(_UINT64, mine + 1))
         scope = _messages(_STATS, next(ids), _integers(_INT64, scopes.of_row[mine]))
         own = np.hstack([times, durations, launch, scope])
         data, width, without = own.tobytes(), own.shape[1], own.shape[1] - scope.shape[1]
         columns = (trace.instruction, trace.module, trace.kind, scopes.of_row)
         events: list[bytes] = []
-        for at, values in enumerate(zip(*(column[mine].tolist() for column in columns), strict=True)):
+        for at, values in enumerate(
+            zip(*(column[mine].tolist() for column in columns), strict=True)
+        ):
             common = unchanging(*values[:3])
             size = len(common) + (width if values[3] else without)
             changing = data[at * width : at * width + size - len(common)]
@@ -185,4 +206,9 @@ def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
 def _messages(number: int, *fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """uint8[n, m], a field (under 16) with a message of these fields, of under 128 bytes, in each of n messages."""
     body = np.hstack(fields)
-    return np.hstack([np.broadcast_to(np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)), body])
+    return np.hstack(
+        [
+            np.broadcast_to(np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)),
+            body,
+        ]
+    )

@@ -23,7 +23,16 @@ from typing import Any, Literal
 from pgle.errors import UserError, many
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.collectives import ASYNC_FLAGS
-from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Flag, FlagFinding, FlagList, Level, as_bool, same_value
+from pgle.xla.flags.text import (
+    ACCUMULATING,
+    COMMAND_BUFFER,
+    Flag,
+    FlagFinding,
+    FlagList,
+    Level,
+    as_bool,
+    same_value,
+)
 
 OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
 
@@ -38,14 +47,18 @@ PROFILE_SWITCHES_ON = "0.5.1"
 HOPPER_DEFAULT = ("0.8.0", "0.11.2")
 """From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
 
-ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
+ASYNC_KINDS = ",".join(
+    ASYNC_FLAGS
+)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
 
 
 def release(version: str) -> tuple[int, ...]:
     """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as ``.dev2026`` are cut."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     if found is None:
-        raise UserError(f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2")
+        raise UserError(
+            f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2"
+        )
     return tuple(map(int, found[1].split(".")))
 
 
@@ -57,7 +70,9 @@ class KnownSetting:
     reader: str  # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)
     kind: str  # ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``
     meaning: str  # what it does
-    defaults: tuple[tuple[str, str], ...] = ()  # (release, value) pairs, the value from that release on
+    defaults: tuple[
+        tuple[str, str], ...
+    ] = ()  # (release, value) pairs, the value from that release on
     since: str = ""  # first release that knows it; empty: as old as the catalogue
     gone: str = ""  # first release that does not; ``always``: none ever did; empty: still there
     values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
@@ -71,7 +86,9 @@ class KnownSetting:
     tries: tuple[str, ...] = ()  # values that a search for flags tries
     fsdp: str = ""  # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
     about: str = ""  # the kind of collective that it moves; empty: all, or none in particular
-    where: str = ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
+    where: str = (
+        ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
+    )
     interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
@@ -92,7 +109,9 @@ class KnownSetting:
         if self.gone == "always":
             return False
         at = release(version)
-        return (not self.since or release(self.since) <= at) and (not self.gone or at < release(self.gone))
+        return (not self.since or release(self.since) <= at) and (
+            not self.gone or at < release(self.gone)
+        )
 
     @property
     def lifetime(self) -> str:
@@ -109,7 +128,9 @@ class KnownFlags:
     """Every flag of several jaxlib releases."""
 
     releases: tuple[str, ...]  # the ones that were asked, oldest first
-    kinds: Mapping[str, str]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
+    kinds: Mapping[
+        str, str
+    ]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
     present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
 
     def seen(self, name: str) -> list[str]:
@@ -121,7 +142,10 @@ class KnownFlags:
         at = release(version)
         before = [item for item in self.releases if release(item) <= at]
         after = [item for item in self.releases if release(item) >= at]
-        near = {before[-1] if before else self.releases[0], after[0] if after else self.releases[-1]}
+        near = {
+            before[-1] if before else self.releases[0],
+            after[0] if after else self.releases[-1],
+        }
         answers = {item in self.present.get(name, frozenset()) for item in near}
         return answers.pop() if len(answers) == 1 else None
 
@@ -133,22 +157,32 @@ def catalogue() -> Mapping[str, KnownSetting]:
     for file, reader in (("flags_catalogue.toml", "XLA_FLAGS"), ("flags_environment.toml", "")):
         for entry in _entries(file, "setting"):  # one ``default``, or ``defaults`` by release
             default = entry.pop("default", None)
-            defaults = ((OLDEST, default),) if default is not None else tuple(map(tuple, entry.pop("defaults", ())))
-            settings[entry["name"]] = KnownSetting(**({"reader": reader} | entry | {"defaults": defaults}))
+            defaults = (
+                ((OLDEST, default),)
+                if default is not None
+                else tuple(map(tuple, entry.pop("defaults", ())))
+            )
+            settings[entry["name"]] = KnownSetting(
+                **({"reader": reader} | entry | {"defaults": defaults})
+            )
     return settings
 
 
 @cache
 def known_flags() -> KnownFlags:
     """The flags of all releases that were asked."""
-    lines = [line for line in _data("flags_known.tsv").splitlines() if line and not line.startswith("#")]
+    lines = [
+        line for line in _data("flags_known.tsv").splitlines() if line and not line.startswith("#")
+    ]
     releases = tuple(lines[0].split("\t")[1].split())
     kinds: dict[str, str] = {}
     present: dict[str, frozenset[str]] = {}
     for line in lines[1:]:
         name, kind, spans = line.split("\t")
         kinds[name] = kind
-        present[name] = frozenset(item for span in spans.split(",") for item in _span(span, releases))
+        present[name] = frozenset(
+            item for span in spans.split(",") for item in _span(span, releases)
+        )
     return KnownFlags(releases, kinds, present)
 
 
@@ -186,11 +220,14 @@ def _undescribed(name: str) -> KnownSetting:
     table, seen = known_flags(), known_flags().seen(name)
     later = table.releases[table.releases.index(seen[-1]) + 1 :]
     return KnownSetting(
-        name, "XLA_FLAGS", table.kinds[name], "(not described in the catalogue)",
+        name,
+        "XLA_FLAGS",
+        table.kinds[name],
+        "(not described in the catalogue)",
         since="" if seen[0] == table.releases[0] else seen[0],
         gone=later[0] if later else "",
         source=("asked of the published wheels",),
-    )  # fmt: skip
+    )
 
 
 def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,7 +239,10 @@ def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
 def _entries(file: str, kind: str) -> list[dict[str, Any]]:
     """The tables of a data file, their lists as tuples."""
     tables = tomllib.loads(_data(file))[kind]
-    return [{key: tuple(value) if isinstance(value, list) else value for key, value in each.items()} for each in tables]
+    return [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in each.items()}
+        for each in tables
+    ]
 
 
 def _data(name: str) -> str:
@@ -217,20 +257,28 @@ class Effect:
     """One published comparison of two settings of one program."""
 
     id: str  # a name of our own
-    set: tuple[str, ...]  # what was changed, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
-    change: tuple[float, ...]  # per cent of the step time, one number for each reading; minus is shorter
+    set: tuple[
+        str, ...
+    ]  # what was changed, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
+    change: tuple[
+        float, ...
+    ]  # per cent of the step time, one number for each reading; minus is shorter
     program: str  # what was run
     model: Literal["experts", "dense", "kernel"]  # which kind of program that is
     gpus: str  # how many of which
     base: str  # what it was compared with
     source: str  # link
-    unseen: str = ""  # why a model of the schedule cannot predict it; empty: it can be compiled and simulated
+    unseen: str = (
+        ""  # why a model of the schedule cannot predict it; empty: it can be compiled and simulated
+    )
     note: str = ""  # what else a reader must know
 
     @property
     def readings(self) -> str:
         """The changes of the step time in words: ``+3.4 % and −1 %``."""
-        return " and ".join(f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %") for reading in self.change)
+        return " and ".join(
+            f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %") for reading in self.change
+        )
 
     @property
     def line(self) -> str:
@@ -258,7 +306,9 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
 
     def is_change(text: str) -> bool:
         name, _, other = text.partition("=")
-        return name in names and (value is None or (value.lower() in _OFF) == (other.lower() in _OFF))
+        return name in names and (
+            value is None or (value.lower() in _OFF) == (other.lower() in _OFF)
+        )
 
     return tuple(effect for effect in public_record() if any(map(is_change, effect.set)))
 
@@ -275,9 +325,13 @@ def summary(effects: Iterable[Effect]) -> str:
     if not found:
         return "no report"
     readings = sorted(reading for effect in found for reading in effect.change)
-    ends = dict.fromkeys(f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1]))
+    ends = dict.fromkeys(
+        f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1])
+    )
     dense = sum(effect.model == "dense" for effect in found)
-    return f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
+    return (
+        f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
+    )
 
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"
@@ -299,7 +353,9 @@ class Lint:
         return all(finding.level != "error" for finding in self.findings)
 
 
-def lint(flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None = None) -> Lint:
+def lint(
+    flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None = None
+) -> Lint:
     """Hold flags against a jaxlib release.
 
     Args:
@@ -310,12 +366,19 @@ def lint(flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] |
     for flag in dict.fromkeys(flags.flags):
         if flag.is_well_formed:
             findings += _known(flag, jaxlib, verdicts)
-    findings += [*_repeated(flags), *profile_findings(flags, jaxlib), *_scheduler(flags, jaxlib), *_lost(flags)]
+    findings += [
+        *_repeated(flags),
+        *profile_findings(flags, jaxlib),
+        *_scheduler(flags, jaxlib),
+        *_lost(flags),
+    ]
     ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
     return Lint(jaxlib, verdicts is not None, len(flags.flags), tuple(dict.fromkeys(ordered)))
 
 
-def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None) -> Iterator[FlagFinding]:
+def _known(
+    flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None
+) -> Iterator[FlagFinding]:
     if verdicts is None:
         known = known_in(flag.name, jaxlib)
         if known is None:
@@ -336,32 +399,70 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
     """An unknown flag: a known one without its value, one that is gone, or one that never was."""
     if flag.value is None and known_in(flag.name, jaxlib):
         kind = known_flags().kinds.get(flag.name, "")
-        return FlagFinding("error", "needs-value", flag.name, f"needs a value ({kind})", f"write --{flag.name}=VALUE")
+        return FlagFinding(
+            "error",
+            "needs-value",
+            flag.name,
+            f"needs a value ({kind})",
+            f"write --{flag.name}=VALUE",
+        )
     setting = catalogue().get(flag.name)
     table = known_flags()
     if setting is not None and setting.is_flag:
         if setting.since and release(jaxlib) < release(setting.since):
             message = f"jaxlib {jaxlib} does not know it yet (since {setting.since}): XLA ends the program"
-            return FlagFinding("error", "too-new", flag.name, message, f"use jaxlib {setting.since} or leave it out")
-        when = "was never a flag of XLA" if setting.gone == "always" else f"is gone since jaxlib {setting.gone}"
-        remedy = f"use {setting.use}" if setting.use else (setting.remarks[0] if setting.remarks else "leave it out")
-        return FlagFinding("error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip("."))
+            return FlagFinding(
+                "error",
+                "too-new",
+                flag.name,
+                message,
+                f"use jaxlib {setting.since} or leave it out",
+            )
+        when = (
+            "was never a flag of XLA"
+            if setting.gone == "always"
+            else f"is gone since jaxlib {setting.gone}"
+        )
+        remedy = (
+            f"use {setting.use}"
+            if setting.use
+            else (setting.remarks[0] if setting.remarks else "leave it out")
+        )
+        return FlagFinding(
+            "error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip(".")
+        )
     if seen := table.seen(flag.name):
         message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
         return FlagFinding("error", "removed", flag.name, message, "leave it out")
     near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"leave it out; '{FLAGS_LIST}' shows what there is"
+    remedy = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"leave it out; '{FLAGS_LIST}' shows what there is"
+    )
     if flag.name.upper() in catalogue():
         remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
-    return FlagFinding("error", "unknown", flag.name, f"jaxlib {jaxlib} does not know it: XLA ends the program", remedy)
+    return FlagFinding(
+        "error",
+        "unknown",
+        flag.name,
+        f"jaxlib {jaxlib} does not know it: XLA ends the program",
+        remedy,
+    )
 
 
 def _bad_value(flag: Flag, answer: str) -> FlagFinding:
     setting = catalogue().get(flag.name)
     values = ", ".join(setting.values) if setting is not None else ""
-    remedy = f"one of {values}" if values else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
+    remedy = (
+        f"one of {values}"
+        if values
+        else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
+    )
     if flag.name == DISABLE_ASYNC and not flag.value:
-        remedy = f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
+        remedy = (
+            f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
+        )
     words = f" ({answer})" if answer and "Flag parsing failed" not in answer else ""
     message = f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
     return FlagFinding("error", "bad-value", flag.name, message, remedy)
@@ -380,7 +481,9 @@ def _status(flag: Flag) -> str:
         except ValueError:
             good = False
     if kind == "choice" and setting is not None and setting.values:
-        items = [item.lstrip("+-") for item in value.split(",")] if setting.kind == "list" else [value]
+        items = (
+            [item.lstrip("+-") for item in value.split(",")] if setting.kind == "list" else [value]
+        )
         empty = {""} if flag.name == COMMAND_BUFFER else set()
         good = {item.lower() for item in setting.values} | empty >= set(items)
     return "known" if good else "bad-value"
@@ -391,13 +494,19 @@ def _repeated(flags: FlagList) -> Iterator[FlagFinding]:
     for flag in flags.flags:
         by_name.setdefault(flag.name, []).append(flag)
     for name, found in by_name.items():
-        signed = name == COMMAND_BUFFER and all((flag.value or "").startswith(("+", "-")) for flag in found[1:])
+        signed = name == COMMAND_BUFFER and all(
+            (flag.value or "").startswith(("+", "-")) for flag in found[1:]
+        )
         if len(found) == 1 or name in ACCUMULATING or signed:
             continue
         if all(same_value(flag.value, found[0].value) for flag in found):
-            yield FlagFinding("note", "duplicate", name, f"is given {len(found)} times with the same value")
+            yield FlagFinding(
+                "note", "duplicate", name, f"is given {len(found)} times with the same value"
+            )
         else:
-            values = ", ".join("(bare)" if flag.value is None else flag.value or "(empty)" for flag in found)
+            values = ", ".join(
+                "(bare)" if flag.value is None else flag.value or "(empty)" for flag in found
+            )
             message = f"is given {len(found)} times ({values}); the last counts"
             yield FlagFinding("warning", "duplicate", name, message, "keep one")
 
@@ -408,38 +517,96 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     if path is None:
         return
     at, on = release(jaxlib), flags.is_true(LHS)
-    of_home, named = path.startswith("~"), "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb"))
+    of_home, named = (
+        path.startswith("~"),
+        "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")),
+    )
     ignored, set_it = f"jaxlib {jaxlib} ignores the profile without a word", f"set --{LHS}=true"
     yield from _that_hold(
-        (not path, "warning", "no-effect", PROFILE_PATH, "is empty: there is no profile",
-         "give a path or leave it out"),
-        (of_home, "error", "no-effect", PROFILE_PATH, "XLA does not expand '~': no profile is read", "write the path"),
-        (named and not of_home and at >= release(PROFILE_SWITCHES_ON), "error", "no-effect", PROFILE_PATH,
-         "XLA reads .pbtxt and .pb only and ignores this file without a word", "rename it"),
-        (on is False and at >= release(HOPPER_DEFAULT[1]), "error", "contradiction", LHS,
-         f"{ignored} if LHS is off", set_it),
-        (on is not True and at < release(PROFILE_SWITCHES_ON), "error", "contradiction", LHS,
-         f"{ignored} unless LHS is on", set_it),
-        (flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR", "warning", "strict", CHECKER,
-         "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile",
-         f"leave it at WARN and use '{VERIFY}'"),
-    )  # fmt: skip
+        (
+            not path,
+            "warning",
+            "no-effect",
+            PROFILE_PATH,
+            "is empty: there is no profile",
+            "give a path or leave it out",
+        ),
+        (
+            of_home,
+            "error",
+            "no-effect",
+            PROFILE_PATH,
+            "XLA does not expand '~': no profile is read",
+            "write the path",
+        ),
+        (
+            named and not of_home and at >= release(PROFILE_SWITCHES_ON),
+            "error",
+            "no-effect",
+            PROFILE_PATH,
+            "XLA reads .pbtxt and .pb only and ignores this file without a word",
+            "rename it",
+        ),
+        (
+            on is False and at >= release(HOPPER_DEFAULT[1]),
+            "error",
+            "contradiction",
+            LHS,
+            f"{ignored} if LHS is off",
+            set_it,
+        ),
+        (
+            on is not True and at < release(PROFILE_SWITCHES_ON),
+            "error",
+            "contradiction",
+            LHS,
+            f"{ignored} unless LHS is on",
+            set_it,
+        ),
+        (
+            flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR",
+            "warning",
+            "strict",
+            CHECKER,
+            "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile",
+            f"leave it at WARN and use '{VERIFY}'",
+        ),
+    )
 
 
 def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     stays = (
-        release(HOPPER_DEFAULT[0]) <= release(jaxlib) < release(HOPPER_DEFAULT[1]) and flags.is_true(SOL) is not False
+        release(HOPPER_DEFAULT[0]) <= release(jaxlib) < release(HOPPER_DEFAULT[1])
+        and flags.is_true(SOL) is not False
     )
     disabled = (flags.value(DISABLE_ASYNC) or "").lower()
     collectives = {"allcollectives", *ASYNC_KINDS.split(",")} & set(disabled.split(","))
     return _that_hold(
-        (stays and flags.is_true(LHS) is False, "warning", "no-effect", LHS,
-         f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs", f"also set --{SOL}=false"),
-        (disabled, "note", "fingerprint", DISABLE_ASYNC,
-         "changes the fingerprint: files and entries named by it fit only runs with this flag", ""),
-        (flags.is_true(LHS) and collectives, "warning", "contradiction", DISABLE_ASYNC,
-         "leaves LHS nothing to overlap for these collectives; right in a profile run only", ""),
-    )  # fmt: skip
+        (
+            stays and flags.is_true(LHS) is False,
+            "warning",
+            "no-effect",
+            LHS,
+            f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs",
+            f"also set --{SOL}=false",
+        ),
+        (
+            disabled,
+            "note",
+            "fingerprint",
+            DISABLE_ASYNC,
+            "changes the fingerprint: files and entries named by it fit only runs with this flag",
+            "",
+        ),
+        (
+            flags.is_true(LHS) and collectives,
+            "warning",
+            "contradiction",
+            DISABLE_ASYNC,
+            "leaves LHS nothing to overlap for these collectives; right in a profile run only",
+            "",
+        ),
+    )
 
 
 def _that_hold(*rows: tuple[object, Level, str, str, str, str]) -> Iterator[FlagFinding]:
@@ -451,12 +618,24 @@ def _lost(flags: FlagList) -> Iterator[FlagFinding]:
     """Flags without effect next to the others, or without others."""
     values = flags.effective()
     for name in values:
-        if name.startswith("xla_dump_") and not flags.value("xla_dump_to") and as_bool(flags.value(name)) is not False:
+        if (
+            name.startswith("xla_dump_")
+            and not flags.value("xla_dump_to")
+            and as_bool(flags.value(name)) is not False
+        ):
             yield FlagFinding(
-                "warning", "no-effect", name, "has no effect without --xla_dump_to", "add --xla_dump_to=DIR"
+                "warning",
+                "no-effect",
+                name,
+                "has no effect without --xla_dump_to",
+                "add --xla_dump_to=DIR",
             )
         newer = catalogue()[name].use if name in catalogue() else ""
         if newer in values:
             yield FlagFinding(
-                "warning", "contradiction", name, f"is an older name of {newer}, which is given too", "keep one"
+                "warning",
+                "contradiction",
+                name,
+                f"is an older name of {newer}, which is given too",
+                "keep one",
             )

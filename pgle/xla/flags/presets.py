@@ -60,21 +60,52 @@ class Choice:
 
 
 ON = Choice(LHS, "true", "moves compute between the start and the done of collectives", JAX)
-NO_GRAPHS = Choice(COMMAND_BUFFER, "", "command buffers hide single operations from profilers", NVIDIA_PGLE)
-SYNC = Choice(DISABLE_ASYNC, "allcollectives", "no collective shares the GPU while it is measured", NVIDIA_PGLE)
-SAME = Choice(COMBINING, "false", "keeps the same collectives in every run, with a profile and without", MEASURED)
-LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms a profile", JAX, is_flag=False)
-ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
+NO_GRAPHS = Choice(
+    COMMAND_BUFFER, "", "command buffers hide single operations from profilers", NVIDIA_PGLE
+)
+SYNC = Choice(
+    DISABLE_ASYNC,
+    "allcollectives",
+    "no collective shares the GPU while it is measured",
+    NVIDIA_PGLE,
+)
+SAME = Choice(
+    COMBINING,
+    "false",
+    "keeps the same collectives in every run, with a profile and without",
+    MEASURED,
+)
+LOG = Choice(
+    "TF_CPP_MIN_LOG_LEVEL",
+    "0",
+    "shows the lines by which XLA confirms a profile",
+    JAX,
+    is_flag=False,
+)
+ORDER = Choice(
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "1",
+    "kernels run in the order LHS gave them",
+    NVIDIA,
+    is_flag=False,
+)
 
-_PIPELINE_SINCE = "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
+_PIPELINE_SINCE = (
+    "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
+)
 
 
-def for_release(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[FlagFinding, ...]]:
+def for_release(
+    choices: tuple[Choice, ...], version: str
+) -> tuple[tuple[Choice, ...], tuple[FlagFinding, ...]]:
     """The choices as a release knows them: replaced where it has another name, left out with a finding where none."""
     fitted: list[Choice] = []
     findings: list[FlagFinding] = []
     for choice in choices:
-        if choice.name == COMBINING and catalogue()[COMBINING].default(version) in (choice.value, None):
+        if choice.name == COMBINING and catalogue()[COMBINING].default(version) in (
+            choice.value,
+            None,
+        ):
             continue  # what a release does by itself
         now = _replacement(choice, version)
         if now.is_flag and known_in(now.name, version) is False:
@@ -94,7 +125,11 @@ def _replacement(choice: Choice, version: str) -> Choice:
     newer = choice.name.replace("xla_gpu_enable_pipelined_", "xla_gpu_pipeline_")
     if newer != choice.name and newer in catalogue() and at >= release(_PIPELINE_SINCE):
         return replace(choice, name=newer, value=catalogue()[newer].fsdp)
-    if choice.name == DISABLE_ASYNC and choice.value == "allcollectives" and at < release(ALL_KINDS_SINCE):
+    if (
+        choice.name == DISABLE_ASYNC
+        and choice.value == "allcollectives"
+        and at < release(ALL_KINDS_SINCE)
+    ):
         return replace(choice, value=ASYNC_KINDS)
     return choice
 
@@ -140,14 +175,23 @@ def flags_for(
     if user.file:
         raise UserError("XLA_FLAGS names a file", where=user.file, remedy="pass what it holds")
     if (mode == "perf") != bool(profile):
-        what = "a performance run needs a profile" if mode == "perf" else f"mode {mode} takes no profile"
+        what = (
+            "a performance run needs a profile"
+            if mode == "perf"
+            else f"mode {mode} takes no profile"
+        )
         raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
     at = version or known_flags().releases[-1]
     given = (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
     dumps = (
         Choice("xla_dump_to", dump_to, "the modules as compiled, for names and shapes", MEASURED),
         Choice("xla_dump_hlo_as_proto", "true", "the exact form of the modules", MEASURED),
-        Choice("xla_dump_latency_hiding_schedule", "true", "the cost that LHS believed of every instruction", MEASURED),
+        Choice(
+            "xla_dump_latency_hiding_schedule",
+            "true",
+            "the cost that LHS believed of every instruction",
+            MEASURED,
+        ),
     )
     choices, left_out = for_release((*MODES[mode][1], *given, LOG, *(dumps if dump_to else ())), at)
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
@@ -156,39 +200,72 @@ def flags_for(
     return replace(merged, environment=environment, warnings=warnings)
 
 
-def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[FlagFinding]:
+def _consequences(
+    mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]
+) -> list[FlagFinding]:
     """What the user's own flags, and the release, do to this kind of run."""
     measures = mode in PROFILE_MODES
-    sets_combining = measures and user.value(COMBINING) is None and any(item.name == COMBINING for item in choices)
+    sets_combining = (
+        measures
+        and user.value(COMBINING) is None
+        and any(item.name == COMBINING for item in choices)
+    )
     rows: tuple[tuple[object, str, str, str, str], ...] = (
         (user.is_true(LHS) is False, "lhs-off", LHS, _lhs_off(mode, version), "remove it"),
-        (mode != "sync" and user.value(DISABLE_ASYNC), "no-async", DISABLE_ASYNC,
-         "your flag keeps collectives synchronous, so LHS has nothing to overlap", "remove it"),
-        (user.is_true(COMBINING), "combining", COMBINING,
-         "your flag combines collectives by a schedule that a profile changes, so costs may lose their names",
-         "remove it"),
-        (sets_combining, "combining", COMBINING,
-         f"set to false in every stage: jaxlib {version} else combines other collectives with a profile",
-         "set it in your job too"),
-        (measures and user.value(COMMAND_BUFFER), "graphs", COMMAND_BUFFER,
-         "your flag keeps command buffers, which hide single operations from the profiler",
-         "remove it for the profile run"),
-        (mode != "perf" and user.value(PROFILE_PATH), "has-profile", PROFILE_PATH,
-         f"your flag gives a profile to a run that is to be without one ({mode})", "remove it"),
-    )  # fmt: skip
+        (
+            mode != "sync" and user.value(DISABLE_ASYNC),
+            "no-async",
+            DISABLE_ASYNC,
+            "your flag keeps collectives synchronous, so LHS has nothing to overlap",
+            "remove it",
+        ),
+        (
+            user.is_true(COMBINING),
+            "combining",
+            COMBINING,
+            "your flag combines collectives by a schedule that a profile changes, so costs may lose their names",
+            "remove it",
+        ),
+        (
+            sets_combining,
+            "combining",
+            COMBINING,
+            f"set to false in every stage: jaxlib {version} else combines other collectives with a profile",
+            "set it in your job too",
+        ),
+        (
+            measures and user.value(COMMAND_BUFFER),
+            "graphs",
+            COMMAND_BUFFER,
+            "your flag keeps command buffers, which hide single operations from the profiler",
+            "remove it for the profile run",
+        ),
+        (
+            mode != "perf" and user.value(PROFILE_PATH),
+            "has-profile",
+            PROFILE_PATH,
+            f"your flag gives a profile to a run that is to be without one ({mode})",
+            "remove it",
+        ),
+    )
     return [FlagFinding("warning", *finding) for holds, *finding in rows if holds]
 
 
 def _lhs_off(mode: Mode, version: str) -> str:
     at = release(version)
     if at >= release(HOPPER_DEFAULT[1]):
-        lost = {"perf": "the profile is ignored without a word", "sync": "the names PGLE needs are not recorded"}
+        lost = {
+            "perf": "the profile is ignored without a word",
+            "sync": "the names PGLE needs are not recorded",
+        }
         return f"your flag turns LHS off in jaxlib {version}: {lost.get(mode, 'nothing is overlapped')}"
     if at >= release(PROFILE_SWITCHES_ON) and mode == "perf":
         return f"your flag is overruled in jaxlib {version}, where a profile switches LHS on"
     if at >= release(HOPPER_DEFAULT[0]):
         return f"your flag turns LHS off in jaxlib {version}, but not on Hopper and newer, where it stays on"
-    return f"your flag turns LHS off in jaxlib {version}" + (": the profile is ignored" if mode == "perf" else "")
+    return f"your flag turns LHS off in jaxlib {version}" + (
+        ": the profile is ignored" if mode == "perf" else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +301,32 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
     def fsdp(name: str, reason: str, source: str) -> Choice:
         return Choice(name, catalogue()[name].fsdp, reason, source)
 
-    kinds = {"all_gather": "weights", "reduce_scatter": "gradients", "all_reduce": "replicated gradients"}
+    kinds = {
+        "all_gather": "weights",
+        "reduce_scatter": "gradients",
+        "all_reduce": "replicated gradients",
+    }
     layers = (
-        *(fsdp(f"xla_gpu_{kind}_combine_threshold_bytes", f"joins the {what} of a layer", NVIDIA_PGLE)
-          for kind, what in kinds.items()),
-        *(fsdp(f"xla_gpu_enable_pipelined_{kind}", f"moves {kind.replace('_', '-')}s across iterations", NVIDIA)
-          for kind in kinds),
-        fsdp("xla_gpu_enable_while_loop_double_buffering", "neighbouring iterations overlap", NVIDIA),
-    )  # fmt: skip
+        *(
+            fsdp(
+                f"xla_gpu_{kind}_combine_threshold_bytes",
+                f"joins the {what} of a layer",
+                NVIDIA_PGLE,
+            )
+            for kind, what in kinds.items()
+        ),
+        *(
+            fsdp(
+                f"xla_gpu_enable_pipelined_{kind}",
+                f"moves {kind.replace('_', '-')}s across iterations",
+                NVIDIA,
+            )
+            for kind in kinds
+        ),
+        fsdp(
+            "xla_gpu_enable_while_loop_double_buffering", "neighbouring iterations overlap", NVIDIA
+        ),
+    )
     return {
         "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
         **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
@@ -241,11 +336,16 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
             "NVIDIA's list for large models with PGLE",
             (
                 ON,
-                Choice("xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE),
+                Choice(
+                    "xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE
+                ),
                 Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE),
                 *layers,
                 Choice(
-                    "xla_disable_hlo_passes", "rematerialization", "LHS bounds memory itself; may run out", NVIDIA_PGLE
+                    "xla_disable_hlo_passes",
+                    "rematerialization",
+                    "LHS bounds memory itself; may run out",
+                    NVIDIA_PGLE,
                 ),
                 ORDER,
             ),
@@ -254,7 +354,9 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
 
 
 _START = f"a start that '{TUNE}' should beat"
-_OTHER_FINGERPRINT = "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
+_OTHER_FINGERPRINT = (
+    "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
+)
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": (_OTHER_FINGERPRINT,),
     "fsdp": (
@@ -285,7 +387,11 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
     if name == "pgle-perf":
         if not profile:
             raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")
-        choices = (choices[0], Choice(PROFILE_PATH, profile, "the measured costs", JAX), *choices[1:])
+        choices = (
+            choices[0],
+            Choice(PROFILE_PATH, profile, "the measured costs", JAX),
+            *choices[1:],
+        )
     fitted, findings = for_release(choices, at)
     remarks = tuple(FlagFinding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
     flags = FlagList(tuple(choice.flag for choice in fitted if choice.is_flag))

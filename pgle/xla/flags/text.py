@@ -122,7 +122,9 @@ class FlagPlan:
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     # what gives way (``kept``), is left out or will go wrong, and what the user's text hides
     warnings: tuple[FlagFinding, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)  # variables to set where the user has not set them
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # variables to set where the user has not set them
 
 
 def parse_flags(text: str) -> FlagList:
@@ -132,8 +134,12 @@ def parse_flags(text: str) -> FlagList:
         return FlagList(text=text)
     if not stripped.startswith("-"):
         # XLA opens the unchanged text, blanks included.
-        message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
-        return FlagList(text=text, file=text, findings=(FlagFinding("warning", "file", "", message),))
+        message = (
+            "does not begin with '-': XLA takes it for the name of a file that holds the flags"
+        )
+        return FlagList(
+            text=text, file=text, findings=(FlagFinding("warning", "file", "", message),)
+        )
     flags: list[Flag] = []
     at = len(text) - len(stripped)
     while at < len(text) and text[at] == "-":
@@ -142,16 +148,24 @@ def parse_flags(text: str) -> FlagList:
         while at < len(text) and text[at] in BLANKS:
             at += 1
     ignored = text[at:]
-    return FlagList(tuple(flags), text, ignored, findings=(*_malformed(flags), *_bare_word(ignored)))
+    return FlagList(
+        tuple(flags), text, ignored, findings=(*_malformed(flags), *_bare_word(ignored))
+    )
 
 
 def typed_flag(text: str) -> Flag:
     """A flag of a command line, ``--name=value``, where a value with blanks needs no quotes."""
     name, equals, value = text.partition("=")
     if not name.startswith("--"):
-        raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value")
+        raise UserError(
+            "does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value"
+        )
     whole = parse_flags(text)
-    return whole.flags[0] if len(whole.flags) == 1 and not whole.ignored else Flag(name[2:], value if equals else None)
+    return (
+        whole.flags[0]
+        if len(whole.flags) == 1 and not whole.ignored
+        else Flag(name[2:], value if equals else None)
+    )
 
 
 def format_flags(flags: Iterable[Flag]) -> str:
@@ -164,7 +178,9 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
     values: dict[str, str | None] = {}
     for flag in flags:
         before = values.get(flag.name)
-        joins = flag.name in ACCUMULATING or (flag.name == COMMAND_BUFFER and (flag.value or "").startswith(("+", "-")))
+        joins = flag.name in ACCUMULATING or (
+            flag.name == COMMAND_BUFFER and (flag.value or "").startswith(("+", "-"))
+        )
         if joins and before and flag.value:
             values[flag.name] = f"{before},{flag.value}"
         elif not (joins and before):
@@ -196,7 +212,9 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
             message = f"yours stays ({theirs}); pgle would have set {flag.text}"
             findings.append(FlagFinding("warning", "kept", name, message))
     parts = [format_flags(added), user.text.strip(BLANKS)]
-    return FlagPlan(tuple(added), " ".join(part for part in parts if part), (*findings, *user.findings))
+    return FlagPlan(
+        tuple(added), " ".join(part for part in parts if part), (*findings, *user.findings)
+    )
 
 
 def same_value(first: str | None, second: str | None) -> bool:
@@ -215,7 +233,9 @@ def _one(text: str, start: int) -> tuple[Flag, int]:
     """The flag that begins at `start`, and where it ends."""
     if found := _QUOTED.match(text, start):
         key, double, single = found.groups()
-        return Flag(_name(key), single if double is None else _ESCAPED.sub(r"\1", double)), found.end()
+        return Flag(
+            _name(key), single if double is None else _ESCAPED.sub(r"\1", double)
+        ), found.end()
     end = start
     while end < len(text) and text[end] not in BLANKS:
         end += 1
@@ -236,7 +256,11 @@ def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
         elif not flag.is_well_formed:
             name = flag.name.lstrip("-").replace("-", "_").lower().split(":")[0]
             hint = f"write --{name}=VALUE" if name else "remove it"
-            findings.append(FlagFinding("error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint))
+            findings.append(
+                FlagFinding(
+                    "error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint
+                )
+            )
     return findings
 
 
@@ -247,4 +271,12 @@ def _bare_word(ignored: str) -> list[FlagFinding]:
     lost = ignored.split()[1:]
     tail = f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
     message = f"the bare word '{word}' ends parsing without a message{tail}"
-    return [FlagFinding("error", "bare-word", "", message, "write --flag=value without blanks, or quote: --flag='a b'")]
+    return [
+        FlagFinding(
+            "error",
+            "bare-word",
+            "",
+            message,
+            "write --flag=value without blanks, or quote: --flag='a b'",
+        )
+    ]

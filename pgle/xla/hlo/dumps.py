@@ -22,13 +22,17 @@ _SCHEDULE = re.compile(r"\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 
 def is_hlo(path: AnyPath) -> bool:
     """Whether a name belongs to an HLO dump: protobuf or text."""
-    return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(path.name)
+    return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(
+        path.name
+    )
 
 
 def read_module(path: AnyPath) -> Module:
     """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too."""
     if _SCHEDULE.search(path.name):
-        from pgle.xla.hlo.schedule_dump import read_schedule_dump  # and protocol buffers, which most answers do without
+        from pgle.xla.hlo.schedule_dump import (
+            read_schedule_dump,
+        )  # and protocol buffers, which most answers do without
 
         return read_schedule_dump(path).module
     return _module(_read(path), path)
@@ -50,7 +54,9 @@ def _module(data: bytes, path: AnyPath) -> Module:
         from pgle.xla.hlo.text import module_from_text
 
         number = re.match(r"module_(\d+)\.", path.name)
-        return module_from_text(data, str(path), program_id=None if number is None else int(number.group(1)))
+        return module_from_text(
+            data, str(path), program_id=None if number is None else int(number.group(1))
+        )
     from pgle.xla.hlo.proto import module_from_bytes
 
     return module_from_bytes(data, str(path))
@@ -99,20 +105,28 @@ def read_scheduled(path: AnyPath) -> list[Module]:
     found = [module for module in scheduled if ".cpu_after_optimizations" not in module.source]
     if not found:
         what = (
-            "compiled for CPUs, which says nothing of a GPU's schedule" if scheduled else "no module is scheduled yet"
+            "compiled for CPUs, which says nothing of a GPU's schedule"
+            if scheduled
+            else "no module is scheduled yet"
         )
         source = as_path(scheduled[0].source).parent if scheduled else path
-        raise UserError(what, where=path, remedy=f"compile it for a GPU: {Next.of('rehearse', source)}")
+        raise UserError(
+            what, where=path, remedy=f"compile it for a GPU: {Next.of('rehearse', source)}"
+        )
     return found
 
 
 def _files(folder: AnyPath) -> Iterable[AnyPath]:
     """The HLO files of a folder: optimized modules, or where there are none any ``.hlo.pb``."""
     files: list[AnyPath] = [
-        file for file in folder.rglob("*") if _HLO_PROTO.search(file.name) or _TEXT.search(file.name)
+        file
+        for file in folder.rglob("*")
+        if _HLO_PROTO.search(file.name) or _TEXT.search(file.name)
     ]
     optimized = [file for file in files if _OPTIMIZED.search(file.name)]
-    others = [file for file in files if _HLO_PROTO.search(file.name) and ".before_" not in file.name]
+    others = [
+        file for file in files if _HLO_PROTO.search(file.name) and ".before_" not in file.name
+    ]
     return sorted(optimized or others, key=_numbered)
 
 
@@ -121,7 +135,9 @@ def _numbered(path: AnyPath) -> tuple[str, list[tuple[int, str]]]:
     return str(path.parent), [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-_FINGERPRINT = re.compile(rb"(?:\x0a\x16fingerprint_before_lhs\x12\x20|fingerprint_before_lhs=\")(?P<hex>[0-9a-f]{32})")
+_FINGERPRINT = re.compile(
+    rb"(?:\x0a\x16fingerprint_before_lhs\x12\x20|fingerprint_before_lhs=\")(?P<hex>[0-9a-f]{32})"
+)
 
 
 def fingerprint_of(dump: AnyPath) -> str:
@@ -139,7 +155,9 @@ class Dumps:
     """The HLO dumps of a program."""
 
     paths: tuple[AnyPath, ...] = ()  # files and directories, as given
-    modules: tuple[Module, ...] = ()  # after optimisation, in the order of their paths; several processes' may be mixed
+    modules: tuple[
+        Module, ...
+    ] = ()  # after optimisation, in the order of their paths; several processes' may be mixed
     schedules: Mapping[str, AnyPath] = field(default_factory=dict)  # schedule dumps by module name
 
     def lhs_module(self, name: str) -> Module | None:

@@ -25,14 +25,43 @@ _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 _T = TypeVar("_T")
 
 BITS: Mapping[str, int] = {
-    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
-    "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "f4e2m1fn": 4,
-    "f8e3m4": 8, "f8e4m3": 8, "f8e4m3b11fnuz": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8,
-    "f8e8m0fnu": 8, "token": 0, "opaque": 0, "tuple": 0,
-}  # fmt: skip
+    "pred": 8,
+    "s2": 2,
+    "u2": 2,
+    "s4": 4,
+    "u4": 4,
+    "s8": 8,
+    "u8": 8,
+    "s16": 16,
+    "u16": 16,
+    "s32": 32,
+    "u32": 32,
+    "s64": 64,
+    "u64": 64,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
+    "f4e2m1fn": 4,
+    "f8e3m4": 8,
+    "f8e4m3": 8,
+    "f8e4m3b11fnuz": 8,
+    "f8e4m3fn": 8,
+    "f8e4m3fnuz": 8,
+    "f8e5m2": 8,
+    "f8e5m2fnuz": 8,
+    "f8e8m0fnu": 8,
+    "token": 0,
+    "opaque": 0,
+    "tuple": 0,
+}
 """Width in bits of one element of each primitive type (`xla/xla_data.proto`)."""
 
-MAX_HLO_BYTES = 2 << 30  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
+MAX_HLO_BYTES = (
+    2 << 30
+)  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
 NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
 
 HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
@@ -191,10 +220,25 @@ class Module:
     def work(self, instruction: Instruction) -> Hashable:
         """Equal for two instructions that do the same work: shapes of result and operands, the called computations."""
         inner = self.wrapped(instruction) or instruction
-        operands = tuple(str(self.instructions[name].shape) for name in inner.operands if name in self.instructions)
+        operands = tuple(
+            str(self.instructions[name].shape)
+            for name in inner.operands
+            if name in self.instructions
+        )
         fused = self.fused(inner)
-        contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
-        return inner.opcode, str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents
+        contents = (
+            frozenset(Counter(op.opcode for op in fused.instructions).items())
+            if fused
+            else frozenset()
+        )
+        return (
+            inner.opcode,
+            str(inner.shape),
+            operands,
+            inner.fusion_kind,
+            inner.custom_call_target,
+            contents,
+        )
 
     def walk(self) -> Iterator[Instruction]:
         """Every instruction, computation by computation."""
@@ -224,7 +268,9 @@ def trip_count(instruction: Instruction) -> int | None:
 
 
 MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
-DEEPEST = 100  # calls within calls; protocol buffers cannot nest deeper either, programs seen so far 6
+DEEPEST = (
+    100  # calls within calls; protocol buffers cannot nest deeper either, programs seen so far 6
+)
 MOST_WORK = 100_000_000
 """Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
 MOST_RUNS = 1 << 53
@@ -240,7 +286,9 @@ def checked(module: Module) -> Module:
     """
     wrong = _wrong_shape(module) or _wrong_calls(module)
     if wrong:
-        raise UserError(f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again")
+        raise UserError(
+            f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again"
+        )
     return module
 
 
@@ -270,9 +318,13 @@ def _wrong_calls(module: Module) -> str:
     for name in order:
         found = calls.get(name, ())  # a computation may be named that is not there
         own = len(module.computations[name].instructions) if name in module.computations else 0
-        work[name] = own + sum(work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found)
+        work[name] = own + sum(
+            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found
+        )
         depth[name] = 1 + max((depth[called] for _, called in found), default=0)
-        runs[name] = max((runs[called] * max(trip_count(item) or 1, 1) for item, called in found), default=1)
+        runs[name] = max(
+            (runs[called] * max(trip_count(item) or 1, 1) for item, called in found), default=1
+        )
         if runs[name] > MOST_RUNS:
             return f"loops in {name} run more than 2^53 times"
         if depth[name] > DEEPEST:

@@ -43,7 +43,9 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
     count = prod(reshape)
     order = list(transpose) or list(range(len(reshape)))
     if not 0 < count <= MAX_DEVICES or sorted(order) != list(range(len(reshape))):
-        raise UserError(f"replica groups of {list(reshape)} devices, transposed by {order}, make no sense")
+        raise UserError(
+            f"replica groups of {list(reshape)} devices, transposed by {order}, make no sense"
+        )
     ids = [0]
     for dimension in order:
         stride = prod(reshape[dimension + 1 :])
@@ -55,11 +57,15 @@ def iota_groups(groups: int, size: int, reshape: Sequence[int], transpose: Seque
     """Iota groups: `groups` rows of `size` devices."""
     ids = iota_ids(reshape or [groups * size], transpose)
     if groups * size != len(ids):
-        raise UserError(f"replica groups of {groups} x {size} devices out of {len(ids)} make no sense")
+        raise UserError(
+            f"replica groups of {groups} x {size} devices out of {len(ids)} make no sense"
+        )
     return _rows(ids, size)
 
 
-def mesh_groups(sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]) -> Groups:
+def mesh_groups(
+    sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
+) -> Groups:
     """Groups along axes of a mesh.
 
     Args:
@@ -69,16 +75,22 @@ def mesh_groups(sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[i
     """
     devices = ids or iota_ids(sizes, ())
     if len(devices) != prod(sizes):
-        raise UserError(f"a device mesh of {list(sizes)} with {len(devices)} devices makes no sense")
+        raise UserError(
+            f"a device mesh of {list(sizes)} with {len(devices)} devices makes no sense"
+        )
     shape: list[int] = []
     place: dict[tuple[int, int, int], int] = {}
     for index, size in enumerate(sizes):
-        for pre, part in _parts(size, [sub for axis, sub in axes if axis == index and sub is not None]):
+        for pre, part in _parts(
+            size, [sub for axis, sub in axes if axis == index and sub is not None]
+        ):
             place[index, pre, part] = len(shape)
             shape.append(part)
     along: list[int] = []
     for axis, sub in axes:
-        key = (axis, 1, sizes[axis] if 0 <= axis < len(sizes) else 0) if sub is None else (axis, *sub)
+        key = (
+            (axis, 1, sizes[axis] if 0 <= axis < len(sizes) else 0) if sub is None else (axis, *sub)
+        )
         if key not in place or place[key] in along:
             raise UserError(f"replica groups along mesh axis {axis} of {list(sizes)} make no sense")
         along.append(place[key])
@@ -126,7 +138,10 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
 
 def _iota(proto: hlo_pb2.IotaReplicaGroupListProto) -> Groups:
     return iota_groups(
-        proto.num_replica_groups, proto.num_devices_per_group, proto.iota_reshape_dims, proto.iota_transpose_perm
+        proto.num_replica_groups,
+        proto.num_devices_per_group,
+        proto.iota_reshape_dims,
+        proto.iota_transpose_perm,
     )
 
 
@@ -134,18 +149,25 @@ _STABLEHLO = re.compile(rb"ML\xefR|(?:\s|//[^\n]*\n|#[^\n]*\n)*module\b[^\n]*\{"
 """MLIR bytecode, or the head of a module in text, behind its comments, aliases and locations."""
 
 _DTYPES: Mapping[int, str] = {
-    number: {"OPAQUE_TYPE": "opaque"}.get(name, name.lower()) for name, number in hlo_pb2.PrimitiveType.items()
+    number: {"OPAQUE_TYPE": "opaque"}.get(name, name.lower())
+    for name, number in hlo_pb2.PrimitiveType.items()
 }
 
 
 def module_from_bytes(data: bytes, source: str) -> Module:
     """A module from a serialized `HloProto` or `HloModuleProto`."""
     if data.lstrip()[:9] == b"HloModule":
-        raise UserError("is HLO text, not a protocol buffer", where=source, remedy="name the file .txt")
+        raise UserError(
+            "is HLO text, not a protocol buffer", where=source, remedy="name the file .txt"
+        )
     if re.match(rb"\s*costs\s*\{", data):
         raise UserError("a cost profile, not HLO", where=source, remedy=NOT_HLO)
     if _STABLEHLO.match(data):
-        raise UserError("StableHLO, not yet scheduled", where=source, remedy=Next.of("rehearse", PurePath(source)))
+        raise UserError(
+            "StableHLO, not yet scheduled",
+            where=source,
+            remedy=Next.of("rehearse", PurePath(source)),
+        )
     try:
         module = hlo_pb2.HloProto.FromString(data).hlo_module
     except DecodeError:
@@ -154,7 +176,9 @@ def module_from_bytes(data: bytes, source: str) -> Module:
         try:
             module = hlo_pb2.HloModuleProto.FromString(data)
         except DecodeError:
-            raise UserError("not an HLO protocol buffer, or cut short", where=source, remedy=NOT_HLO) from None
+            raise UserError(
+                "not an HLO protocol buffer, or cut short", where=source, remedy=NOT_HLO
+            ) from None
     return module_from_proto(module, source)
 
 
@@ -167,13 +191,23 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
     try:
         computations = _Builder(proto, names).computations()
     except KeyError as error:
-        raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source) from None
+        raise UserError(
+            f"refers to an unknown id {error}; the dump is cut short", where=source
+        ) from None
     except UserError as error:
         raise UserError(error.what, where=source, remedy="dump it again") from None
     if len(computations) < len(proto.computations):
-        raise UserError("two computations have one name; the dump is damaged", where=source, remedy="dump it again")
+        raise UserError(
+            "two computations have one name; the dump is damaged",
+            where=source,
+            remedy="dump it again",
+        )
     if entry not in computations:
-        raise UserError("its entry computation is missing; the dump is cut short", where=source, remedy="copy it again")
+        raise UserError(
+            "its entry computation is missing; the dump is cut short",
+            where=source,
+            remedy="copy it again",
+        )
     module = Module(
         name=proto.name,
         program_id=proto.id,
@@ -230,11 +264,17 @@ class _Builder:
             is_fusion=proto.is_fusion_computation,
         )
 
-    def instruction(self, item: hlo_pb2.HloInstructionProto, computation: str, ids: Mapping[int, str]) -> Instruction:
+    def instruction(
+        self, item: hlo_pb2.HloInstructionProto, computation: str, ids: Mapping[int, str]
+    ) -> Instruction:
         """One instruction; positional, because this runs hundreds of thousands of times."""
         opcode = item.opcode
         metadata = item.metadata
-        operands, called, before = item.operand_ids, item.called_computation_ids, item.control_predecessor_ids
+        operands, called, before = (
+            item.operand_ids,
+            item.called_computation_ids,
+            item.control_predecessor_ids,
+        )
         is_collective = bool(item.channel_id) or is_collective_opcode(opcode)
         return Instruction(
             item.name,
@@ -248,7 +288,9 @@ class _Builder:
             metadata.op_name,
             item.channel_id or None,
             self.replica_groups(item) if is_collective else (),
-            tuple([(pair.source, pair.target) for pair in item.source_target_pairs]) if is_collective else (),
+            tuple([(pair.source, pair.target) for pair in item.source_target_pairs])
+            if is_collective
+            else (),
             item.custom_call_target if opcode == "custom-call" else "",
             item.fusion_kind,
             item.backend_config.decode("utf-8", "replace"),
@@ -317,7 +359,9 @@ class BufferPlan:
     @property
     def peak_bytes(self) -> int:
         """All of it."""
-        return self.arguments_bytes + self.outputs_bytes + self.constants_bytes + self.temporary_bytes
+        return (
+            self.arguments_bytes + self.outputs_bytes + self.constants_bytes + self.temporary_bytes
+        )
 
 
 def buffers_from_bytes(data: bytes) -> BufferPlan | None:
@@ -329,28 +373,48 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
     plan = proto.buffer_assignment
     if not plan.buffer_allocations:
         return None
-    sizes = dict.fromkeys(("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0)
+    sizes = dict.fromkeys(
+        ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0
+    )
     for item in plan.buffer_allocations:
         if not item.is_thread_local and item.color == 0:  # other colours are other memories
             kind = "outputs" if item.maybe_live_out else "temporary"
-            kind = "arguments" if item.is_entry_computation_parameter else "constants" if item.is_constant else kind
+            kind = (
+                "arguments"
+                if item.is_entry_computation_parameter
+                else "constants"
+                if item.is_constant
+                else kind
+            )
             sizes[f"{kind}_bytes"] += item.size
-    names = {item.id: item.name for group in proto.hlo_module.computations for item in group.instructions}
+    names = {
+        item.id: item.name for group in proto.hlo_module.computations for item in group.instructions
+    }
     buffers = {
-        item.id: Buffer(names.get(item.defined_at.instruction_id, ""), tuple(item.defined_at.shape_index), item.size)
+        item.id: Buffer(
+            names.get(item.defined_at.instruction_id, ""),
+            tuple(item.defined_at.shape_index),
+            item.size,
+        )
         for item in plan.logical_buffers
     }
     live: list[int] = []
     at = ""
     for trace in plan.heap_simulator_traces:
         found, where = _peak(trace, buffers)
-        if sum(buffers[key].size_bytes for key in found) >= sum(buffers[key].size_bytes for key in live):
+        if sum(buffers[key].size_bytes for key in found) >= sum(
+            buffers[key].size_bytes for key in live
+        ):
             live, at = found, where
-    largest = sorted((buffers[key] for key in live), key=lambda item: (-item.size_bytes, item.instruction))
+    largest = sorted(
+        (buffers[key] for key in live), key=lambda item: (-item.size_bytes, item.instruction)
+    )
     return BufferPlan(**sizes, live=tuple(largest), peak_at=at)
 
 
-def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> tuple[list[int], str]:
+def _peak(
+    trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]
+) -> tuple[list[int], str]:
     """The buffers that hold memory when most is held, one per group that shares it, and the instruction."""
     events = [event for event in trace.events if event.buffer_id in buffers]
     _, peak_at = _played(events, buffers)
@@ -369,7 +433,11 @@ def _played(events: Sequence[_Event], buffers: Mapping[int, Buffer]) -> tuple[li
             members[root] -= 1
             now -= buffers[root].size_bytes if members[root] == 0 else 0
         else:
-            other = event.share_with_canonical_id if event.kind == _Event.SHARE_WITH else event.buffer_id
+            other = (
+                event.share_with_canonical_id
+                if event.kind == _Event.SHARE_WITH
+                else event.buffer_id
+            )
             root = group.get(other, other if other in buffers else event.buffer_id)
             group[event.buffer_id] = root
             members[root] += 1

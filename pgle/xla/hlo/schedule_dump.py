@@ -85,7 +85,9 @@ class ComputationSchedule:
             if slot.start_cycles > busy_until + _NOISE:
                 wasted += slot.start_cycles - busy_until
             busy_until = max(busy_until, slot.end_cycles)
-        return Statistics(wasted, max((slot.end_cycles for slot in self.slots.values()), default=0.0))
+        return Statistics(
+            wasted, max((slot.end_cycles for slot in self.slots.values()), default=0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,14 @@ class LhsSchedule:
         latency shows only where the done had to wait for it. The start of an asynchronous fusion with a collective in
         it occupies its cost as well, before its latency (jaxlib 0.12.0.1).
         """
-        slots = {name: slot for item in self.computations.values() for name, slot in item.slots.items()}
-        starts = {name for name in self.latencies if name not in slots or slots[name].cycles <= _START_CYCLES}
+        slots = {
+            name: slot for item in self.computations.values() for name, slot in item.slots.items()
+        }
+        starts = {
+            name
+            for name in self.latencies
+            if name not in slots or slots[name].cycles <= _START_CYCLES
+        }
         start_of = {latency.pair.done: name for name, latency in self.latencies.items()}
         assumed: dict[str, float | None] = dict.fromkeys(starts)
         for computation in self.computations.values():
@@ -126,7 +134,9 @@ class LhsSchedule:
                 start = start_of.get(name)
                 if start in starts and slot.start_cycles > free + _IDLE_CYCLES:
                     assumed[start] = self.latencies[start].span_cycles
-                elif start is None and name not in starts and not slot.cycles <= 0:  # a cost may be no number
+                elif (
+                    start is None and name not in starts and not slot.cycles <= 0
+                ):  # a cost may be no number
                     assumed[name] = slot.cycles
                 free = max(free, slot.end_cycles)
         return assumed
@@ -167,14 +177,22 @@ def read_schedule_dump(path: AnyPath) -> LhsSchedule:
     data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
     if not data.strip():
         raise UserError("empty schedule dump", where=path, remedy=_HOW)
-    proto = _parse_text(data, path) if re.search(r"\.txt(\.xz|\.gz)?$", path.name) else _parse_binary(data, path)
+    proto = (
+        _parse_text(data, path)
+        if re.search(r"\.txt(\.xz|\.gz)?$", path.name)
+        else _parse_binary(data, path)
+    )
     if not proto.hlo_module.computations:
         raise UserError("not a schedule dump: it holds no HLO module", where=path, remedy=_HOW)
     return _schedule(proto, str(path))
 
 
 def _parse_text(data: bytes, path: AnyPath) -> _Proto:
-    proto = schedule_pb2.EntryScheduleProto() if _ENTRY_TEXT.match(data) else schedule_pb2.ScheduleProto()
+    proto = (
+        schedule_pb2.EntryScheduleProto()
+        if _ENTRY_TEXT.match(data)
+        else schedule_pb2.ScheduleProto()
+    )
     text = _UNUSED_LINE.sub("", _UNUSED_BLOCK.sub("", data.decode("utf-8", "replace")))
     try:
         return text_format.Parse(text, proto, allow_unknown_field=True)
@@ -184,32 +202,53 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
 
 
 def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
-    kind = schedule_pb2.ScheduleProto if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto
+    kind = (
+        schedule_pb2.ScheduleProto if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto
+    )
     try:
         proto: _Proto = kind.FromString(data)
     except DecodeError:
-        raise UserError("not a binary schedule dump, or cut short", where=path, remedy=_HOW) from None
+        raise UserError(
+            "not a binary schedule dump, or cut short", where=path, remedy=_HOW
+        ) from None
     return proto
 
 
 def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     module = module_from_proto(proto.hlo_module, source)
-    names = {item.id: item.name for computation in proto.hlo_module.computations for item in computation.instructions}
-    computation_names = {computation.id: computation.name for computation in proto.hlo_module.computations}
-    dumped = [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else proto.computation_schedules
+    names = {
+        item.id: item.name
+        for computation in proto.hlo_module.computations
+        for item in computation.instructions
+    }
+    computation_names = {
+        computation.id: computation.name for computation in proto.hlo_module.computations
+    }
+    dumped = (
+        [proto]
+        if isinstance(proto, schedule_pb2.EntryScheduleProto)
+        else proto.computation_schedules
+    )
     computations: dict[str, ComputationSchedule] = {}
     try:
         for of in dumped:
-            placed = {names[i.id]: Slot(i.start_timestamp_cycles, i.end_timestamp_cycles) for i in of.instructions}
+            placed = {
+                names[i.id]: Slot(i.start_timestamp_cycles, i.end_timestamp_cycles)
+                for i in of.instructions
+            }
             computations[computation_names[of.computation_id]] = ComputationSchedule(placed)
     except KeyError as error:
-        raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
+        raise UserError(
+            f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW
+        ) from None
     slots = {name: slot for item in computations.values() for name, slot in item.slots.items()}
     return LhsSchedule(
         module=replace(module, computations=_in_slot_order(module, computations)),
         computations=computations,
         latencies={
-            pair.start: Latency(pair, slots[pair.done].start_cycles - slots[pair.start].start_cycles)
+            pair.start: Latency(
+                pair, slots[pair.done].start_cycles - slots[pair.start].start_cycles
+            )
             for pair in async_pairs(module)
             if pair.start in slots and pair.done in slots
         },
@@ -217,7 +256,9 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     )
 
 
-def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule]) -> dict[str, Computation]:
+def _in_slot_order(
+    module: Module, schedules: Mapping[str, ComputationSchedule]
+) -> dict[str, Computation]:
     """The computations in the order that LHS chose; the module in a dump still has the order from before."""
     ordered = dict(module.computations)
     for name, schedule in schedules.items():

@@ -85,14 +85,18 @@ def _array(match: re.Match[str]) -> Shape:
     dtype, dimensions, layout = match.groups()
     if dtype is None:
         return Shape("token")
-    sizes = tuple([int(part.lstrip("<=") or 0) for part in dimensions.split(",")]) if dimensions else ()
+    sizes = (
+        tuple([int(part.lstrip("<=") or 0) for part in dimensions.split(",")]) if dimensions else ()
+    )
     space = _MEMORY_SPACE.search(layout) if layout and "S(" in layout else None
     return Shape(dtype, sizes, (), 0 if space is None else int(space.group(1)))
 
 
 def _names(value: str) -> tuple[str, ...]:
     """``%a`` or ``{%a, %b}`` as names."""
-    return tuple([name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip()])
+    return tuple(
+        [name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip()]
+    )
 
 
 def _number(value: str) -> int | None:
@@ -102,15 +106,21 @@ def _number(value: str) -> int | None:
 _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "control-predecessors": ("control_predecessors", "", _names),
     "channel_id": ("channel_id", "", _number),
-    "source_target_pairs": ("source_target_pairs", "", lambda value: tuple(
-        (int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value)
-    )),
+    "source_target_pairs": (
+        "source_target_pairs",
+        "",
+        lambda value: tuple((int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value)),
+    ),
     "custom_call_target": ("custom_call_target", "", lambda value: unescape(value[1:-1])),
     "is_host_transfer": ("is_host_transfer", "", lambda value: value == "true"),
     "kind": ("fusion_kind", "fusion", str),
-    "lhs_contracting_dims": ("dot_lhs_contracting", "dot", lambda value: tuple(_integers(value.strip("{}")))),
+    "lhs_contracting_dims": (
+        "dot_lhs_contracting",
+        "dot",
+        lambda value: tuple(_integers(value.strip("{}"))),
+    ),
     "index": ("tuple_index", "get-tuple-element", _number),
-}  # fmt: skip
+}
 """By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and how it is read."""
 
 
@@ -166,19 +176,25 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     parser = _Parser(source)
     line = ""
     try:
-        for line in io.TextIOWrapper(io.BytesIO(data), "utf-8", "replace"):  # not all lines at once: they are as much
+        for line in io.TextIOWrapper(
+            io.BytesIO(data), "utf-8", "replace"
+        ):  # not all lines at once: they are as much
             parser.feed(line.rstrip("\n"))
     except UserError as error:
         raise UserError(error.what, where=source, remedy="dump it again") from None
     except ValueError:
-        raise UserError(f"not HLO text: '{line.strip()[:60]}'", where=source, remedy=_remedy(data)) from None
+        raise UserError(
+            f"not HLO text: '{line.strip()[:60]}'", where=source, remedy=_remedy(data)
+        ) from None
     return parser.module(program_id)
 
 
 def check_begin(data: bytes, source: str) -> None:
     """Raise `UserError` where no HLO text begins with these bytes."""
     if not data.lstrip().startswith(b"HloModule "):
-        raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
+        raise UserError(
+            "not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data)
+        )
 
 
 def _remedy(data: bytes) -> str:
@@ -231,7 +247,9 @@ class _Parser:
             self.places[match[1]] = f"{self.files.get(match[2], '')}:{match[3]}"
         elif match := _FRAME_LINE.match(line):
             self.frames[match[1]] = self.places.get(match[2], "")
-        elif (match := _FILE.match(line)) and match[1] not in self.files:  # the functions follow, from 1 again
+        elif (match := _FILE.match(line)) and match[
+            1
+        ] not in self.files:  # the functions follow, from 1 again
             self.files[match[1]] = unescape(match[2])
 
     def _close(self) -> None:
@@ -241,7 +259,9 @@ class _Parser:
         for item in items:
             for name in (*item.operands, *item.control_predecessors):
                 if name not in self.items:
-                    raise UserError(f"%{item.name} refers to %{name}, which is not in its computation")
+                    raise UserError(
+                        f"%{item.name} refers to %{name}, which is not in its computation"
+                    )
             self.called.update(item.called)
         self.computations[self.name] = Computation(self.name, items, self.root or items[-1].name)
         self.name, self.root, self.items = "", "", {}
@@ -260,14 +280,18 @@ class _Parser:
             self.fused.update(called)
         elif opcode == "parameter" and inside.isdigit():
             stated["parameter_number"] = int(inside)
-        self.items[name] = Instruction(name, opcode, self.shape(shape_text), self.name, operands, **stated)
+        self.items[name] = Instruction(
+            name, opcode, self.shape(shape_text), self.name, operands, **stated
+        )
 
     def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
         """What follows the operands of an instruction, by field of `Instruction`: of most, metadata at most."""
         stated: dict[str, Any] = {}
         body, _, config = tail.partition(", backend_config=")
         if config:
-            stated["backend_config"] = unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
+            stated["backend_config"] = (
+                unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
+            )
         body, _, metadata = body.partition(", metadata={")
         if metadata:
             if (named := _OP_NAME.search(metadata)) and named[1]:
@@ -286,7 +310,9 @@ class _Parser:
             if field and only in ("", opcode):
                 stated[field] = read(value)
         keys = _CALLED.get(opcode, _CALLED_BY_OTHERS)  # in the order of the proto
-        stated["called"] = tuple([name for key in keys if key in values for name in _names(values[key])])
+        stated["called"] = tuple(
+            [name for key in keys if key in values for name in _names(values[key])]
+        )
         if "replica_groups=" in body and (groups := _GROUPS.search(body)):
             stated["replica_groups"] = self.groups(groups[1])
         return stated
@@ -304,7 +330,9 @@ class _Parser:
         if step not in ("start", "update", "done") or base in ("async", "copy", "send", "recv"):
             return opcode
         start = self.items.get(operands[0]) if operands else None
-        if (step == "start" and called and base != "all-reduce") or (start and start.opcode == "async-start"):
+        if (step == "start" and called and base != "all-reduce") or (
+            start and start.opcode == "async-start"
+        ):
             return f"async-{step}"
         return opcode
 
@@ -314,7 +342,9 @@ class _Parser:
         pattern = _OPERAND if "%" in inside else _BARE_OPERAND
         if "#" not in inside:
             return tuple([name for name, _ in pattern.findall(inside)])
-        return tuple([self._element(name, path) if path else name for name, path in pattern.findall(inside)])
+        return tuple(
+            [self._element(name, path) if path else name for name, path in pattern.findall(inside)]
+        )
 
     def _element(self, name: str, path: str) -> str:
         """Make the get-tuple-elements that ``name#1`` leaves out."""
@@ -326,13 +356,22 @@ class _Parser:
                 if index >= len(elements):
                     raise UserError(f"%{element} is no element of a tuple")
                 self.items[element] = Instruction(
-                    element, "get-tuple-element", elements[index], self.name, (name,), tuple_index=index
+                    element,
+                    "get-tuple-element",
+                    elements[index],
+                    self.name,
+                    (name,),
+                    tuple_index=index,
                 )
             name = element
         return name
 
     def module(self, program_id: int | None) -> Module:
-        if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
+        if (
+            self.name
+            or self.entry not in self.computations
+            or not self.called <= self.computations.keys()
+        ):
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
         # the first of each counts: attributes that follow hold any text
         devices = dict(reversed(_DEVICES.findall(self.header)))
@@ -343,7 +382,8 @@ class _Parser:
             fingerprint="" if fingerprint is None else fingerprint[1],
             entry=self.entry,
             computations={
-                name: replace(item, is_fusion=name in self.fused) for name, item in self.computations.items()
+                name: replace(item, is_fusion=name in self.fused)
+                for name, item in self.computations.items()
             },
             is_scheduled="is_scheduled=true" in self.header,
             num_partitions=int(devices.get("num_partitions", 1)),

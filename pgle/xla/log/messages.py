@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 from pgle.next import DOCTOR
 from pgle.xla.log.read import WORDINGS, LineKind
 
-SCHEDULER_MEMORY = re.compile(r"LatencyHidingScheduler current memory usage: (\d+) bytes\. Current limit: (\d+)")
+SCHEDULER_MEMORY = re.compile(
+    r"LatencyHidingScheduler current memory usage: (\d+) bytes\. Current limit: (\d+)"
+)
 """Bytes that the schedule needs, and that the scheduler may plan with; 0.10.2, 0.12.0.1."""
 
 Refusal: TypeAlias = Literal["unknown", "bad-value"]
@@ -34,7 +36,9 @@ def flag_refusal(text: str) -> tuple[Refusal, str] | None:
     return next(((how, found[how]) for how in ("unknown", "bad-value") if how in found), None)
 
 
-FATAL = re.compile(r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<tsl>.*)$", re.MULTILINE)
+FATAL = re.compile(
+    r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<tsl>.*)$", re.MULTILINE
+)
 """A line with which XLA ends the process."""
 
 
@@ -48,7 +52,9 @@ AUTO_PGLE = {
 }
 """What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the bytes of its costs.
 ``missed``: JAX expected the executable that AutoPGLE had left in its cache (0.5.1 and newer)."""
-PGLE_CACHE_WRITE = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
+PGLE_CACHE_WRITE = re.compile(
+    r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE"
+)
 
 PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -65,12 +71,15 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
         f"NVreg_RestrictProfilingToAdminUsers=0 (see '{DOCTOR}')",
     ),
     (
-        re.compile(r"Another profiling session (?:is )?active|Only one profile may be run at a time"),
+        re.compile(
+            r"Another profiling session (?:is )?active|Only one profile may be run at a time"
+        ),
         "two profiler sessions in one process; one of them was lost",
     ),
     (
         re.compile(
-            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped", re.I
+            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped",
+            re.I,
         ),
         "the profiler dropped events, so some costs are missing; trace a shorter --window",
     ),
@@ -88,9 +97,20 @@ NSYS_FAILED = re.compile(
 """How lines of `nsys profile` begin that say why there is no report."""
 NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")
 """One of these, in small letters, is in every line that `NSYS_FAILED` matches."""
-NSYS_NOT_READY = re.compile(r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open", re.MULTILINE)
+NSYS_NOT_READY = re.compile(
+    r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open", re.MULTILINE
+)
 """What nsys (2022.4) says where its agent looks for the semaphore of the program before its launcher has made it. The
 launcher's child then still waits for the signal to become the program: the program has not run."""
-PROFILER_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
-                  b"dcgm", b"pgle")  # fmt: skip
+PROFILER_WORDS = (
+    b"cupti",
+    b"maximum limit",
+    b"max limit",
+    b"nvgpuctrperm",
+    b"profil",
+    b"dropped",
+    b"nv-hostengine",
+    b"dcgm",
+    b"pgle",
+)
 """One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE` matches."""

@@ -32,16 +32,22 @@ class LineKind(StrEnum):
     """The profile is not there [its path]; in directory mode for every module without a file of its own."""
     UNREADABLE = "unreadable"  # the profile could not be parsed [its path and the reason]
     SYNTAX = "syntax"  # where a text profile is wrong [``LINE:COLUMN: reason``]
-    LHS_OFF_NOTICE = "lhs-off-notice"  # a profile is given though LHS is not asked for; LHS runs anyway
+    LHS_OFF_NOTICE = (
+        "lhs-off-notice"  # a profile is given though LHS is not asked for; LHS runs anyway
+    )
     LHS_RAN = "lhs-ran"
     """The scheduler ran on a module with asynchronous ops; `Event.count` is the memory in use, in bytes."""
-    OTHER_ESTIMATOR = "other-estimator"  # a module is scheduled by another model than the profile [which]
+    OTHER_ESTIMATOR = (
+        "other-estimator"  # a module is scheduled by another model than the profile [which]
+    )
     FINGERPRINT = "fingerprint"  # the fingerprint of `Event.module` [32 hexadecimal digits]
     COST_FOUND = "cost-found"  # VLOG: the profile's cost of an instruction was taken [its name]
     DISCARDED = "discarded"  # the accuracy checker failed the compilation
     FLAG_REFUSED = "flag-refused"  # XLA ended the process for a flag [the flag]
     EMPTY_TRACE = "empty-trace"  # JAX's AutoPGLE recorded nothing, so it has no profile to give
-    CACHE_HIT = "cache-hit"  # JAX loaded an executable instead of compiling it; such a module logs nothing
+    CACHE_HIT = (
+        "cache-hit"  # JAX loaded an executable instead of compiling it; such a module logs nothing
+    )
     COMPILED = "compiled"  # `Event.module` has just been compiled, as JAX says
     COMPILING = "compiling"  # a compilation has begun
     ON_CPU = "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
@@ -53,45 +59,111 @@ class Wording(NamedTuple):
 
     kind: LineKind  # what it says
     releases: str  # of jax that say it so
-    pattern: re.Pattern[str]  # searched in the text after the line's prefix; its groups are fields of `Event`
+    pattern: re.Pattern[
+        str
+    ]  # searched in the text after the line's prefix; its groups are fields of `Event`
 
 
 WORDINGS = tuple(
     Wording(kind, releases, re.compile(pattern))
     for kind, releases, pattern in (
-        (LineKind.READ, "all; 'for module' to 0.5.0", r"^Using PGLE profile (?:for module )?from (?P<subject>.+?)\s*$"),
-        (LineKind.FOUND_PROFILE, ">=0.7.0",
-         r"^Found profile for module (?P<module>.+?), using profile guided latency estimator"),
-        (LineKind.FOUND_PROFILE, "<=0.6.2", r"^Found profile, using profile guided latency estimator"),
+        (
+            LineKind.READ,
+            "all; 'for module' to 0.5.0",
+            r"^Using PGLE profile (?:for module )?from (?P<subject>.+?)\s*$",
+        ),
+        (
+            LineKind.FOUND_PROFILE,
+            ">=0.7.0",
+            r"^Found profile for module (?P<module>.+?), using profile guided latency estimator",
+        ),
+        (
+            LineKind.FOUND_PROFILE,
+            "<=0.6.2",
+            r"^Found profile, using profile guided latency estimator",
+        ),
         (LineKind.FOUND, ">=0.5.1", r"^Found (?P<count>\d+) instructions from the profile"),
         (LineKind.MISSING, ">=0.5.1", r"^Missing (?P<count>\d+) instructions from the profile"),
-        (LineKind.NO_SUCH_FILE, ">=0.6.1", r"^PGLE profile file does not exist: (?P<subject>.+?)\s*$"),
-        (LineKind.UNREADABLE, ">=0.5.1",
-         r"^Tried but failed to parse PGLE proto from (?:text|binary) file (?P<subject>.+)$"),
-        (LineKind.UNREADABLE, "<=0.5.0", r"^Unable to read PGLE (?:text|binary) proto from (?P<subject>.+)$"),
-        (LineKind.UNREADABLE, "'prase' to 0.5.0, then 'parse'",
-         r"^Unable to (?:prase FDO profile|parse fdo_profile)(?P<subject>.*)$"),
-        (LineKind.SYNTAX, "all",
-         r"Error parsing text-format tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$"),
-        (LineKind.LHS_OFF_NOTICE, ">=0.5.1; VLOG from 0.7.0",
-         r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset"),
-        (LineKind.LHS_RAN, "all", r"LatencyHidingScheduler current memory usage: (?P<count>\d+) bytes"),
-        (LineKind.OTHER_ESTIMATOR, "0.5.0-0.6.2; unified >=0.7.0, VLOG",
-         r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical|unified) latency estimator"),
-        (LineKind.FINGERPRINT, "all, VLOG",
-         r"^Fingerprint before LHS for module (?P<module>.+)\(\d+\) = (?P<subject>[0-9a-f]{32})"),
+        (
+            LineKind.NO_SUCH_FILE,
+            ">=0.6.1",
+            r"^PGLE profile file does not exist: (?P<subject>.+?)\s*$",
+        ),
+        (
+            LineKind.UNREADABLE,
+            ">=0.5.1",
+            r"^Tried but failed to parse PGLE proto from (?:text|binary) file (?P<subject>.+)$",
+        ),
+        (
+            LineKind.UNREADABLE,
+            "<=0.5.0",
+            r"^Unable to read PGLE (?:text|binary) proto from (?P<subject>.+)$",
+        ),
+        (
+            LineKind.UNREADABLE,
+            "'prase' to 0.5.0, then 'parse'",
+            r"^Unable to (?:prase FDO profile|parse fdo_profile)(?P<subject>.*)$",
+        ),
+        (
+            LineKind.SYNTAX,
+            "all",
+            r"Error parsing text-format tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$",
+        ),
+        (
+            LineKind.LHS_OFF_NOTICE,
+            ">=0.5.1; VLOG from 0.7.0",
+            r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset",
+        ),
+        (
+            LineKind.LHS_RAN,
+            "all",
+            r"LatencyHidingScheduler current memory usage: (?P<count>\d+) bytes",
+        ),
+        (
+            LineKind.OTHER_ESTIMATOR,
+            "0.5.0-0.6.2; unified >=0.7.0, VLOG",
+            r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical|unified) latency estimator",
+        ),
+        (
+            LineKind.FINGERPRINT,
+            "all, VLOG",
+            r"^Fingerprint before LHS for module (?P<module>.+)\(\d+\) = (?P<subject>[0-9a-f]{32})",
+        ),
         (LineKind.COST_FOUND, "all, VLOG", r"^PGLE found cost for: (?P<subject>\S+)"),
-        (LineKind.COST_FOUND, "all, VLOG", r"^PGLE found latency for async op (?P<subject>.+?) and \(assumed\)"),
-        (LineKind.DISCARDED, ">=0.4.36", r"Found (?P<count>\d+) missing instructions\. Discarding the profile"),
-        (LineKind.DISCARDED, ">=0.11.1, the checker at ERROR", r"Expected instruction name to remain the same\. Was '"),
+        (
+            LineKind.COST_FOUND,
+            "all, VLOG",
+            r"^PGLE found latency for async op (?P<subject>.+?) and \(assumed\)",
+        ),
+        (
+            LineKind.DISCARDED,
+            ">=0.4.36",
+            r"Found (?P<count>\d+) missing instructions\. Discarding the profile",
+        ),
+        (
+            LineKind.DISCARDED,
+            ">=0.11.1, the checker at ERROR",
+            r"Expected instruction name to remain the same\. Was '",
+        ),
         (LineKind.EMPTY_TRACE, ">=0.4.31", r"PGLE collected an empty trace"),
-        (LineKind.FLAG_REFUSED, "all; plural for one flag to 0.5.0",
-         r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$"),
+        (
+            LineKind.FLAG_REFUSED,
+            "all; plural for one flag to 0.5.0",
+            r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$",
+        ),
         (LineKind.FLAG_REFUSED, "all", r"^Couldn't interpret value (?P<subject>.+ for flag \w+)"),
-        (LineKind.FLAG_REFUSED, "0.10.2, 0.12.0.1", r"^Illegal value for (?P<subject>--\w+.*?)\s*$"),
+        (
+            LineKind.FLAG_REFUSED,
+            "0.10.2, 0.12.0.1",
+            r"^Illegal value for (?P<subject>--\w+.*?)\s*$",
+        ),
         (LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
         (LineKind.CACHE_HIT, "all", r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'"),
-        (LineKind.CACHE_HIT, ">=0.5.1", r"PGLE-optimized (?P<module>\S+) loaded from compilation cache"),
+        (
+            LineKind.CACHE_HIT,
+            ">=0.5.1",
+            r"PGLE-optimized (?P<module>\S+) loaded from compilation cache",
+        ),
         (LineKind.COMPILED, "all", r"Writing (?P<module>\S+) to persistent compilation cache"),
         (LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"),
         (LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
@@ -100,18 +172,37 @@ WORDINGS = tuple(
         (LineKind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
         (LineKind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
     )
-)  # fmt: skip
+)
 """Tried in this order."""
 
 MARKS = (
-    b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"name to remain",
-    b"XLA_FLAGS", b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation",
-    b"dump enabled", b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --",
-    b"device: CpuDevice", b"CpuClient created", b"alling back to ",
-)  # fmt: skip
+    b"PGLE",
+    b"rofile",
+    b"atencyHiding",
+    b"latency estimator",
+    b"missing instructions",
+    b"name to remain",
+    b"XLA_FLAGS",
+    b"for flag ",
+    b"Fingerprint before",
+    b"FDO",
+    b"ompilation cache",
+    b"XLA compilation",
+    b"dump enabled",
+    b"deviceless compilation",
+    b"Flag parsing failed",
+    b"guided_latency",
+    b"Illegal value for --",
+    b"device: CpuDevice",
+    b"CpuClient created",
+    b"alling back to ",
+)
 """One of these is in every line that any wording matches: tests on bytes, quicker than the expressions."""
 
-NOISE = (b"] PGLE missed cost", b"] PGLE did ")  # VLOG of every parameter and edge: thousands of lines that say nothing
+NOISE = (
+    b"] PGLE missed cost",
+    b"] PGLE did ",
+)  # VLOG of every parameter and edge: thousands of lines that say nothing
 
 ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 """Lines of this source that begin with two blanks name an instruction without a cost (0.5.1 and newer)."""
@@ -132,7 +223,9 @@ _RANK_LABELS = (
     r"\[((?:pod/)?[\w.-]+(?:/[\w.-]+)+)\] ",  # kubectl logs --prefix
     r"\(([^()]*\bpid=\d+[^()]*)\) ",  # Ray
 )
-RANK_LABEL = re.compile("|".join(_RANK_LABELS))  # what launchers put before a line to say whose it is
+RANK_LABEL = re.compile(
+    "|".join(_RANK_LABELS)
+)  # what launchers put before a line to say whose it is
 HOST_LABEL = re.compile(r"([A-Za-z][\w./-]*)(?:: | +\| | [A-Za-z][\w.-]* )|([A-Za-z][\w.-]*-\d+) ")
 """``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets): a label only right
 before XLA's own prefix, elsewhere it may be any text."""
@@ -164,7 +257,9 @@ MAX_INFO_LINES = 20_000
 
 _CHUNK = 1 << 20
 _MARKED = re.compile(b"|".join(map(re.escape, MARKS)))
-_JIT = re.compile(r"^(\w+)\((.*)\)$")  # newer JAX writes jit(train_step) where XLA says jit_train_step
+_JIT = re.compile(
+    r"^(\w+)\((.*)\)$"
+)  # newer JAX writes jit(train_step) where XLA says jit_train_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +284,11 @@ def lists_missing(event: Event) -> bool:
     return (
         (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
         or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
-        or (event.kind is LineKind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
+        or (
+            event.kind is LineKind.READ
+            and event.subject.startswith("fdo_profile")
+            and "for module" not in event.text
+        )
         or (event.kind is LineKind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
     )
 
@@ -217,10 +316,14 @@ def read_events(
         if chunk:
             cut = block.rfind(b"\n") + 1
             block, rest = block[:cut], block[cut:]
-            if len(rest) > MAX_LINE_BYTES:  # one endless line: keep its beginning, which has the message
+            if (
+                len(rest) > MAX_LINE_BYTES
+            ):  # one endless line: keep its beginning, which has the message
                 rest = rest[:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
-        if any(mark in block for mark in MARKS):  # far quicker than the expression if nothing matches
+        if any(
+            mark in block for mark in MARKS
+        ):  # far quicker than the expression if nothing matches
             yield from reader.events(block, number)
         number += block.count(b"\n")
         if not chunk:
@@ -232,7 +335,9 @@ class _LineReader:
 
     def __init__(self, rank: str) -> None:
         self.rank = rank
-        self.hosts: dict[str, str] = {}  # labels that stood before XLA's prefix, and may stand before other lines
+        self.hosts: dict[
+            str, str
+        ] = {}  # labels that stood before XLA's prefix, and may stand before other lines
         self.with_info: set[str] = set()
         self.info_lines_left = MAX_INFO_LINES
 
@@ -255,7 +360,11 @@ class _LineReader:
             start, position = block.rfind(b"\n", 0, found) + 1, _line_end(block, found)
             self.info_lines_left -= 1
             rank, prefix, text = self.split(_decoded(block[start:position]))
-            if not prefix or "I" not in (prefix["abseil"], prefix["tsl"]) or not prefix["file"].endswith(".cc"):
+            if (
+                not prefix
+                or "I" not in (prefix["abseil"], prefix["tsl"])
+                or not prefix["file"].endswith(".cc")
+            ):
                 continue
             if rank not in self.with_info:
                 self.with_info.add(rank)
@@ -284,7 +393,16 @@ class _LineReader:
             hours, minutes, rest = (prefix["time1"] or prefix["time2"]).split(":")
             seconds = int(hours) * 3600 + int(minutes) * 60 + float(rest)
             if prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  "):
-                yield Event(LineKind.MISSING_NAME, number, text, level, rank, thread, seconds, subject=text.strip())
+                yield Event(
+                    LineKind.MISSING_NAME,
+                    number,
+                    text,
+                    level,
+                    rank,
+                    thread,
+                    seconds,
+                    subject=text.strip(),
+                )
                 return
         for wording in WORDINGS:
             if found := wording.pattern.search(text):
@@ -292,7 +410,9 @@ class _LineReader:
                 module = _JIT.sub(r"\1_\2", fields.get("module", ""))
                 count = int(fields["count"][:30]) if "count" in fields else None
                 said = (module, fields.get("subject", ""), count)
-                yield Event(wording.kind, number, text.rstrip(), level, rank, thread, seconds, *said)
+                yield Event(
+                    wording.kind, number, text.rstrip(), level, rank, thread, seconds, *said
+                )
                 return
 
 
@@ -357,7 +477,12 @@ class SchedulingBlock:
     @property
     def lacked_profile(self) -> bool:
         """Whether a line says that the module was, or would have been, scheduled without the profile."""
-        without = {LineKind.NO_SUCH_FILE, LineKind.UNREADABLE, LineKind.OTHER_ESTIMATOR, LineKind.LHS_RAN}
+        without = {
+            LineKind.NO_SUCH_FILE,
+            LineKind.UNREADABLE,
+            LineKind.OTHER_ESTIMATOR,
+            LineKind.LHS_RAN,
+        }
         return not self.took_profile and bool(self.lines.keys() & without)
 
     @property
@@ -373,7 +498,9 @@ class SchedulingBlock:
     @property
     def profile_is_its_own(self) -> bool:
         """Whether what it read was meant for this module alone: an option of its compilation, or its file."""
-        return self.profile.startswith("fdo_profile") or bool(_FINGERPRINT_FILE.search(self.profile))
+        return self.profile.startswith("fdo_profile") or bool(
+            _FINGERPRINT_FILE.search(self.profile)
+        )
 
     @property
     def fingerprint_sought(self) -> str:
@@ -390,7 +517,9 @@ class SchedulingBlock:
         costs nothing. Dones of collectives are never listed.
         """
         dones = {what: count for (what, end), count in self.missing_ends.items() if end == "done"}
-        twice = sum(max(count - self.missing_ends[what, "start"], 0) for what, count in dones.items())
+        twice = sum(
+            max(count - self.missing_ends[what, "start"], 0) for what, count in dones.items()
+        )
         found, missing = self.found or 0, self.missing or 0
         covered = max(found - twice, 0)
         return covered, covered + max(missing - sum(dones.values()), 0)
@@ -402,7 +531,9 @@ class SchedulingBlock:
         Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
         """
         memory = (self.lines[LineKind.LHS_RAN].count or 0) if LineKind.LHS_RAN in self.lines else 0
-        seconds = 0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
+        seconds = (
+            0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
+        )
         return memory // (1 if self.module else 2), (self.found or 0) + (self.missing or 0), seconds
 
     def note_time(self, event: Event) -> None:
@@ -425,8 +556,12 @@ class RankLog:
     times: Counter[str] = field(default_factory=Counter)  # how many blocks there were per module
     # names of the modules that `is_sub_module` leaves out; they have no blocks
     sub_modules: set[str] = field(default_factory=set)
-    reads: Counter[str] = field(default_factory=Counter)  # for how many modules each profile was parsed
-    cache_hits: dict[str, Event] = field(default_factory=dict)  # modules that JAX loaded from its cache, with the line
+    reads: Counter[str] = field(
+        default_factory=Counter
+    )  # for how many modules each profile was parsed
+    cache_hits: dict[str, Event] = field(
+        default_factory=dict
+    )  # modules that JAX loaded from its cache, with the line
     # the first line of each kind that is not about one module
     lines: dict[LineKind, Event] = field(default_factory=dict)
     is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
@@ -457,10 +592,18 @@ def collect(events: Iterable[Event]) -> Log:
     return log
 
 
-_OF_A_RANK = frozenset({
-    LineKind.INFO, LineKind.COMPILING, LineKind.COMPILED, LineKind.ON_CPU, LineKind.EMPTY_TRACE,
-    LineKind.FLAG_REFUSED, LineKind.DISCARDED, LineKind.LHS_OFF_NOTICE,
-})  # fmt: skip
+_OF_A_RANK = frozenset(
+    {
+        LineKind.INFO,
+        LineKind.COMPILING,
+        LineKind.COMPILED,
+        LineKind.ON_CPU,
+        LineKind.EMPTY_TRACE,
+        LineKind.FLAG_REFUSED,
+        LineKind.DISCARDED,
+        LineKind.LHS_OFF_NOTICE,
+    }
+)
 """Kinds of lines that are about no module, or do not say which."""
 
 
@@ -491,8 +634,14 @@ class _Gatherer:
                     block.close(event)
             elif event.kind is LineKind.COMPILED:
                 self._compiled(event)
-            elif event.kind is LineKind.DISCARDED and self.latest is not None and not self.latest.closed:
-                self.latest.lines[event.kind] = event  # Python's line, without a prefix: ends what logged last
+            elif (
+                event.kind is LineKind.DISCARDED
+                and self.latest is not None
+                and not self.latest.closed
+            ):
+                self.latest.lines[event.kind] = (
+                    event  # Python's line, without a prefix: ends what logged last
+                )
 
     def finish(self) -> RankLog:
         self.result.is_open = self.latest is not None and not self.latest.is_past_lookup
@@ -539,7 +688,9 @@ class _Gatherer:
             block.close(event)
             self._store(block)
         self.count += 1
-        block = self.current[thread] = self.latest = SchedulingBlock(thread, self.count, began=event.seconds)
+        block = self.current[thread] = self.latest = SchedulingBlock(
+            thread, self.count, began=event.seconds
+        )
         self.unnamed = [*self.unnamed[-1:], block]
         return block
 
@@ -552,7 +703,11 @@ class _Gatherer:
         self.result.times[block.module] += 1
         key = (block.thread, block.module, block.lacked_profile)
         known = self.result.last.get(key)
-        if known is None or (block.module and block.order > known.order) or block.weight > known.weight:
+        if (
+            known is None
+            or (block.module and block.order > known.order)
+            or block.weight > known.weight
+        ):
             self.result.last[key] = block
 
     def _compiled(self, event: Event) -> None:

@@ -28,8 +28,15 @@ from pgle.next import (
 )
 from pgle.xla.log.read import Event, LineKind, Log, RankLog, SchedulingBlock
 
-CLONES = ((0, 7, 2), (0, 9))  # from the first release of jax on, and before the second, XLA first schedules a copy
-LISTS_SINCE = (0, 5, 1)  # first release of jax whose XLA lists the instructions that a profile has no cost for
+CLONES = (
+    (0, 7, 2),
+    (0, 9),
+)  # from the first release of jax on, and before the second, XLA first schedules a copy
+LISTS_SINCE = (
+    0,
+    5,
+    1,
+)  # first release of jax whose XLA lists the instructions that a profile has no cost for
 
 
 class ProfileUse(StrEnum):
@@ -78,7 +85,9 @@ class KnownCoverage:
     wanted: int | None = None
     # share of the module's time that these costs cover, as `pgle verify` weighs it; a log alone does not tell
     time_coverage: float | None = None
-    kept_share: float | None = None  # the rest of the step without the weight of collectives that have no cost
+    kept_share: float | None = (
+        None  # the rest of the step without the weight of collectives that have no cost
+    )
     mismatched: int | None = None  # instructions that got the cost of another opcode or shape
 
 
@@ -130,7 +139,9 @@ class ModuleVerdict(KnownCoverage):
     names_unlisted: bool = False
     fingerprint: str = ""  # where the log gives it
     times: int = 1  # how often the log schedules it
-    ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
+    ranks: tuple[
+        str, ...
+    ] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
     def with_coverage(self, known: KnownCoverage | None) -> ModuleVerdict:
         """The verdict with what is known of the profile's coverage."""
@@ -168,9 +179,13 @@ class ModuleVerdict(KnownCoverage):
         """The verdict with a remedy that can be typed: it names the profile and the dump, where they are known."""
         remedy = self.remedy
         if self.profile and not self.profile.startswith("fdo_profile"):
-            remedy = re.sub(r"(?<= )PROFILE\b", lambda _: quoted(word_of(PurePath(self.profile))), remedy)
+            remedy = re.sub(
+                r"(?<= )PROFILE\b", lambda _: quoted(word_of(PurePath(self.profile))), remedy
+            )
         if dump:
-            remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: quoted(word_of(PurePath(dump).parent)), remedy)
+            remedy = re.sub(
+                r"(?<=--hlo )DUMP\b", lambda _: quoted(word_of(PurePath(dump).parent)), remedy
+            )
         return replace(self, remedy=remedy)
 
 
@@ -197,17 +212,19 @@ class Remedy:
         "this profile was made by another program, flags or jax version: profile this program with "
         f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
-    NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
+    NO_NAMES = (
+        f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
+    )
     OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (
         "say which jax it was (--jax 0.6.2), or run with "
         "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
         "`--schedule DIR --profile PROFILE`"
     )
-    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
-    LEVEL = (
-        "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
+    CACHE = (
+        "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
     )
+    LEVEL = "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
     EMPTY_TRACE = f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
     FLAG = f"see `{FLAGS_LINT}`"
     MODULE = "choose another --module"
@@ -248,7 +265,9 @@ class Context:
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
-def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> tuple[ModuleVerdict, ...]:
+def _judge_rank(
+    context: Context, module: str | None, *, is_its_own: bool
+) -> tuple[ModuleVerdict, ...]:
     """The verdicts on what one rank logs: on its main module, then on the others of its program, weightiest first.
 
     Args:
@@ -256,11 +275,15 @@ def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> tu
         is_its_own: whether the schedule dump is of this rank, so that it beats its log.
     """
     schedule = context.schedule
-    wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
+    wanted = (
+        module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
+    )
     by_name: dict[str, list[SchedulingBlock]] = {}
     for (_, name, _), block in context.log.last.items():
         by_name.setdefault(name, []).append(block)
-    weightiest_first = sorted(by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True)
+    weightiest_first = sorted(
+        by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True
+    )
     modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
     main = first = _main(context, modules, wanted)
     if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
@@ -287,18 +310,25 @@ def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None
     """The verdict on the main module; where the log never names it, the one on the unnamed module, or on the log."""
     if wanted is None and modules:
         return modules[0]
-    named = next((item for item in modules if wanted and item.module and re.search(wanted, item.module)), None)
+    named = next(
+        (item for item in modules if wanted and item.module and re.search(wanted, item.module)),
+        None,
+    )
     unnamed = next((item for item in modules if not item.module), None)
     return named or unnamed or _judge_silence(context, wanted)
 
 
-def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds) -> ModuleVerdict:
+def _with_schedule(
+    main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds
+) -> ModuleVerdict:
     """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
     if main.module and main.module != schedule.module:
         return main
     main = replace(main, module=schedule.module)
     if schedule.agrees:
-        used = replace(main, why="the profile has costs for the module").with_coverage(schedule.coverage)
+        used = replace(main, why="the profile has costs for the module").with_coverage(
+            schedule.coverage
+        )
         used = used.held_against(bounds)
         contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
         return replace(used, why=f"{used.why}; {schedule.sentence}{contrary}")
@@ -306,7 +336,12 @@ def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Boun
     if not schedule.compared:
         return replace(main, why=why, remedy=Remedy.NO_NAMES)
     silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
-    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=Remedy.NOT_GIVEN if silent else main.remedy)
+    return replace(
+        main,
+        verdict=ProfileUse.NOT_USED,
+        why=why,
+        remedy=Remedy.NOT_GIVEN if silent else main.remedy,
+    )
 
 
 def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
@@ -321,12 +356,21 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
         return main
     if LineKind.FLAG_REFUSED in log.lines:
         return _contradicted(main, _refused_flag(main, log.lines[LineKind.FLAG_REFUSED]), "")
-    users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
+    users = [
+        block
+        for block in log.last.values()
+        if block.module in ("", main.module) and block.took_profile
+    ]
     for block in log.last.values():
         same_thread = [user for user in users if user.thread == block.thread]
         own = any(user.profile_is_its_own for user in same_thread)
         again = bool(block.module) and any(user.order > block.order for user in same_thread)
-        if block.lacked_profile and users and block.module in ("", main.module) and not (own or again):
+        if (
+            block.lacked_profile
+            and users
+            and block.module in ("", main.module)
+            and not (own or again)
+        ):
             other = _judge_block(context, main.module, block)
             if other.verdict in _NEGATIVE:
                 return _contradicted(main, other, block.thread if not same_thread else "")
@@ -334,10 +378,20 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
 
 
 def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
-    claim = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
+    claim = (
+        f"line {main.line} says it was used"
+        if main.line is not None
+        else "the schedule dump says it was used"
+    )
     whose = f"thread {thread}: " if thread else ""
     why = f"{whose}{other.why}; {claim}: several processes, or several runs, write this log"
-    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}; {Remedy.RANKS}", times=main.times)
+    return replace(
+        other,
+        module=main.module,
+        why=why,
+        remedy=f"{other.remedy}; {Remedy.RANKS}",
+        times=main.times,
+    )
 
 
 def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleVerdict:
@@ -362,7 +416,9 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
     if line := lines.get(LineKind.UNREADABLE):
         where = f" at {lines[LineKind.SYNTAX].subject}" if LineKind.SYNTAX in lines else ""
         is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
-        use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
+        use = (
+            ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL
+        )  # else the flag's file comes next
         return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
     if line := lines.get(LineKind.NO_SUCH_FILE):
         return _judge_no_file(context, base, block, line)
@@ -370,7 +426,9 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
         why = "the profile was parsed, but no line says that the scheduler took it"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
-        return replace(base, why="the log begins in the middle of XLA's list of instructions without a cost")
+        return replace(
+            base, why="the log begins in the middle of XLA's list of instructions without a cost"
+        )
     if line := lines.get(LineKind.OTHER_ESTIMATOR):
         why = f"scheduled with XLA's {line.subject} model, without a profile"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
@@ -384,16 +442,22 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
     return base
 
 
-def _judge_no_file(context: Context, base: ModuleVerdict, block: SchedulingBlock, line: Event) -> ModuleVerdict:
+def _judge_no_file(
+    context: Context, base: ModuleVerdict, block: SchedulingBlock, line: Event
+) -> ModuleVerdict:
     """There is no such file; in a directory of profiles there may be one for the module that comes next."""
     if not block.fingerprint_sought:
-        return _proved(base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH)
+        return _proved(
+            base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH
+        )
     base = replace(base, fingerprint=base.fingerprint or block.fingerprint_sought)
     why = "the directory has no file for this fingerprint"
     others = any(other.profile for other in context.log.last.values())
     remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
     no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
-    if context.whole or (LineKind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open):
+    if context.whole or (
+        LineKind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open
+    ):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
     why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
@@ -406,7 +470,11 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
     past_lookup = block.is_past_lookup or context.whole
     if counted is not None:
         # Where INFO is hidden nothing follows the list.
-        is_all = LineKind.FOUND in lines and LineKind.MISSING in lines and block.listed >= (block.missing or 0)
+        is_all = (
+            LineKind.FOUND in lines
+            and LineKind.MISSING in lines
+            and block.listed >= (block.missing or 0)
+        )
         if past_lookup or (is_all and LineKind.FOUND_PROFILE not in lines):
             return _judge_counted(context, base, block, counted)
         why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
@@ -421,12 +489,16 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
     if context.lists_missing:
         why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
-    why = "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
+    why = (
+        "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
+    )
     base = replace(base, names_unlisted=True)
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
 
-def _judge_counted(context: Context, base: ModuleVerdict, block: SchedulingBlock, proof: Event) -> ModuleVerdict:
+def _judge_counted(
+    context: Context, base: ModuleVerdict, block: SchedulingBlock, proof: Event
+) -> ModuleVerdict:
     if block.found is None or block.missing is None:
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
@@ -444,7 +516,14 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     """No line about the scheduling of the main module: why not?"""
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
-    hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
+    hit = next(
+        (
+            event
+            for name, event in log.cache_hits.items()
+            if wanted is None or re.search(wanted, name)
+        ),
+        None,
+    )
     if line := log.lines.get(LineKind.FLAG_REFUSED):
         return _refused_flag(base, line)
     if line := log.lines.get(LineKind.DISCARDED):
@@ -455,7 +534,9 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
         why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
-        return _proved(replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE)
+        return _proved(
+            replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE
+        )
     if wanted is not None and log.last:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
@@ -479,8 +560,12 @@ def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
     return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
 
 
-def _proved(base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str) -> ModuleVerdict:
-    return replace(base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=remedy)
+def _proved(
+    base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str
+) -> ModuleVerdict:
+    return replace(
+        base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=remedy
+    )
 
 
 @dataclass(frozen=True)
@@ -524,7 +609,9 @@ def judge(
         whole: the program ended by itself, so that silence at the end of the log means something.
     """
     ranks = log.ranks or {"": RankLog()}
-    if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
+    if (
+        len(ranks) > 1 and not ranks.get("", RankLog()).last
+    ):  # lines that no rank has written, such as a launcher's
         ranks = {rank: item for rank, item in ranks.items() if rank}
     lists_missing = log.lists_missing or (release is not None and release >= LISTS_SINCE)
     is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
@@ -535,7 +622,9 @@ def judge(
         by_rank[rank] = _judge_rank(context, module, is_its_own=is_its_own)
     return LogVerdict(
         modules=_combined(by_rank),
-        ranks={rank: verdicts[0].verdict for rank, verdicts in by_rank.items()} if any(by_rank) else {},
+        ranks={rank: verdicts[0].verdict for rank, verdicts in by_rank.items()}
+        if any(by_rank)
+        else {},
         sub_modules=max(len(item.sub_modules) for item in ranks.values()),
         reads=dict(sum((item.reads for item in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
@@ -548,9 +637,15 @@ def _combined(by_rank: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleV
         return next(iter(by_rank.values()))
     mains = {rank: verdicts[0] for rank, verdicts in by_rank.items()}
     name = next((item.module for item in mains.values() if item.module), "")
-    main = _of_ranks({rank: replace(item, module=item.module or name) for rank, item in mains.items()})
-    if main.verdict is not ProfileUse.USED and ProfileUse.USED in (item.verdict for item in mains.values()):
-        main = replace(main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS)
+    main = _of_ranks(
+        {rank: replace(item, module=item.module or name) for rank, item in mains.items()}
+    )
+    if main.verdict is not ProfileUse.USED and ProfileUse.USED in (
+        item.verdict for item in mains.values()
+    ):
+        main = replace(
+            main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS
+        )
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
     for rank, verdicts in by_rank.items():
         for item in verdicts[1:]:

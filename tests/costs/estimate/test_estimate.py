@@ -6,7 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import DeviceGroup, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import (
+    DeviceGroup,
+    bus_bandwidth_gb_s,
+    collective_us,
+    group_of,
+    payload_bytes,
+)
 from pgle.costs.estimate.estimate import (
     ELEMENTS_PER_CLOCK,
     Matmul,
@@ -25,26 +31,42 @@ from pgle.trace.nsys.read import read_nsys
 from pgle.xla.collectives import is_product
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
-from pgle.xla.targets import A100_EFFICIENCY, BUILT_IN, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware, load_target
+from pgle.xla.targets import (
+    A100_EFFICIENCY,
+    BUILT_IN,
+    KERNEL_US,
+    MEMORY_EFFICIENCY,
+    TABLE,
+    find_hardware,
+    load_target,
+)
 
 A100, H100 = find_hardware("a100"), find_hardware("h100")
 DATA = Path(__file__).parents[3] / "testdata" / "pax_fsdp4"
 
 
-def parameter(name: str, *dimensions: int, number: int = 0, memory: int = 0, dtype: str = "bf16") -> Instruction:
+def parameter(
+    name: str, *dimensions: int, number: int = 0, memory: int = 0, dtype: str = "bf16"
+) -> Instruction:
     shape = Shape(dtype, dimensions, memory_space=memory)
     return Instruction(name, "parameter", shape, "e", parameter_number=number)
 
 
 def module(*items: Instruction, partitions: int = 8, **fused: tuple[Instruction, ...]) -> Module:
     computations = {"e": Computation("e", items, items[-1].name)}
-    computations |= {name: Computation(name, inner, inner[-1].name, True) for name, inner in fused.items()}
+    computations |= {
+        name: Computation(name, inner, inner[-1].name, True) for name, inner in fused.items()
+    }
     return Module("m", 1, "", "e", computations, True, num_partitions=partitions)
 
 
 def dot(m: int, n: int, k: int) -> tuple[Instruction, ...]:
     result = Shape("bf16", (m, n))
-    return parameter("x", m, k), parameter("y", k, n), Instruction("dot", "dot", result, "e", ("x", "y"))
+    return (
+        parameter("x", m, k),
+        parameter("y", k, n),
+        Instruction("dot", "dot", result, "e", ("x", "y")),
+    )
 
 
 def test_a_large_matmul_takes_its_operations_at_the_efficient_peak() -> None:
@@ -60,18 +82,31 @@ def test_a_matmul_of_few_tiles_leaves_multiprocessors_idle() -> None:
 
 
 def test_a_cublas_call_is_read_from_its_configuration() -> None:
-    config = '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["0"]}}}'
+    config = (
+        '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["0"]}}}'
+    )
     shape = Shape("tuple", elements=(Shape("bf16", (64, 32)), Shape("s8", (4096,))))
     call = Instruction(
-        "c", "custom-call", shape, "e", ("x", "y"), custom_call_target="__cublas$gemm", backend_config=config
+        "c",
+        "custom-call",
+        shape,
+        "e",
+        ("x", "y"),
+        custom_call_target="__cublas$gemm",
+        backend_config=config,
     )
     of = module(parameter("x", 256, 64), parameter("y", 256, 32), call)
     assert list(matmuls(of, call)) == [Matmul(1, 64, 32, 256, "bf16")]
 
 
 def test_a_pointwise_fusion_takes_its_bytes_at_the_efficient_bandwidth() -> None:
-    inner = (parameter("p", 1 << 28, number=0), Instruction("n", "negate", Shape("bf16", (1 << 28,)), "f", ("p",)))
-    call = Instruction("k", "fusion", Shape("bf16", (1 << 28,)), "e", ("x",), called=("f",), fusion_kind="kLoop")
+    inner = (
+        parameter("p", 1 << 28, number=0),
+        Instruction("n", "negate", Shape("bf16", (1 << 28,)), "f", ("p",)),
+    )
+    call = Instruction(
+        "k", "fusion", Shape("bf16", (1 << 28,)), "e", ("x",), called=("f",), fusion_kind="kLoop"
+    )
     of = module(parameter("x", 1 << 28), call, f=inner)
     expected = 2 * (1 << 29) / (1555e3 * MEMORY_EFFICIENCY)
     assert compute_us(of, call, A100) == pytest.approx(KERNEL_US + expected)
@@ -99,7 +134,9 @@ def test_an_update_in_place_writes_only_the_update() -> None:
     assert bytes_accessed(of, call) == (128 + 128, 0)
 
 
-def collective(kind: str, mebibytes: int, groups: tuple[tuple[int, ...], ...] = ()) -> tuple[Module, Instruction]:
+def collective(
+    kind: str, mebibytes: int, groups: tuple[tuple[int, ...], ...] = ()
+) -> tuple[Module, Instruction]:
     elements = mebibytes << 19
     item = Instruction("c", kind, Shape("bf16", (elements,)), "e", ("x",), replica_groups=groups)
     return module(parameter("x", elements), item), item
@@ -132,13 +169,19 @@ def test_small_collectives_take_ten_to_thirty_microseconds_on_a_host() -> None:
 
 def test_a_ragged_all_to_all_moves_its_first_operand_alone() -> None:
     sizes = parameter("sizes", 8, dtype="s32")
-    item = Instruction("r", "ragged-all-to-all", Shape("bf16", (1 << 20,)), "e", ("x", "out", *["sizes"] * 4))
+    item = Instruction(
+        "r", "ragged-all-to-all", Shape("bf16", (1 << 20,)), "e", ("x", "out", *["sizes"] * 4)
+    )
     of = module(parameter("x", 1 << 20), parameter("out", 1 << 20), sizes, item)
     assert payload_bytes(of, "ragged-all-to-all", item) == 2 << 20
 
 
-@pytest.mark.parametrize(("target", "mask", "products"), [("forward", 0, 2), ("forward", 3, 1), ("backward", 2, 2.5)])
-def test_attention_counts_the_products_of_its_heads(target: str, mask: int, products: float) -> None:
+@pytest.mark.parametrize(
+    ("target", "mask", "products"), [("forward", 0, 2), ("forward", 3, 1), ("backward", 2, 2.5)]
+)
+def test_attention_counts_the_products_of_its_heads(
+    target: str, mask: int, products: float
+) -> None:
     call = Instruction(
         "a", "custom-call", Shape("bf16", (2, 8192, 64, 128)), "e", ("x", "y"),
         custom_call_target=f"te_fused_attn_{target}_ffi", backend_config=f"{{mask_type = {mask} : i64}}",
@@ -166,17 +209,27 @@ CUDNN = (
         ("__cudnn$fmhaSoftmax", CUDNN.format(mask="CAUSAL", window=0), 2 * 32 * 16 * 1024, 128),
     ],
 )
-def test_attention_is_as_large_as_its_configuration_says(target: str, config: str, scores: int, depth: int) -> None:
+def test_attention_is_as_large_as_its_configuration_says(
+    target: str, config: str, scores: int, depth: int
+) -> None:
     shape = Shape("bf16", (2, 16, 32, 128))
-    call = Instruction("c", "custom-call", shape, "e", ("x", "y"), custom_call_target=target, backend_config=config)
-    packed = parameter("y", 2, 2048, 2, 8, 128) if "te_" in target else parameter("y", 2, 2048, 8, 128)
+    call = Instruction(
+        "c", "custom-call", shape, "e", ("x", "y"), custom_call_target=target, backend_config=config
+    )
+    packed = (
+        parameter("y", 2, 2048, 2, 8, 128) if "te_" in target else parameter("y", 2, 2048, 8, 128)
+    )
     of = module(parameter("x", 2, 16, 32, 128), packed, call)
     assert attention_operations(of, call) == 2 * 2 * scores * depth
 
 
 def test_the_payload_of_a_gather_is_its_result() -> None:
     start = Instruction(
-        "s", "all-gather-start", Shape("tuple", elements=(Shape("bf16", (8,)), Shape("bf16", (64,)))), "e", ("x",)
+        "s",
+        "all-gather-start",
+        Shape("tuple", elements=(Shape("bf16", (8,)), Shape("bf16", (64,)))),
+        "e",
+        ("x",),
     )
     of = module(parameter("x", 8), start)
     assert payload_bytes(of, "all-gather", start) == 128
@@ -244,16 +297,25 @@ def test_an_update_in_host_memory_moves_the_update_alone() -> None:
 
 def test_a_buffer_that_is_only_allocated_costs_nothing() -> None:
     item = Instruction(
-        "buffer", "custom-call", Shape("bf16", (1 << 24,), memory_space=5), "e", custom_call_target="AllocateBuffer"
+        "buffer",
+        "custom-call",
+        Shape("bf16", (1 << 24,), memory_space=5),
+        "e",
+        custom_call_target="AllocateBuffer",
     )
     assert estimator(module(item), H100)(item) == 0
 
 
-def fusion(shape: Shape, *inner: Instruction, kind: str = "kLoop", operands: tuple[str, ...] = ("x", "y")) -> Module:
+def fusion(
+    shape: Shape, *inner: Instruction, kind: str = "kLoop", operands: tuple[str, ...] = ("x", "y")
+) -> Module:
     """`inner` fused over parameters of the same names and shapes."""
     given = tuple(item for item in inner if item.opcode == "parameter")
     call = Instruction("k", "fusion", shape, "e", operands, called=("f",), fusion_kind=kind)
-    outer = tuple(Instruction(name, "parameter", item.shape, "e") for name, item in zip(operands, given, strict=True))
+    outer = tuple(
+        Instruction(name, "parameter", item.shape, "e")
+        for name, item in zip(operands, given, strict=True)
+    )
     return module(*outer, call, f=inner)
 
 
@@ -279,7 +341,12 @@ def test_a_slice_counts_by_what_it_takes_through_whatever_lies_between() -> None
 
 def test_what_is_broadcast_is_read_once() -> None:
     row = Shape("f32", (64,))
-    of = fusion(LAYERS, parameter("p", 64, number=0, dtype="f32"), op("b", "broadcast", LAYERS, "p"), operands=("x",))
+    of = fusion(
+        LAYERS,
+        parameter("p", 64, number=0, dtype="f32"),
+        op("b", "broadcast", LAYERS, "p"),
+        operands=("x",),
+    )
     assert bytes_accessed(of, of.instructions["k"]) == (LAYERS.size_bytes + row.size_bytes, 0)
 
 
@@ -328,7 +395,9 @@ def test_before_nccl_2_22_small_calls_had_the_protocol_of_the_large_ones() -> No
     large, small = [1 << 22] * 24, [8] * 48
     latency = 8.4 + 7 * 3.4
     old = (2, 21)
-    assert gathered(*small, *large, nccl=old) - gathered(*large, nccl=old) == pytest.approx(48 * latency, rel=0.1)
+    assert gathered(*small, *large, nccl=old) - gathered(*large, nccl=old) == pytest.approx(
+        48 * latency, rel=0.1
+    )
 
 
 def test_scatters_of_the_real_step_are_near_what_they_took() -> None:
@@ -341,7 +410,9 @@ def test_scatters_of_the_real_step_are_near_what_they_took() -> None:
 
 
 def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
-    stack = Instruction("s", "parameter", Shape("bf16", (8, 4096, 4096)), "inner", parameter_number=0)
+    stack = Instruction(
+        "s", "parameter", Shape("bf16", (8, 4096, 4096)), "inner", parameter_number=0
+    )
     part = Instruction("part", "slice", Shape("bf16", (1, 4096, 4096)), "inner", operands=("s",))
     whole = replace(stack, name="w", computation="outer")
     block = Instruction(

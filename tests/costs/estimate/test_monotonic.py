@@ -14,7 +14,15 @@ from pgle.costs.estimate.estimate import Matmul, matmul_us
 from pgle.xla.targets import TABLE, find_hardware
 
 # Each has at least as much of everything as the one before; NVLink per direction in GB/s (data sheets).
-NVLINK = {"a100-40gb": 300, "a100-80gb": 300, "h100-sxm": 450, "h200-sxm": 450, "b200": 900, "gb200": 900, "gb300": 900}
+NVLINK = {
+    "a100-40gb": 300,
+    "a100-80gb": 300,
+    "h100-sxm": 450,
+    "h200-sxm": 450,
+    "b200": 900,
+    "gb200": 900,
+    "gb300": 900,
+}
 HOSTS = (8, 72)  # devices
 CONTIGUOUS = (2, 3, 4, 8, 9, 12, 16, 64, 72, 144, 576, 1024)
 STRIDED = (2, 4, 16, 128)  # one device of each host
@@ -28,7 +36,9 @@ def contiguous(size: int, per_host: int) -> DeviceGroup:
     return DeviceGroup(size, -(-size // per_host), per_host if uneven else 0)
 
 
-def ordered(times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Hashable, ...], sign: int) -> list[str]:
+def ordered(
+    times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Hashable, ...], sign: int
+) -> list[str]:
     """The points whose time changes the wrong way along an axis; `sign` is 1 where it must not fall."""
     after = dict(pairwise(order))
     wrong = []
@@ -41,7 +51,9 @@ def ordered(times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Ha
     return wrong
 
 
-def collectives(kind: str, per_host: int, groups: dict[int, DeviceGroup]) -> dict[tuple[Hashable, ...], float]:
+def collectives(
+    kind: str, per_host: int, groups: dict[int, DeviceGroup]
+) -> dict[tuple[Hashable, ...], float]:
     gpus = {name: replace(TABLE[name], devices_per_host=per_host) for name in NVLINK}
     return {
         (name, size, bytes_): group_us(kind, groups[size], bytes_, gpus[name])
@@ -79,11 +91,17 @@ def test_more_than_ten_thousand_collectives_are_in_order() -> None:
     for kind, per_host, groups in series():
         times = collectives(kind, per_host, groups)
         points += len(times)
-        found = ordered(times, 0, tuple(NVLINK), -1) + ordered(times, 1, tuple(groups), 1) + ordered(times, 2, BYTES, 1)
+        found = (
+            ordered(times, 0, tuple(NVLINK), -1)
+            + ordered(times, 1, tuple(groups), 1)
+            + ordered(times, 2, BYTES, 1)
+        )
         wrong += [f"{kind}, {per_host} per host: {each}" for each in found]
         for (name, size, bytes_), us in times.items():
             if us * SLACK < least_us(kind, groups[size], bytes_, name):
-                wrong.append(f"{kind}: {name}, {groups[size]}, {bytes_} bytes: faster than the links")
+                wrong.append(
+                    f"{kind}: {name}, {groups[size]}, {bytes_} bytes: faster than the links"
+                )
     assert points > 10_000
     assert wrong == []
 
@@ -96,7 +114,9 @@ def test_thousands_of_products_are_in_order(dtype: str) -> None:
     gpus = ("a100-40gb", "a100-80gb", "h100-sxm", "h200-sxm", "b200", "gb200")
     keys = list(product(gpus, BATCHES, SIDES, SIDES, SIDES))
     items = {key: Matmul(*key[1:], dtype) for key in keys}
-    times: dict[tuple[Hashable, ...], float] = {key: matmul_us(items[key], TABLE[key[0]]) for key in keys}
+    times: dict[tuple[Hashable, ...], float] = {
+        key: matmul_us(items[key], TABLE[key[0]]) for key in keys
+    }
     wrong = ordered(times, 0, gpus, -1) + ordered(times, 1, BATCHES, 1)
     for axis in (2, 3, 4):
         wrong += ordered(times, axis, SIDES, 1)
@@ -109,7 +129,9 @@ def test_thousands_of_products_are_in_order(dtype: str) -> None:
 
 def test_a_slower_network_never_takes_less() -> None:
     def us(gb_s: float) -> float:
-        return group_us("all-reduce", DeviceGroup(64, 8), 1 << 28, find_hardware("h100", network_gb_s=gb_s))
+        return group_us(
+            "all-reduce", DeviceGroup(64, 8), 1 << 28, find_hardware("h100", network_gb_s=gb_s)
+        )
 
     times = [us(gb_s) for gb_s in (1.0, 12.5, 25.0, 50.0, 100.0)]
     assert times == sorted(times, reverse=True)

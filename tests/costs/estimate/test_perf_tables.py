@@ -20,7 +20,11 @@ KEYS = sorted({(gpu, kind, group) for gpu, kind, group, _, _ in ROWS})
 
 def left_out(gpu: str, kind: str, group: str) -> list[float]:
     """Each inner point over what the others of its curve say of it."""
-    points = [(log(float(row[3])), log(float(row[4]))) for row in ROWS if tuple(row[:3]) == (gpu, kind, group)]
+    points = [
+        (log(float(row[3])), log(float(row[4])))
+        for row in ROWS
+        if tuple(row[:3]) == (gpu, kind, group)
+    ]
     ratios = []
     for index in range(1, len(points) - 1):
         sizes, times = curve(points[:index] + points[index + 1 :])
@@ -62,7 +66,9 @@ def test_a_point_of_the_table_is_read_as_it_stands() -> None:
 
 
 def test_beyond_the_table_time_grows_with_the_bytes() -> None:
-    last, twice = (inside_us("all-gather", 8, size, TABLE["h100-sxm"]) for size in (1 << 31, 1 << 32))
+    last, twice = (
+        inside_us("all-gather", 8, size, TABLE["h100-sxm"]) for size in (1 << 31, 1 << 32)
+    )
     assert twice == pytest.approx(2 * last)
 
 
@@ -80,7 +86,10 @@ def test_more_bytes_never_take_less_time(kind: str) -> None:
 
 def test_across_hosts_takes_longer_than_inside_one() -> None:
     h100 = find_hardware("h100")
-    inside, across = (group_us("all-gather", group, 1 << 28, h100) for group in (DeviceGroup(8, 1), DeviceGroup(8, 8)))
+    inside, across = (
+        group_us("all-gather", group, 1 << 28, h100)
+        for group in (DeviceGroup(8, 1), DeviceGroup(8, 8))
+    )
     assert across > 3 * inside
 
 
@@ -102,7 +111,9 @@ MAXTEXT = [
 
 
 @pytest.mark.parametrize(("kind", "size", "measured"), MAXTEXT)
-def test_the_tables_hold_on_a_job_that_they_were_not_made_on(kind: str, size: int, measured: float) -> None:
+def test_the_tables_hold_on_a_job_that_they_were_not_made_on(
+    kind: str, size: int, measured: float
+) -> None:
     found = group_us(kind, DeviceGroup(4, 1), size, find_hardware("h100"))
     assert 0.5 < found / measured < 2
 

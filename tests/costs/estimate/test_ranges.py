@@ -34,7 +34,9 @@ def found(*items: Instruction) -> Range:
 
 
 def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruction:
-    return Instruction(name, "parameter", Shape(dtype, dimensions, memory_space=memory), "e", parameter_number=1)
+    return Instruction(
+        name, "parameter", Shape(dtype, dimensions, memory_space=memory), "e", parameter_number=1
+    )
 
 
 @pytest.mark.parametrize(("dtype", "row_us"), [("f32", ADDED_ROW_US), ("bf16", SWAPPED_ROW_US)])
@@ -50,7 +52,9 @@ def routed(*, sorted_payload: bool = True) -> Range:
     keys = Instruction("k", "parameter", tokens, "e", parameter_number=2)
     iota = Instruction("iota", "iota", tokens, "e")
     both = Shape("tuple", elements=(tokens, tokens))
-    index = Instruction("g", "get-tuple-element", tokens, "e", ("sort",), tuple_index=int(sorted_payload))
+    index = Instruction(
+        "g", "get-tuple-element", tokens, "e", ("sort",), tuple_index=int(sorted_payload)
+    )
     items = (
         keys, iota, Instruction("sort", "sort", both, "e", ("k", "iota")), index,
         Instruction("eight", "constant", tokens, "e"), Instruction("i", "divide", tokens, "e", ("g", "eight")),
@@ -72,12 +76,16 @@ def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
     combiner = Computation("replace", (operand("a", "f32"), operand("b", "f32")), "b")
     of = module(*items)
     of = replace(of, computations={**of.computations, "replace": combiner})
-    assert range_of(of, scatter, H100, 5.0) == Range(5.0, 5.0, "rows that repeat are added one after the other")
+    assert range_of(of, scatter, H100, 5.0) == Range(
+        5.0, 5.0, "rows that repeat are added one after the other"
+    )
 
 
 def test_a_gather_takes_up_to_a_sector_for_each_element() -> None:
     gather = Instruction("g", "gather", Shape("f32", (1 << 20, 128)), "e", ("x", "i"))
-    assert found(operand("i", "s32", 1 << 20, 1), gather).most_us == pytest.approx(32 * (1 << 27) / 3352e3)
+    assert found(operand("i", "s32", 1 << 20, 1), gather).most_us == pytest.approx(
+        32 * (1 << 27) / 3352e3
+    )
 
 
 def test_a_sort_by_comparison_moves_all_once_for_each_distance_beyond_a_block() -> None:
@@ -92,12 +100,16 @@ def test_a_sort_is_between_both_ways() -> None:
 
 def test_attention_may_reach_half_or_three_quarters_of_the_peak() -> None:
     q = operand("q", "bf16", 8, 4096, 32, 128)
-    call = Instruction("a", "custom-call", q.shape, "e", ("q", "q", "q"), custom_call_target="__cudnn$fmhaSoftmax")
+    call = Instruction(
+        "a", "custom-call", q.shape, "e", ("q", "q", "q"), custom_call_target="__cudnn$fmhaSoftmax"
+    )
     assert found(q, call).most_us / found(q, call).least_us == pytest.approx(1.5)
 
 
 def test_a_copy_to_the_host_may_share_its_link() -> None:
-    copy = Instruction("c", "copy", Shape("f32", (4096, 128), memory_space=HOST_MEMORY_SPACE), "e", ("x",))
+    copy = Instruction(
+        "c", "copy", Shape("f32", (4096, 128), memory_space=HOST_MEMORY_SPACE), "e", ("x",)
+    )
     assert found(copy).most_us == 2 * found(copy).least_us
 
 
@@ -106,7 +118,9 @@ def test_a_convolution_is_at_most_that_without_tensor_cores() -> None:
     image = operand("i", "bf16", 32, 56, 56, 256)
     convolution = Instruction("c", "convolution", Shape("bf16", (32, 56, 56, 256)), "e", ("i", "k"))
     operations = 2 * 32 * 56 * 56 * 256 * 9 * 256
-    assert found(image, kernel, convolution).most_us == pytest.approx(operations / (67e12) * 1e6, rel=0.01)
+    assert found(image, kernel, convolution).most_us == pytest.approx(
+        operations / (67e12) * 1e6, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("opcode", ["add", "dot", "transpose", "reduce"])
@@ -117,7 +131,13 @@ def test_what_shapes_decide_has_no_range(opcode: str) -> None:
 
 def call(target: str, latency_ns: int | None = None) -> Instruction:
     return Instruction(
-        f"c{target}", "custom-call", X.shape, "e", ("x",), custom_call_target=target, latency_ns=latency_ns
+        f"c{target}",
+        "custom-call",
+        X.shape,
+        "e",
+        ("x",),
+        custom_call_target=target,
+        latency_ns=latency_ns,
     )
 
 
@@ -140,7 +160,9 @@ def test_what_the_program_states_is_the_estimate() -> None:
 
 def test_the_interval_of_a_step_holds_what_data_decides() -> None:
     items = (operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128))
-    prediction = predict(module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100)
+    prediction = predict(
+        module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100
+    )
     assert [item.name for item in prediction.uncertain] == ["s"]
     assert prediction.interval_us[1] > prediction.step_us + 1000 * ADDED_ROW_US
 

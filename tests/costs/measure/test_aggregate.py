@@ -37,21 +37,29 @@ def step(number, *spans, device=0):
 
 
 def test_the_cost_is_the_median_over_executions(make_trace):
-    rows = [row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))]
+    rows = [
+        row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))
+    ]
     costs, _ = costs_of(make_trace(rows), keep_all=True)
     cost = costs["fusion.1"]
     assert (cost.cost_us, cost.samples, cost.min_us, cost.max_us) == (10, 3, 10, 13)
 
 
 def test_other_statistics_can_be_chosen(make_trace):
-    rows = [row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))]
+    rows = [
+        row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))
+    ]
     costs, _ = costs_of(make_trace(rows), stat=parse_statistic("max"), keep_all=True)
     assert costs["fusion.1"].cost_us == 13
 
 
 def test_a_collective_costs_what_the_last_rank_to_arrive_measured(make_trace):
-    early = [row for number in range(3) for row in step(number, ("all-gather-start", 5000), device=0)]
-    late = [row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)]
+    early = [
+        row for number in range(3) for row in step(number, ("all-gather-start", 5000), device=0)
+    ]
+    late = [
+        row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)
+    ]
     costs, _ = costs_of(make_trace(early + late))
     assert costs["all-gather-start"].cost_us == 1000
 
@@ -72,13 +80,20 @@ def test_the_last_rank_is_found_for_each_execution_on_its_own(make_trace):
 def test_of_several_replica_groups_the_slowest_counts(make_trace):
     hlo = module(instruction("all-gather", "all-gather", replica_groups=((0, 1), (2, 3))))
     times = {0: 100, 1: 900, 2: 400, 3: 300}
-    rows = [row for d, time in times.items() for n in range(3) for row in step(n, ("all-gather", time), device=d)]
+    rows = [
+        row
+        for d, time in times.items()
+        for n in range(3)
+        for row in step(n, ("all-gather", time), device=d)
+    ]
     costs, _ = costs_of(make_trace(rows), hlo)
     assert costs["all-gather"].cost_us == 300
 
 
 def test_one_rank_alone_is_warned_about(make_trace):
-    _, result = costs_of(make_trace([row for n in range(3) for row in step(n, ("all-gather-start", 5))]))
+    _, result = costs_of(
+        make_trace([row for n in range(3) for row in step(n, ("all-gather-start", 5))])
+    )
     assert any("1 of several ranks given" in line for line in result.warnings)
 
 
@@ -91,7 +106,9 @@ def test_missing_ranks_are_counted_against_the_replica_groups(make_trace):
 
 def test_loop_bodies_cost_per_iteration(make_trace):
     body = Computation("body", (instruction("body_fusion", computation="body"),), "body_fusion")
-    loop = instruction("while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}')
+    loop = instruction(
+        "while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}'
+    )
     rows = [row for n in range(3) for row in step(n, *[("body_fusion", 40)] * 3)]
     costs, _ = costs_of(make_trace(rows), module(loop, others=[body]))
     assert costs["body_fusion"].cost_us == 40
@@ -100,7 +117,9 @@ def test_loop_bodies_cost_per_iteration(make_trace):
 
 def test_a_loop_costs_its_span_on_the_device_that_waits_least(make_trace):
     body = Computation("body", (instruction("body_fusion", computation="body"),), "body_fusion")
-    loop = instruction("while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}')
+    loop = instruction(
+        "while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}'
+    )
     times = {0: [40, 40, 40], 1: [40, 90, 40]}
     rows = [
         row
@@ -113,7 +132,12 @@ def test_a_loop_costs_its_span_on_the_device_that_waits_least(make_trace):
 
 
 def test_the_inner_kernel_of_a_fusion_is_the_fusions_time(make_trace):
-    inner = Computation("fused", (instruction("reduce.7", "reduce", computation="fused"),), "reduce.7", is_fusion=True)
+    inner = Computation(
+        "fused",
+        (instruction("reduce.7", "reduce", computation="fused"),),
+        "reduce.7",
+        is_fusion=True,
+    )
     fusion = instruction("input_reduce_fusion", called=("fused",))
     rows = [row for n in range(3) for row in step(n, ("reduce.7", 2), ("input_reduce_fusion", 50))]
     costs, _ = costs_of(make_trace(rows), module(fusion, others=[inner]))
@@ -122,19 +146,25 @@ def test_the_inner_kernel_of_a_fusion_is_the_fusions_time(make_trace):
 
 def test_a_renamed_collective_is_filed_under_its_name_at_scheduling(make_trace):
     hlo = module(instruction("all-gather.25", "all-gather", scheduling_name="all-gather-start.3"))
-    costs, _ = costs_of(make_trace([row for n in range(3) for row in step(n, ("all-gather.25", 70))]), hlo)
+    costs, _ = costs_of(
+        make_trace([row for n in range(3) for row in step(n, ("all-gather.25", 70))]), hlo
+    )
     assert costs["all-gather-start.3"].trace_name == "all-gather.25"
 
 
 def test_scheduling_names_of_compute_are_not_believed(make_trace):
     hlo = module(instruction("loop_convert_fusion", scheduling_name="get-tuple-element.18"))
-    costs, _ = costs_of(make_trace([row for n in range(3) for row in step(n, ("loop_convert_fusion", 7))]), hlo)
+    costs, _ = costs_of(
+        make_trace([row for n in range(3) for row in step(n, ("loop_convert_fusion", 7))]), hlo
+    )
     assert set(costs) == {"loop_convert_fusion"}
 
 
 def test_shape_and_opcode_are_kept_with_the_cost(make_trace):
     hlo = module(instruction("fusion.1"))
-    costs, _ = costs_of(make_trace([row for n in range(3) for row in step(n, ("fusion.1", 7))]), hlo)
+    costs, _ = costs_of(
+        make_trace([row for n in range(3) for row in step(n, ("fusion.1", 7))]), hlo
+    )
     assert (costs["fusion.1"].opcode, costs["fusion.1"].shape) == ("fusion", "f32[8]")
 
 
@@ -155,28 +185,44 @@ def test_rematerialised_copies_count_as_their_original(make_trace, name):
 
 def test_equal_names_in_other_modules_do_not_mix(make_trace):
     mine = make_trace([row for n in range(3) for row in step(n, ("fusion", 900))])
-    other = make_trace([row for n in range(3) for row in step(n, ("fusion", 10))], module="jit_init")
+    other = make_trace(
+        [row for n in range(3) for row in step(n, ("fusion", 10))], module="jit_init"
+    )
     from pgle.trace.table import combine
 
     trace = combine([mine, dataclasses.replace(other, devices=mine.devices)])
     programs = find_programs(trace, [])
-    costs = {result.program.key.name: result.costs[0].cost_us for result in aggregate(trace, programs)}
+    costs = {
+        result.program.key.name: result.costs[0].cost_us for result in aggregate(trace, programs)
+    }
     assert costs == {"jit_step": 900, "jit_init": 10}
 
 
 def test_an_occurrence_that_not_all_ranks_recorded_is_no_sample(make_trace):
-    early = [row for number in range(4) for row in step(number, ("all-gather-start", 5000), device=0)]
-    late = [row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)]
+    early = [
+        row for number in range(4) for row in step(number, ("all-gather-start", 5000), device=0)
+    ]
+    late = [
+        row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)
+    ]
     costs, result = costs_of(make_trace(early + late))
     assert (costs["all-gather-start"].max_us, costs["all-gather-start"].samples) == (1000, 3)
     assert any("3 to 4 executions" in line for line in result.warnings)
 
 
 def test_devices_of_one_process_are_matched_by_their_clock(make_trace):
-    first = [row for number in range(4) for row in step(number, ("all-gather-start", 5000 - 1000 * number), device=0)]
-    second = [row for number in range(1, 5) for row in step(number, ("all-gather-start", 3000), device=1)]
+    first = [
+        row
+        for number in range(4)
+        for row in step(number, ("all-gather-start", 5000 - 1000 * number), device=0)
+    ]
+    second = [
+        row for number in range(1, 5) for row in step(number, ("all-gather-start", 3000), device=1)
+    ]
     trace = make_trace(first + second)
-    execution = trace.execution - (trace.device == 1)  # numbered from the window's beginning, as readers do
+    execution = trace.execution - (
+        trace.device == 1
+    )  # numbered from the window's beginning, as readers do
     _, result = costs_of(dataclasses.replace(trace, execution=execution), keep_all=True)
     (cost,) = result.costs
     assert (cost.cost_us, cost.min_us, cost.samples) == (3000, 2000, 3)
@@ -193,14 +239,22 @@ def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
         for row in step(number, ("all-gather-start", time), device=device)
     ]
     trace = make_trace(rows)
-    nameless = [dataclasses.replace(device, process="host", global_id=None) for device in trace.devices]
-    nameless = [dataclasses.replace(device, ordinal=number) for number, device in enumerate(nameless)]
+    nameless = [
+        dataclasses.replace(device, process="host", global_id=None) for device in trace.devices
+    ]
+    nameless = [
+        dataclasses.replace(device, ordinal=number) for number, device in enumerate(nameless)
+    ]
     costs, _ = costs_of(dataclasses.replace(trace, devices=tuple(nameless)), hlo)
     assert costs["all-gather-start"].cost_us == 3000
 
 
 def test_a_rematerialised_copy_that_runs_too_does_not_add_to_the_cost(make_trace):
     hlo = module(instruction("gemm.1"), instruction("add.2"), instruction("gemm.1.remat"))
-    rows = [row for number in range(3) for row in step(number, ("gemm.1", 10), ("add.2", 3), ("gemm.1.remat", 12))]
+    rows = [
+        row
+        for number in range(3)
+        for row in step(number, ("gemm.1", 10), ("add.2", 3), ("gemm.1.remat", 12))
+    ]
     costs, _ = costs_of(make_trace(rows), hlo)
     assert (costs["gemm.1"].cost_us, costs["gemm.1"].samples) == (11, 6)

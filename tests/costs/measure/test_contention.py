@@ -62,7 +62,9 @@ def measured(of: Trace) -> Contention | None:
     kinds = {"gather": CostKind.COLLECTIVE}
     filed = tuple(Cost(name, 0.0, kind=kinds.get(name, CostKind.COMPUTE)) for name in NAMES)
     count = len(NAMES)
-    naming = Naming(np.arange(count, dtype=np.int32), filed, tuple(NAMES), (0,) * count, ((),) * count)
+    naming = Naming(
+        np.arange(count, dtype=np.int32), filed, tuple(NAMES), (0,) * count, ((),) * count
+    )
     return measure_contention(of, 0, np.array([True]), MODULE, naming)
 
 
@@ -108,7 +110,9 @@ def test_of_another_module_nothing_was_measured() -> None:
 
 
 def test_a_kind_without_samples_is_assumed() -> None:
-    found = contention_of(sidecar({**asdict(MEASURED), "other": asdict(Slowdown(1, 1, 1))}), "jit_step")
+    found = contention_of(
+        sidecar({**asdict(MEASURED), "other": asdict(Slowdown(1, 1, 1))}), "jit_step"
+    )
     assert (found.product, found.other) == (MEASURED.product, ASSUMED.other)
 
 
@@ -126,7 +130,10 @@ def test_a_damaged_record_is_left_aside(damaged: object) -> None:
 def test_costs_measured_beside_a_collective_are_less_alone() -> None:
     costs = {"dot0": Cost("dot0", 190.0, slowest_us=380.0), "dot1": Cost("dot1", 190.0)}
     found = {name: MEASURED.alone(MODULE, cost, MEASURED.likely) for name, cost in costs.items()}
-    assert (found["dot0"].cost_us, found["dot0"].slowest_us) == (pytest.approx(100.0), pytest.approx(200.0))
+    assert (found["dot0"].cost_us, found["dot0"].slowest_us) == (
+        pytest.approx(100.0),
+        pytest.approx(200.0),
+    )
     assert found["dot1"] == costs["dot1"]
 
 
@@ -138,11 +145,17 @@ def test_for_other_schedules_it_is_forgotten_what_ran_beside_collectives() -> No
 
 
 @pytest.mark.parametrize(("hlo", "beside"), [(True, {}), (False, None)])
-def test_a_trace_without_overlap_is_known_to_have_none_if_hlo_told_the_collectives(hlo: bool, beside: object) -> None:
+def test_a_trace_without_overlap_is_known_to_have_none_if_hlo_told_the_collectives(
+    hlo: bool, beside: object
+) -> None:
     profile = Profile((), {"modules": [{"name": "jit_step", "hlo": hlo, "contention": None}]})
     assert contention_of(profile, "jit_step").beside == beside
 
 
-@pytest.mark.parametrize(("times", "product", "other"), [(0, 1.0, 1.0), (1, 1.9, 1.3), (2, 2.8, 1.6)])
-def test_the_range_runs_from_no_contention_to_twice_the_slowdown(times: float, product: float, other: float) -> None:
+@pytest.mark.parametrize(
+    ("times", "product", "other"), [(0, 1.0, 1.0), (1, 1.9, 1.3), (2, 2.8, 1.6)]
+)
+def test_the_range_runs_from_no_contention_to_twice_the_slowdown(
+    times: float, product: float, other: float
+) -> None:
     assert MEASURED.at(times) == Factors(pytest.approx(product), pytest.approx(other))

@@ -9,9 +9,15 @@ def test_what_is_said_of_many_modules_is_said_once():
 
 
 def test_few_modules_are_named():
-    assert folded([("step", "step: one execution"), ("init", "init: one execution")]) == ("step, init: one execution",)
+    assert folded([("step", "step: one execution"), ("init", "init: one execution")]) == (
+        "step, init: one execution",
+    )
 
 
 def test_other_lines_keep_their_place():
-    lines = [("step", "step: 1 of 4 ranks"), ("init", "init: one execution"), ("step", "step: one execution")]
+    lines = [
+        ("step", "step: 1 of 4 ranks"),
+        ("init", "init: one execution"),
+        ("step", "step: one execution"),
+    ]
     assert folded(lines) == ("step: 1 of 4 ranks", "init, step: one execution")

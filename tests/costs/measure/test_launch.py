@@ -13,7 +13,9 @@ from pgle.trace.table import Device, ModuleKey, Trace
 N = MIN_GAPS + 10
 
 
-def trace(starts: list[float], durations: list[float], names: list[str], streams: list[int]) -> Trace:
+def trace(
+    starts: list[float], durations: list[float], names: list[str], streams: list[int]
+) -> Trace:
     order = np.argsort(starts, kind="stable")
     codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
     n = len(starts)
@@ -35,11 +37,18 @@ def trace(starts: list[float], durations: list[float], names: list[str], streams
 
 def kernels(gap: float, count: int = N) -> tuple[list[float], list[float], list[str], list[int]]:
     """`count` kernels of 10 µs on stream 7."""
-    return [i * (10 + gap) for i in range(count)], [10.0] * count, [f"k{i}" for i in range(count)], [7] * count
+    return (
+        [i * (10 + gap) for i in range(count)],
+        [10.0] * count,
+        [f"k{i}" for i in range(count)],
+        [7] * count,
+    )
 
 
 def naming(of: Trace, iterations: int | dict[str, int]) -> Naming:
-    of_name = iterations if isinstance(iterations, dict) else dict.fromkeys(of.instructions, iterations)
+    of_name = (
+        iterations if isinstance(iterations, dict) else dict.fromkeys(of.instructions, iterations)
+    )
     filed = tuple(Cost(name, 0.0, kind=likely_kind(name)) for name in of.instructions)
     times, count = tuple(of_name.get(name, 1) for name in of.instructions), len(filed)
     return Naming(np.arange(count, dtype=np.int32), filed, ("",) * count, times, ((),) * count)
@@ -90,8 +99,12 @@ def test_kernels_of_one_launch_have_no_gap_but_several_launches_are_counted() ->
     assert (again.gaps, dict(again.kernels)) == (N - 2, {})
 
 
-@pytest.mark.parametrize(("iterations", "launches"), [(1, {"k0": 4.0}), (2, {"k0": 2.0}), (4, {}), (0, {})])
-def test_iterations_of_a_loop_are_runs_and_not_launches_of_one(iterations: int, launches: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("iterations", "launches"), [(1, {"k0": 4.0}), (2, {"k0": 2.0}), (4, {}), (0, {})]
+)
+def test_iterations_of_a_loop_are_runs_and_not_launches_of_one(
+    iterations: int, launches: dict[str, float]
+) -> None:
     starts, durations, names, streams = kernels(1.5)
     of = trace(starts, durations, [*["k0"] * 4, *names[4:]], streams)
     found = measure_launch(of, 0, KEPT, naming(of, {"k0": iterations}))

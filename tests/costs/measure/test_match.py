@@ -18,14 +18,21 @@ def job(steps, collectives=8, seed=0):
 
 def rank(ends, first, last, *, clock_ns=0.0, seed=1):
     """What a rank whose window is [first, last) and whose clock is ahead saw of it."""
-    return ends[first:last] + clock_ns + np.random.default_rng(seed).normal(0, SPREAD_NS, ends[first:last].shape)
+    return (
+        ends[first:last]
+        + clock_ns
+        + np.random.default_rng(seed).normal(0, SPREAD_NS, ends[first:last].shape)
+    )
 
 
 @pytest.mark.parametrize("shift", range(-2, 3))
 @pytest.mark.parametrize("seed", range(5))
 def test_shifted_windows_are_matched_without_any_clock(shift, seed):
     ends = job(16, seed=seed)
-    one, other = rank(ends, 5, 10, seed=8), rank(ends, 5 + shift, 10 + shift, clock_ns=-3e11, seed=9)
+    one, other = (
+        rank(ends, 5, 10, seed=8),
+        rank(ends, 5 + shift, 10 + shift, clock_ns=-3e11, seed=9),
+    )
     assert match(one, other) == (shift, MatchedBy.ENDS)
 
 
@@ -33,20 +40,28 @@ def test_shifted_windows_are_matched_without_any_clock(shift, seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_shifted_windows_are_matched_with_clocks_that_differ_by_some_ms(shift, seed):
     ends = job(16, seed=seed)
-    by, _ = match(rank(ends, 5, 10), rank(ends, 5 + shift, 10 + shift, clock_ns=8e6, seed=9), ahead_ns=0)
+    by, _ = match(
+        rank(ends, 5, 10), rank(ends, 5 + shift, 10 + shift, clock_ns=8e6, seed=9), ahead_ns=0
+    )
     assert by == shift
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_that_clocks_tell_apart_are_not_matched(seed):
     ends = job(16, seed=seed)
-    assert match(rank(ends, 0, 5), rank(ends, 8, 13, clock_ns=8e6, seed=9), ahead_ns=0) == (0, MatchedBy.APART)
+    assert match(rank(ends, 0, 5), rank(ends, 8, 13, clock_ns=8e6, seed=9), ahead_ns=0) == (
+        0,
+        MatchedBy.APART,
+    )
 
 
 @pytest.mark.parametrize(("first", "last"), [(3, 6), (5, 8), (7, 10)])
 def test_windows_of_other_lengths_are_matched(first, last):
     ends = job(12)
-    assert match(rank(ends, 4, 9), rank(ends, first, last, clock_ns=7e9, seed=2)) == (first - 4, MatchedBy.ENDS)
+    assert match(rank(ends, 4, 9), rank(ends, first, last, clock_ns=7e9, seed=2)) == (
+        first - 4,
+        MatchedBy.ENDS,
+    )
 
 
 def test_one_collective_in_each_of_many_steps_is_enough():
@@ -67,11 +82,17 @@ def regular(first, last, clock_ns=0.0):
 
 
 def test_where_all_steps_are_alike_wall_clocks_tell():
-    assert match(regular(0, 5), regular(2, 7, clock_ns=4e6), ahead_ns=0) == (2, MatchedBy.WALL_CLOCKS)
+    assert match(regular(0, 5), regular(2, 7, clock_ns=4e6), ahead_ns=0) == (
+        2,
+        MatchedBy.WALL_CLOCKS,
+    )
 
 
 def test_wall_clocks_that_are_off_by_much_of_a_step_tell_nothing():
-    assert match(regular(0, 5), regular(2, 6, clock_ns=0.4 * STEP_NS), ahead_ns=0) == (0, MatchedBy.NONE)
+    assert match(regular(0, 5), regular(2, 6, clock_ns=0.4 * STEP_NS), ahead_ns=0) == (
+        0,
+        MatchedBy.NONE,
+    )
 
 
 def test_when_collectives_end_tells_more_than_wall_clocks():

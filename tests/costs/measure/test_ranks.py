@@ -16,7 +16,13 @@ from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
-TRUE_US = {"gemm.1": 900, "all-gather-start.2": 300, "gemm.3": 1500, "reduce-scatter.4": 700, "all-reduce-start.5": 120}
+TRUE_US = {
+    "gemm.1": 900,
+    "all-gather-start.2": 300,
+    "gemm.3": 1500,
+    "reduce-scatter.4": 700,
+    "all-reduce-start.5": 120,
+}
 """In the order of a step; a collective's is its time on the last rank to arrive."""
 
 RANKS = 4
@@ -45,7 +51,14 @@ def window(make_trace, rank, first, last, *, clock_us=0):
     """What a rank records of the job from step `first` on, on a clock of its own."""
     begin, end = (np.rint(times[:, :, rank]).astype(int) for times in job())
     trace = make_trace(
-        (0, step - first, name, 10 * step + at, begin[step, at] + clock_us, end[step, at] - begin[step, at])
+        (
+            0,
+            step - first,
+            name,
+            10 * step + at,
+            begin[step, at] + clock_us,
+            end[step, at] - begin[step, at],
+        )
         for step in range(first, last)
         for at, name in enumerate(TRUE_US)
     )
@@ -82,7 +95,8 @@ FORMATS = pytest.mark.parametrize("through", [through_nsys, through_xplane, as_t
 @pytest.mark.parametrize("firsts", [(0, 0, 0, 0), (0, 1, 0, 0), (3, 2, 1, 0), (0, 2, 2, 3)])
 def test_costs_are_true_wherever_the_windows_begin(make_trace, tmp_path, through, firsts):
     traces = [
-        window(make_trace, rank, first, first + 7, clock_us=10_000_000 * rank) for rank, first in enumerate(firsts)
+        window(make_trace, rank, first, first + 7, clock_us=10_000_000 * rank)
+        for rank, first in enumerate(firsts)
     ]
     costs, result = costs_of(through(traces, tmp_path))
     assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(TRUE_US, rel=0.02)
@@ -92,7 +106,10 @@ def test_costs_are_true_wherever_the_windows_begin(make_trace, tmp_path, through
 
 @FORMATS
 def test_windows_of_different_lengths_are_matched_at_the_right_end(make_trace, tmp_path, through):
-    traces = [window(make_trace, rank, first, 8, clock_us=-70 * rank) for rank, first in enumerate((0, 2, 3, 1))]
+    traces = [
+        window(make_trace, rank, first, 8, clock_us=-70 * rank)
+        for rank, first in enumerate((0, 2, 3, 1))
+    ]
     costs, result = costs_of(through(traces, tmp_path))
     assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(TRUE_US, rel=0.02)
     (line,) = [line for line in result.warnings if "recorded" in line]
@@ -109,25 +126,44 @@ def alike(make_trace, rank, first, *, origin_ns):
             start += cost
     process = f"node{rank}:1"
     began = Recording(origin_ns + 1000 * step_us * first)
-    return replace(make_trace(rows), devices=(Device(process, 0, rank),), recordings={process: began})
+    return replace(
+        make_trace(rows), devices=(Device(process, 0, rank),), recordings={process: began}
+    )
 
 
 @pytest.mark.parametrize("through", [through_nsys, through_xplane])
 def test_wall_clocks_tell_where_steps_are_all_alike(make_trace, tmp_path, through):
     skewed = [1_700_000_000_000_000_000 + ns for ns in (0, 300_000, -200_000, 100_000)]
-    traces = [alike(make_trace, rank, first, origin_ns=skewed[rank]) for rank, first in enumerate((0, 1, 0, 2))]
+    traces = [
+        alike(make_trace, rank, first, origin_ns=skewed[rank])
+        for rank, first in enumerate((0, 1, 0, 2))
+    ]
     _, result = costs_of(through(traces, tmp_path))
-    assert any("begin up to 2 apart, matched by their wall clocks" in line for line in result.warnings)
+    assert any(
+        "begin up to 2 apart, matched by their wall clocks" in line for line in result.warnings
+    )
 
 
 def test_windows_without_a_common_step_are_said_to_include_waiting(make_trace):
-    traces = [alike(make_trace, rank, first, origin_ns=1_700_000_000_000_000_000) for rank, first in enumerate((0, 9))]
+    traces = [
+        alike(make_trace, rank, first, origin_ns=1_700_000_000_000_000_000)
+        for rank, first in enumerate((0, 9))
+    ]
     _, result = costs_of(traces)
-    assert any("by the wall clocks node1:1 recorded other executions, so coll" in line for line in result.warnings)
+    assert any(
+        "by the wall clocks node1:1 recorded other executions, so coll" in line
+        for line in result.warnings
+    )
 
 
 def communicating(name, opcode, groups):
-    return Instruction(name=name, opcode=opcode, shape=Shape("f32", (8,)), computation="main", replica_groups=groups)
+    return Instruction(
+        name=name,
+        opcode=opcode,
+        shape=Shape("f32", (8,)),
+        computation="main",
+        replica_groups=groups,
+    )
 
 
 def in_rows_and_columns():
@@ -138,18 +174,26 @@ def in_rows_and_columns():
         communicating("reduce-scatter.4", "reduce-scatter", columns),
         communicating("all-reduce-start.5", "all-reduce", rows),
     )
-    return Module("jit_step", 1, "f" * 32, "main", {"main": Computation("main", entry, entry[-1].name)}, True)
+    return Module(
+        "jit_step", 1, "f" * 32, "main", {"main": Computation("main", entry, entry[-1].name)}, True
+    )
 
 
 def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
-    trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
+    trace = combine(
+        [window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))]
+    )
     (program,) = find_programs(trace, [in_rows_and_columns()])
-    found = align_program(trace, program.index, name_instructions(trace, program.instructions, program.hlo))
+    found = align_program(
+        trace, program.index, name_instructions(trace, program.instructions, program.hlo)
+    )
     assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], MatchedBy.ENDS)
 
 
 def test_one_common_execution_without_clocks_is_said_to_be_unclear(make_trace):
-    traces = [window(make_trace, rank, 4 * (rank // 2), 4 * (rank // 2) + 5) for rank in range(RANKS)]
+    traces = [
+        window(make_trace, rank, 4 * (rank // 2), 4 * (rank // 2) + 5) for rank in range(RANKS)
+    ]
     _, result = costs_of(traces)
     assert any("nothing tells with which execution node" in line for line in result.warnings)
 

@@ -43,7 +43,9 @@ def test_an_execution_with_unusual_skew_is_left_out(make_trace):
 
 
 def test_of_four_ranks_the_middle_two_are_compared_with(make_trace):
-    trace = make_trace([row for device, time in enumerate((10, 20, 40, 90)) for row in rank(device, (time, 1, 1))])
+    trace = make_trace(
+        [row for device, time in enumerate((10, 20, 40, 90)) for row in rank(device, (time, 1, 1))]
+    )
     assert costs_of(trace)[1].skew_us == pytest.approx(90 - (20 + 40) / 2)
 
 

@@ -13,12 +13,21 @@ def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(
     """A module of one instruction under two program ids, two executions each, the first on the first process."""
     devices = tuple(dict.fromkeys(Device(process, 0) for process in processes))
     rows = [
-        (which % len(devices), number, f"{which}.{name}", 10 * which + number, first_starts[which] + 100 * number, 10)
+        (
+            which % len(devices),
+            number,
+            f"{which}.{name}",
+            10 * which + number,
+            first_starts[which] + 100 * number,
+            10,
+        )
         for which, name in enumerate(names)
         for number in range(2)
     ]
     trace = make_trace(rows)
-    module, name = zip(*(trace.instructions[code].split(".") for code in trace.instruction), strict=True)
+    module, name = zip(
+        *(trace.instructions[code].split(".") for code in trace.instruction), strict=True
+    )
     instructions = tuple(dict.fromkeys(name))
     return dataclasses.replace(
         trace,
@@ -33,7 +42,9 @@ def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(
 def hlo(program_id, fingerprint):
     root = Instruction(name="gemm", opcode="fusion", shape=Shape("f32", (8,)), computation="main")
     computation = Computation("main", (root,), "gemm")
-    return Module("jit_step", program_id, fingerprint, "main", {"main": computation}, is_scheduled=True)
+    return Module(
+        "jit_step", program_id, fingerprint, "main", {"main": computation}, is_scheduled=True
+    )
 
 
 def test_ranks_that_number_a_module_differently_run_one_program(make_trace):
@@ -56,7 +67,9 @@ def test_equally_named_modules_of_other_instructions_stay_apart(make_trace):
 
 def test_a_module_compiled_twice_is_one_program_whose_executions_go_on(make_trace):
     trace = two_modules(make_trace, processes=("rank0", "rank0"), first_starts=(1_000, 0))
-    united, (program,) = unite_programs(trace, find_programs(trace, [hlo(40, "f" * 32), hlo(42, "f" * 32)]))
+    united, (program,) = unite_programs(
+        trace, find_programs(trace, [hlo(40, "f" * 32), hlo(42, "f" * 32)])
+    )
     assert program.fingerprints == ("f" * 32,)
     by_start = united.start_ns.argsort()
     assert united.execution[by_start].tolist() == [0, 1, 2, 3]
@@ -64,5 +77,7 @@ def test_a_module_compiled_twice_is_one_program_whose_executions_go_on(make_trac
 
 def test_fingerprints_of_all_ranks_are_kept(make_trace):
     trace = two_modules(make_trace, processes=("rank0", "rank1"))
-    _, (program,) = unite_programs(trace, find_programs(trace, [hlo(40, "a" * 32), hlo(42, "b" * 32)]))
+    _, (program,) = unite_programs(
+        trace, find_programs(trace, [hlo(40, "a" * 32), hlo(42, "b" * 32)])
+    )
     assert program.fingerprints == ("a" * 32, "b" * 32)

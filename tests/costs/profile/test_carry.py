@@ -30,8 +30,17 @@ def renamed(module: Module) -> tuple[Module, dict[str, str]]:
     new = dict(zip(names, drawn, strict=True))
 
     def one(item: Instruction) -> Instruction:
-        operands, after = (tuple(map(new.__getitem__, group)) for group in (item.operands, item.control_predecessors))
-        return replace(item, name=new[item.name], operands=operands, control_predecessors=after, scheduling_name="")
+        operands, after = (
+            tuple(map(new.__getitem__, group))
+            for group in (item.operands, item.control_predecessors)
+        )
+        return replace(
+            item,
+            name=new[item.name],
+            operands=operands,
+            control_predecessors=after,
+            scheduling_name="",
+        )
 
     computations = {
         name: replace(found, instructions=tuple(map(one, found.instructions)), root=new[found.root])
@@ -43,30 +52,46 @@ def renamed(module: Module) -> tuple[Module, dict[str, str]]:
 def costs_for(table: LookupTable, seed: int = 3) -> Profile:
     """Another cost for every instruction."""
     draw = random.Random(seed)
-    return Profile(tuple(row.cost(draw.uniform(1, 1000), Origin.MEASURED) for row in table.rows.values()))
+    return Profile(
+        tuple(row.cost(draw.uniform(1, 1000), Origin.MEASURED) for row in table.rows.values())
+    )
 
 
-def test_each_instruction_of_a_real_step_gets_its_own_cost_back_whatever_its_name(testdata: Path) -> None:
+def test_each_instruction_of_a_real_step_gets_its_own_cost_back_whatever_its_name(
+    testdata: Path,
+) -> None:
     module = read_module(testdata / STEP)
     other, new = renamed(module)
     old = LookupTable(module)
     profile = costs_for(old)
     costs = old.costs(profile)
-    found = {match.name: match.cost.cost_us for match in carry(profile, old, LookupTable(other)).matches}
-    own = [name for name, row in old.rows.items() if found.get(new[row.instruction.name]) == costs[name].cost_us]
+    found = {
+        match.name: match.cost.cost_us for match in carry(profile, old, LookupTable(other)).matches
+    }
+    own = [
+        name
+        for name, row in old.rows.items()
+        if found.get(new[row.instruction.name]) == costs[name].cost_us
+    ]
     total = sum(costs[name].cost_us * row.executions for name, row in old.rows.items())
     assert sum(costs[name].cost_us * old.rows[name].executions for name in own) > 0.99 * total
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("way", [RELEASES, RELEASES[::-1]])
-def test_a_profile_is_carried_to_another_release(testdata: Path, way: tuple[str, str], mode: str) -> None:
+def test_a_profile_is_carried_to_another_release(
+    testdata: Path, way: tuple[str, str], mode: str
+) -> None:
     old, new = (
-        LookupTable(read_module(next((testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz"))))
+        LookupTable(
+            read_module(next((testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz")))
+        )
         for release in way
     )
     carried = carry(costs_for(old), old, new, scale_by(old, new, find_hardware("h100")))
-    assert carried.share > 0.85  # every instruction costs alike here; of real steps 94 to 100 % is carried
+    assert (
+        carried.share > 0.85
+    )  # every instruction costs alike here; of real steps 94 to 100 % is carried
     for match in carried.matches:
         assert new.rows[match.name].opcode == match.cost.opcode
 
@@ -96,7 +121,12 @@ MEASURED = Profile((
 
 
 def carried_to(tmp_path: Path, devices: int, factor: float | None) -> Carried:
-    return carry(MEASURED, gathering(tmp_path, 4), gathering(tmp_path, devices, "g.7"), lambda was, row: factor)
+    return carry(
+        MEASURED,
+        gathering(tmp_path, 4),
+        gathering(tmp_path, devices, "g.7"),
+        lambda was, row: factor,
+    )
 
 
 def test_a_collective_of_a_larger_group_is_scaled_and_marked(tmp_path: Path) -> None:
@@ -117,7 +147,9 @@ def test_a_collective_that_nobody_can_scale_is_left(tmp_path: Path) -> None:
 
 
 def test_the_same_group_under_another_name_is_measured(tmp_path: Path) -> None:
-    assert [match.cost.origin for match in carried_to(tmp_path, 4, 9.0).matches] == [Origin.MEASURED] * 2
+    assert [match.cost.origin for match in carried_to(tmp_path, 4, 9.0).matches] == [
+        Origin.MEASURED
+    ] * 2
 
 
 def test_the_command_writes_a_profile_that_verify_accepts(
@@ -125,9 +157,19 @@ def test_the_command_writes_a_profile_that_verify_accepts(
 ) -> None:
     old, new = (testdata / "hlo" / release / "async" for release in RELEASES)
     table = LookupTable(read_module(next(old.glob("*optimizations.hlo.pb.xz"))))
-    text = "".join(f'costs {{ name: "{row.filed_as}" cost_us: 5 }}\n' for row in table.rows.values())
+    text = "".join(
+        f'costs {{ name: "{row.filed_as}" cost_us: 5 }}\n' for row in table.rows.values()
+    )
     (tmp_path / "old.pbtxt").write_text(text)
-    words = [str(tmp_path / "old.pbtxt"), "--from", str(old), "--to", str(new), "-o", str(tmp_path / "new.pbtxt")]
+    words = [
+        str(tmp_path / "old.pbtxt"),
+        "--from",
+        str(old),
+        "--to",
+        str(new),
+        "-o",
+        str(tmp_path / "new.pbtxt"),
+    ]
     assert run(["carry", *words]) == 0
     assert "of the profile's time carried over" in capsys.readouterr().out.splitlines()[1]
     assert run(["verify", str(tmp_path / "new.pbtxt"), "--hlo", str(new)]) == 0
@@ -138,7 +180,21 @@ def test_modules_that_share_nothing_are_refused(
 ) -> None:
     (tmp_path / "p.pbtxt").write_text('costs { name: "nothing" cost_us: 5 }')
     dump = str(testdata / "hlo" / RELEASES[0] / "async")
-    assert run(["carry", str(tmp_path / "p.pbtxt"), "--from", dump, "--to", dump, "-o", str(tmp_path / "o.pbtxt")]) == 2
+    assert (
+        run(
+            [
+                "carry",
+                str(tmp_path / "p.pbtxt"),
+                "--from",
+                dump,
+                "--to",
+                dump,
+                "-o",
+                str(tmp_path / "o.pbtxt"),
+            ]
+        )
+        == 2
+    )
     assert "no cost of any instruction" in capsys.readouterr().err
     assert not (tmp_path / "o.pbtxt").exists()
 
@@ -147,7 +203,9 @@ def test_a_profile_of_another_program_is_refused(
     testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump, out = str(testdata / "hlo" / RELEASES[0] / "async"), tmp_path / "o.pbtxt"
-    foreign = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"  # it has all-gather-start and fusion.1, too
+    foreign = (
+        testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+    )  # it has all-gather-start and fusion.1, too
     assert run(["carry", str(foreign), "--from", dump, "--to", dump, "-o", str(out)]) == 2
     assert "--from is not the module that this profile was measured on" in capsys.readouterr().err
     assert not out.exists()
@@ -157,7 +215,9 @@ def test_the_share_is_of_all_the_profile_s_time(tmp_path: Path) -> None:
     other = Cost("fusion.9", 60.0, kind=CostKind.COMPUTE)  # of no instruction of the module
     loop = Cost("while.1", 500.0, kind=CostKind.LOOP)  # its body's costs count
     profile = Profile((*MEASURED.costs, other, loop))
-    assert carry(profile, gathering(tmp_path, 4), gathering(tmp_path, 4, "g.7")).share == pytest.approx(140 / 200)
+    assert carry(
+        profile, gathering(tmp_path, 4), gathering(tmp_path, 4, "g.7")
+    ).share == pytest.approx(140 / 200)
 
 
 SCALED = """HloModule jit_step, is_scheduled=true, num_partitions=4
@@ -177,7 +237,9 @@ metadata={{op_name="gather" scheduling_name="g"}}
 """
 
 
-def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(tmp_path: Path) -> None:
+def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(
+    tmp_path: Path,
+) -> None:
     tables = []
     for kind, operands, gathered in (
         ("kInput", "%p", "bf16[256,128]"),
@@ -186,7 +248,9 @@ def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(t
         path = tmp_path / f"{kind}.txt"
         path.write_text(SCALED.format(kind=kind, operands=operands, gathered=gathered))
         tables.append(LookupTable(read_module(path)))
-    measured = Profile((Cost("t.1", 10.0, kind=CostKind.COMPUTE), Cost("g", 40.0, kind=CostKind.COLLECTIVE)))
+    measured = Profile(
+        (Cost("t.1", 10.0, kind=CostKind.COMPUTE), Cost("g", 40.0, kind=CostKind.COLLECTIVE))
+    )
     found = {match.name: match for match in carry(measured, *tables, lambda was, row: 3.0).matches}
     assert {name: (match.by, match.cost.cost_us) for name, match in found.items()} == {
         "t.1": (By.SCALED, 30.0), "g": (By.SCALED, 120.0),

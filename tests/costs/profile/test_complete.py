@@ -66,7 +66,9 @@ def test_nothing_measured_is_changed() -> None:
 
 
 def test_a_collective_is_filed_under_the_name_it_had_when_lhs_ran() -> None:
-    plain = Instruction("psum.14", "all-reduce", Shape("f32", (8,)), "e", scheduling_name="all-reduce-start")
+    plain = Instruction(
+        "psum.14", "all-reduce", Shape("f32", (8,)), "e", scheduling_name="all-reduce-start"
+    )
     assert list(filled(module(plain))) == ["all-reduce-start"]
     assert filled(module(plain), **{"all-reduce-start": 5.0}) == {}
 
@@ -85,7 +87,9 @@ def test_a_profile_with_fingerprint_names_is_completed_with_such() -> None:
 
 
 def test_provenance_says_what_was_filled() -> None:
-    found = complete_profile(Profile((Cost("a", 3.0),)), module(fusion("a", 8), fusion("b", 8)), A100).profile
+    found = complete_profile(
+        Profile((Cost("a", 3.0),)), module(fusion("a", 8), fusion("b", 8)), A100
+    ).profile
     notes = found.provenance["completed"]
     assert isinstance(notes, list)
     assert notes[0]["filled"] == {"same-shape": 1, "estimated": 0}
@@ -107,7 +111,9 @@ def test_half_of_a_real_profile_is_guessed_within_five_per_cent_where_a_twin_was
     chance = random.Random(0)
     profile, hidden = hide(lambda cost: chance.random() < 0.5)
     found = complete_profile(profile, real()[0], A100)
-    twins = [cost for cost in found.filled if cost.origin is Origin.SAME_SHAPE and cost.name in hidden]
+    twins = [
+        cost for cost in found.filled if cost.origin is Origin.SAME_SHAPE and cost.name in hidden
+    ]
     ratios = [cost.cost_us / hidden[cost.name] for cost in twins]
     assert len(ratios) > 0.9 * len(hidden)
     assert median(abs(ratio - 1) for ratio in ratios) < 0.05
@@ -127,14 +133,18 @@ def test_a_completed_profile_predicts_the_real_step_again() -> None:
     of, costs = real()
     whole = simulate(of, {cost.name: cost for cost in costs}).step_us
     half = simulate(of, {cost.name: cost for cost in profile.costs}).step_us
-    full = simulate(of, {cost.name: cost for cost in complete_profile(profile, of, A100).profile.costs}).step_us
+    full = simulate(
+        of, {cost.name: cost for cost in complete_profile(profile, of, A100).profile.costs}
+    ).step_us
     assert half < 0.7 * whole
     assert full == pytest.approx(whole, rel=0.02)
 
 
 def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(tmp_path: Path) -> None:
     given = tmp_path / "half.pbtxt"
-    given.write_text("".join(f'costs {{ name: "{c.name}" cost_us: {c.cost_us} }}\n' for c in real()[1][::2]))
+    given.write_text(
+        "".join(f'costs {{ name: "{c.name}" cost_us: {c.cost_us} }}\n' for c in real()[1][::2])
+    )
     completions, _ = complete_file(given, [DUMP], tmp_path / "full.pbtxt", target="a100")
     written = read_profile(tmp_path / "full.pbtxt")
     assert len(written) == completions[0].wanted

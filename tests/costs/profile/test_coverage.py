@@ -18,7 +18,10 @@ from pgle.xla.targets import find_hardware
 pytestmark = pytest.mark.usefixtures("read_once")
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
-STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+STEP = (
+    TESTDATA
+    / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+)
 VERSIONS = ["jax-0.10.2", "jax-0.12.0.1"]
 
 
@@ -31,7 +34,9 @@ def step() -> Module:
 def full(step: Module) -> Profile:
     """Estimates that count as measured."""
     profile = estimate_profile(step, find_hardware("a100-40gb"))
-    return replace(profile, costs=tuple(cost._replace(origin=Origin.MEASURED) for cost in profile.costs))
+    return replace(
+        profile, costs=tuple(cost._replace(origin=Origin.MEASURED) for cost in profile.costs)
+    )
 
 
 def without(profile: Profile, *names: str) -> Profile:
@@ -49,7 +54,9 @@ def test_a_complete_profile_covers_everything(step: Module, full: Profile) -> No
     assert found.gaps == ()
 
 
-def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(step: Module, full: Profile) -> None:
+def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(
+    step: Module, full: Profile
+) -> None:
     costs = {cost.name: cost for cost in full.costs}
     gone = "custom-call.176.0"
     (gap,) = main_of(cover(without(full, gone), [step])).gaps
@@ -57,12 +64,17 @@ def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(step: Module, f
     assert gap.cost_us == pytest.approx(costs[gone].cost_us)
 
 
-@pytest.mark.parametrize(("factor", "is_implausible"), [(29, False), (31, True), (1 / 29, False), (1 / 31, True)])
+@pytest.mark.parametrize(
+    ("factor", "is_implausible"), [(29, False), (31, True), (1 / 29, False), (1 / 31, True)]
+)
 def test_a_cost_of_something_else_is_told_by_the_estimate(
     step: Module, full: Profile, factor: float, is_implausible: bool
 ) -> None:
     name = "custom-call.219.0"  # 2.8 of 170 ms, estimated
-    changed = tuple(cost._replace(cost_us=cost.cost_us * factor) if cost.name == name else cost for cost in full.costs)
+    changed = tuple(
+        cost._replace(cost_us=cost.cost_us * factor) if cost.name == name else cost
+        for cost in full.costs
+    )
     found = cover(replace(full, costs=changed), [step])
     assert [item.name for item in main_of(found).implausible] == ([name] if is_implausible else [])
 
@@ -90,7 +102,10 @@ scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add"""
     ("operation", "is_implausible"),
     [
         (SCATTER, False),  # as long as rows repeat
-        ('it = f32[4096,128] custom-call(table), custom_call_target="my_kernel"', False),  # anything
+        (
+            'it = f32[4096,128] custom-call(table), custom_call_target="my_kernel"',
+            False,
+        ),  # anything
         ("it = f32[4096,128] negate(table)", True),
     ],
 )
@@ -105,13 +120,17 @@ def test_a_cost_that_data_decides_or_nobody_knows_may_be_large(
 def test_time_coverage_counts_loops_by_their_trips() -> None:
     (module,) = read_modules(TESTDATA / "hlo/jax-0.12.0.1/async")
     profile = estimate_profile(module, find_hardware("a100-40gb"))
-    cost = next(cost for cost in profile.costs if cost.name == "gemm_fusion_dot.3")  # in a loop of four
+    cost = next(
+        cost for cost in profile.costs if cost.name == "gemm_fusion_dot.3"
+    )  # in a loop of four
     (gap,) = main_of(cover(without(profile, cost.name), [module])).gaps
     assert gap.total_us == pytest.approx(4 * cost.cost_us)
 
 
 def test_estimates_of_gaps_are_scaled_to_the_profile(step: Module, full: Profile) -> None:
-    tenfold = replace(full, costs=tuple(cost._replace(cost_us=10 * cost.cost_us) for cost in full.costs))
+    tenfold = replace(
+        full, costs=tuple(cost._replace(cost_us=10 * cost.cost_us) for cost in full.costs)
+    )
     costs = {cost.name: cost for cost in tenfold.costs}
     found = main_of(cover(without(tenfold, "all-gather-start.7"), [step]))
     (gap,) = found.gaps
@@ -128,15 +147,23 @@ def test_xla_takes_a_lost_collective_for_five_milliseconds(step: Module, full: P
 
 def test_the_wrapped_name_covers_a_generic_start(step: Module, full: Profile) -> None:
     renamed = tuple(
-        cost._replace(name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost for cost in full.costs
+        cost._replace(name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost
+        for cost in full.costs
     )
     assert main_of(cover(Profile(renamed), [step])).count.value == 1
 
 
 def test_a_name_of_another_shape_is_a_mismatch_and_no_coverage(step: Module, full: Profile) -> None:
-    costs = tuple(cost._replace(shape="f32[7]") if cost.name == "all-gather-start.7" else cost for cost in full.costs)
+    costs = tuple(
+        cost._replace(shape="f32[7]") if cost.name == "all-gather-start.7" else cost
+        for cost in full.costs
+    )
     found = main_of(cover(Profile(costs), [step]))
-    assert (found.mismatched, found.gaps[0].name, found.gaps[0].is_mismatch) == (1, "all-gather-start.7", True)
+    assert (found.mismatched, found.gaps[0].name, found.gaps[0].is_mismatch) == (
+        1,
+        "all-gather-start.7",
+        True,
+    )
     assert found.gaps[0].hint == "a cost of all-gather f32[7]"
     assert found.collectives.covered == 22
 
@@ -152,7 +179,9 @@ def test_names_without_opcode_and_shape_may_match_by_accident(step: Module) -> N
 
 
 def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
-    estimated = replace(full, costs=tuple(cost._replace(origin=Origin.ESTIMATED) for cost in full.costs))
+    estimated = replace(
+        full, costs=tuple(cost._replace(origin=Origin.ESTIMATED) for cost in full.costs)
+    )
     assert main_of(cover(estimated, [step])).filled_in == 2513
     assert main_of(cover(full, [step])).filled_in == 0
 
@@ -169,7 +198,9 @@ def test_fingerprint_names_count_for_their_module_only(step: Module, full: Profi
 
 
 def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> None:
-    inner = step.computations[next(item.called[0] for item in step.walk() if item.opcode == "fusion")].root
+    inner = step.computations[
+        next(item.called[0] for item in step.walk() if item.opcode == "fusion")
+    ].root
     extra = [
         Cost("all-gather-done.7", 1.0),
         Cost(inner, 1.0),
@@ -182,13 +213,19 @@ def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> N
 
 def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:
     modules = [module for module in read_modules(TESTDATA / "pax_fsdp4") if module.program_id == 40]
-    mine = replace(full, costs=tuple(cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs))
+    mine = replace(
+        full, costs=tuple(cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs)
+    )
     assert cover(full, modules).is_ok(Bounds(1.0))
     assert not cover(mine, modules).is_ok(Bounds(0.5))
 
 
-def test_another_compilation_of_the_same_name_is_another_module(step: Module, full: Profile) -> None:
-    other = read_module(STEP.with_name("module_0001.jit__psum.sm_8.0_gpu_after_optimizations.hlo.pb.xz"))
+def test_another_compilation_of_the_same_name_is_another_module(
+    step: Module, full: Profile
+) -> None:
+    other = read_module(
+        STEP.with_name("module_0001.jit__psum.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+    )
     coverage = cover(full, [replace(other, name=step.name), step])
     assert [item.program_id for item in coverage.modules if item.is_main] == [40]
     assert coverage.is_ok(Bounds(1.0))
@@ -210,7 +247,9 @@ def lhs(version: str) -> dict[str, Module]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("with_dump", [False, True])
-def test_scheduling_names_of_a_sync_profile_run_cover_the_performance_run(version: str, with_dump: bool) -> None:
+def test_scheduling_names_of_a_sync_profile_run_cover_the_performance_run(
+    version: str, with_dump: bool
+) -> None:
     profile = estimate_profile(recorded(version, "sync"), find_hardware("a100-40gb"))
     found = main_of(cover(profile, [recorded(version, "async")], lhs(version) if with_dump else {}))
     assert found.against == ("schedule dump" if with_dump else "scheduling names")
@@ -231,10 +270,15 @@ def test_gaps_are_among_the_names_that_xla_logs_as_missing(version: str) -> None
     assert len(said) >= 12
     for line in said:
         given = Profile(tuple(Cost(name, 1.0) for name in line["names"]))
-        gaps = {gap.name for gap in main_of(cover(given, [recorded(version, "async")], lhs(version))).gaps}
+        gaps = {
+            gap.name
+            for gap in main_of(cover(given, [recorded(version, "async")], lhs(version))).gaps
+        }
         others = set(line["missing"]) - gaps
         assert gaps <= set(line["missing"])
-        assert all("-done" in name or "-start" in name or "compare" in name for name in others), others
+        assert all("-done" in name or "-start" in name or "compare" in name for name in others), (
+            others
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -244,7 +288,10 @@ def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump
     lhs_modules = lhs(version) if with_dump else {}
     profile = estimate_profile(module, find_hardware("a100-40gb"))
     bare = without(profile, "loop_compare_fusion", "loop_compare_fusion.1")
-    all_of_it, rest = main_of(cover(profile, [module], lhs_modules)), main_of(cover(bare, [module], lhs_modules))
+    all_of_it, rest = (
+        main_of(cover(profile, [module], lhs_modules)),
+        main_of(cover(bare, [module], lhs_modules)),
+    )
     assert rest.gaps == ()
     assert rest.count.total == all_of_it.count.total - 2
 

@@ -46,7 +46,9 @@ def test_one_sample_knows_no_noise():
 
 def test_another_shape_is_another_instruction():
     old = profile_of(Cost("all-gather-start", 5, opcode="all-gather", shape="f32[8]"))
-    item = diff_profiles(old, profile_of(Cost("all-gather-start", 5, opcode="all-gather", shape="f32[16]")))
+    item = diff_profiles(
+        old, profile_of(Cost("all-gather-start", 5, opcode="all-gather", shape="f32[16]"))
+    )
     assert item.differences[0].change == CostChange.REPLACED
     assert item.differences[0].was == "all-gather f32[8]"
 
@@ -64,8 +66,15 @@ def test_bare_and_prefixed_names_of_one_module_are_compared_by_name():
 
 def test_totals_are_by_kind():
     old = profile_of(Cost("all-gather-start", 10), Cost("fusion", 20), Cost("while", 30))
-    totals = {total.kind: (total.old_us, total.new_us) for total in diff_profiles(old, profile_of(*old.costs)).totals}
-    assert totals == {CostKind.COMPUTE: (20, 20), CostKind.COLLECTIVE: (10, 10), CostKind.LOOP: (30, 30)}
+    totals = {
+        total.kind: (total.old_us, total.new_us)
+        for total in diff_profiles(old, profile_of(*old.costs)).totals
+    }
+    assert totals == {
+        CostKind.COMPUTE: (20, 20),
+        CostKind.COLLECTIVE: (10, 10),
+        CostKind.LOOP: (30, 30),
+    }
 
 
 def test_a_cost_that_is_not_a_number_comes_first():

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.profile.files import decode_profile, read_profile
-from pgle.costs.profile.value import Fault, Profile, effective_costs, effective_entries, profile_findings
+from pgle.costs.profile.value import (
+    Fault,
+    Profile,
+    effective_costs,
+    effective_entries,
+    profile_findings,
+)
 
 FP = "0123456789abcdef0123456789abcdef"
 
@@ -20,7 +26,9 @@ def table(profile: Profile, fingerprint: str = "") -> dict[str, float]:
 
 
 def found(profile: Profile, fault: Fault) -> list[tuple[str, tuple[float, ...], float | None]]:
-    return [(f.name, f.values_us, f.effective_us) for f in profile_findings(profile) if f.fault == fault]
+    return [
+        (f.name, f.values_us, f.effective_us) for f in profile_findings(profile) if f.fault == fault
+    ]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,10 @@ def found(profile: Profile, fault: Fault) -> list[tuple[str, tuple[float, ...], 
         ([("a", 1), ("b", 5), ("a", 3)], {"a": 3, "b": 5}),
         ([("a", 10), ("a.remat", 20), ("a.remat3", 60)], {"a": 30}),
         ([("a", 1), ("a", 3), ("b.remat", 9)], {"a": 2, "b": 9}),
-        ([("a.remat.1", 1), ("b.rematX", 2), ("c.remat2.remat", 3)], {"a.remat.1": 1, "b.rematX": 2, "c.remat2": 3}),
+        (
+            [("a.remat.1", 1), ("b.rematX", 2), ("c.remat2.remat", 3)],
+            {"a.remat.1": 1, "b.rematX": 2, "c.remat2": 3},
+        ),
         ([(f"{FP}::a", 9), ("b", 1)], {"a": 9, "b": 1}),
         ([(f"{FP}::a", 9), ("a", 7)], {"a": 7}),
         ([("f" * 32 + "::a", 9)], {}),
@@ -58,11 +69,17 @@ def test_duplicates_are_found_with_the_effective_value():
 
 
 def test_a_bare_and_a_prefixed_cost_are_duplicates_for_that_module():
-    assert found(profile_of((f"{FP}::a", 9), ("a", 7)), Fault.DUPLICATE) == [(f"{FP}::a", (9, 7), 7)]
+    assert found(profile_of((f"{FP}::a", 9), ("a", 7)), Fault.DUPLICATE) == [
+        (f"{FP}::a", (9, 7), 7)
+    ]
 
 
 def test_what_remat_averages_is_found():
-    named = [item for item in found(profile_of(("a", 10), ("a.remat", 30), ("b", 1)), Fault.REMAT) if item[0]]
+    named = [
+        item
+        for item in found(profile_of(("a", 10), ("a.remat", 30), ("b", 1)), Fault.REMAT)
+        if item[0]
+    ]
     assert named == [("a", (10, 30), 20)]
 
 
@@ -86,14 +103,25 @@ def test_odd_costs_and_names_are_found(name, cost_us, fault):
 
 
 def test_a_sound_profile_has_no_findings():
-    assert profile_findings(profile_of(("all-gather-start", 3), ("loop_fusion", 500), ("gemm_fusion_dot.1", 4))) == ()
+    assert (
+        profile_findings(
+            profile_of(("all-gather-start", 3), ("loop_fusion", 500), ("gemm_fusion_dot.1", 4))
+        )
+        == ()
+    )
 
 
 def test_the_loop_of_a_published_profile_costs_xla_a_microsecond(testdata):
     # 62 costs of one loop, from 1 µs to 16 ms, of which XLA takes the last: what a converter without module and
     # thunk ranges makes of a loop whose body it also lists
     profile = read_profile(testdata / "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt")
-    duplicates = {item.name: item for item in profile_findings(profile) if item.fault == Fault.DUPLICATE}
+    duplicates = {
+        item.name: item for item in profile_findings(profile) if item.fault == Fault.DUPLICATE
+    }
     assert len(duplicates) == 19
     assert len(duplicates["while.6.0"].values_us) == 62
-    assert duplicates["while.6.0"].effective_us == effective_costs(profile)["while.6.0"].cost_us == 1.056
+    assert (
+        duplicates["while.6.0"].effective_us
+        == effective_costs(profile)["while.6.0"].cost_us
+        == 1.056
+    )

@@ -23,7 +23,9 @@ from pgle.files import write_files
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 PROFILES = st.lists(st.tuples(NAMES, st.floats(0, MAX_COST_US)), min_size=1, max_size=8).map(
-    lambda entries: Profile(tuple(Cost(name, cost_us, origin=Origin.UNKNOWN) for name, cost_us in entries))
+    lambda entries: Profile(
+        tuple(Cost(name, cost_us, origin=Origin.UNKNOWN) for name, cost_us in entries)
+    )
 )
 
 
@@ -49,7 +51,9 @@ def test_jaxlib_reads_the_binary_form(profile):
     jaxlib = pytest.importorskip("jax._src.lib")._profiler
     last = {cost.full_name: cost.cost_us for cost in profile.costs}
     ours = Profile(tuple(Cost(name, cost_us) for name, cost_us in last.items()))
-    theirs = decode_profile(jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), Path("x.pb"))
+    theirs = decode_profile(
+        jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), Path("x.pb")
+    )
     assert sorted(spelled(theirs)) == sorted(spelled(ours))
 
 
@@ -62,10 +66,17 @@ def test_what_is_no_time_is_never_written(cost_us, suffix):
 
 @pytest.mark.parametrize(
     "written, fingerprint, name",
-    [("abc::x.1", "abc", "x.1"), ("x.1", "", "x.1"), ("a::b::c", "", "a::b::c"), ("::x", "", "::x")],
+    [
+        ("abc::x.1", "abc", "x.1"),
+        ("x.1", "", "x.1"),
+        ("a::b::c", "", "a::b::c"),
+        ("::x", "", "::x"),
+    ],
 )
 def test_only_two_parts_make_a_prefix(written, fingerprint, name):
-    cost = decode_profile(encode_profile(profile_of((written, 1)), ".pbtxt"), Path("x.pbtxt")).costs[0]
+    cost = decode_profile(
+        encode_profile(profile_of((written, 1)), ".pbtxt"), Path("x.pbtxt")
+    ).costs[0]
     assert (cost.fingerprint, cost.name, cost.full_name) == (fingerprint, name, written)
 
 
@@ -83,13 +94,19 @@ BAD = {
     "text.pb": (b'costs { name: "a" cost_us: 1 }', "text profile in a .pb file"),
     "cut.pb": (BINARY[:-2], "damaged or truncated"),
     "field.pbtxt": (b'costs { name: "a" time: 1 }', r"1:19: .*XLA would not parse it"),
-    "name.pbtxt": (rb'costs { name: "\377" }', r"1:22: a name is not UTF-8, so no instruction is called that"),
+    "name.pbtxt": (
+        rb'costs { name: "\377" }',
+        r"1:22: a name is not UTF-8, so no instruction is called that",
+    ),
     "x.txt": (b'costs { name: "a" cost_us: 1 }', r"XLA ignores .*rename it if it is a profile"),
     "x.pbtxt.gz": (b"", "XLA ignores"),
     "x": (b"", "XLA ignores"),
     "deep.pbtxt": (b"costs {" * 100_000, "XLA would not parse"),
     "deep.pb": (b"\x0b" * 100_000, "damaged"),
-    "m.hlo.pb": (b"\x0a\x09\x0a\x01m\x12\x04main", "another kind of protocol buffer"),  # a module's name and entry
+    "m.hlo.pb": (
+        b"\x0a\x09\x0a\x01m\x12\x04main",
+        "another kind of protocol buffer",
+    ),  # a module's name and entry
     "trace.pb": (b"\x0a\x06\x08\x01\x12\x02ab", "another kind of protocol buffer"),
 }
 
@@ -143,7 +160,9 @@ DESCRIBED = Profile(
             spread=0.02,
             trace_name="all-gather.4",
         ),
-        Cost("loop_fusion", 3.0, fingerprint="f" * 32, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED),
+        Cost(
+            "loop_fusion", 3.0, fingerprint="f" * 32, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED
+        ),
     ),
     provenance={"tool": "pgle", "step_us": float("nan"), "inputs": [{"name": "a.sqlite"}]},
     warnings=("one rank only",),
@@ -167,7 +186,10 @@ def test_a_sidecar_is_json_with_a_schema():
     text = profile_files(Path("x.pbtxt"), DESCRIBED)[Path("x.pbtxt.json")]
     content = json.loads(text, parse_constant=pytest.fail)
     assert content["schema"] == "pgle.profile/1"
-    assert [record["name"] for record in content["costs"]] == ["all-gather-start.1", f"{'f' * 32}::loop_fusion"]
+    assert [record["name"] for record in content["costs"]] == [
+        "all-gather-start.1",
+        f"{'f' * 32}::loop_fusion",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +198,10 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: text.replace("812.5", "812.5 "), None),
         (lambda text: text[:-20], "not JSON"),
         (lambda text: text.replace("pgle.profile/1", "pgle.profile/9"), "not a sidecar of schema"),
-        (lambda text: text.replace('"sha256": "', '"sha256": "0'), "another version of the profile"),
+        (
+            lambda text: text.replace('"sha256": "', '"sha256": "0'),
+            "another version of the profile",
+        ),
         (lambda text: text.replace('"samples": 18', '"samples": "many"'), "damaged"),
         (lambda text: text.replace('"loop_fusion', '"other'), None),
         (lambda text: text.replace('::loop_fusion"', '::other"'), "damaged"),
@@ -200,9 +225,20 @@ def test_a_sidecar_is_json_with_a_schema():
                 '"completed": {"a": 1}',
             )
         ),
-        (lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": {"gap_us": NaN}}]'), "not JSON"),
-        (lambda text: text.replace('"opcode": "', '"opcode": "\udcff'), "damaged"),  # a byte that is not UTF-8
-        (lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": null, "of_a_later_release": [3]}]'), None),
+        (
+            lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": {"gap_us": NaN}}]'),
+            "not JSON",
+        ),
+        (
+            lambda text: text.replace('"opcode": "', '"opcode": "\udcff'),
+            "damaged",
+        ),  # a byte that is not UTF-8
+        (
+            lambda text: text.replace(
+                '"tool": "pgle"', '"modules": [{"launch": null, "of_a_later_release": [3]}]'
+            ),
+            None,
+        ),
     ],
 )
 def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(spoil, reason, tmp_path):
@@ -223,7 +259,9 @@ def test_what_older_releases_kept_of_single_executions_is_ignored(tmp_path):
     path = tmp_path / "x.pbtxt"
     write_files(profile_files(path, DESCRIBED))
     sidecar = sidecar_path(path)
-    text = sidecar.read_text().replace('"origin": "measured"', '"origin": "measured", "occurrences": {"2.0": 812.5}')
+    text = sidecar.read_text().replace(
+        '"origin": "measured"', '"origin": "measured", "occurrences": {"2.0": 812.5}'
+    )
     ends = '"ends": [{"module": "jit_step", "collectives": ["all-gather-start.1"], "ns": [[812], [1400]]}],'
     sidecar.write_text(text.replace('  "costs": [', f'  {ends}\n  "costs": ['))
     found = read_profile(path)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile import merge as merging
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_profile
-from pgle.costs.profile.merge import MergedProfile, MergeOf, MergeOptions, merge, merge_input, united_modules
+from pgle.costs.profile.merge import (
+    MergedProfile,
+    MergeOf,
+    MergeOptions,
+    merge,
+    merge_input,
+    united_modules,
+)
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -24,14 +31,24 @@ WEIGHTED = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 20)), min_size=1
 
 
 def compute(name: str, cost_us: float, samples: int = 1, **more: object) -> Cost:
-    return Cost(name, cost_us, kind=CostKind.COMPUTE, samples=samples, min_us=cost_us, max_us=cost_us, **more)
+    return Cost(
+        name,
+        cost_us,
+        kind=CostKind.COMPUTE,
+        samples=samples,
+        min_us=cost_us,
+        max_us=cost_us,
+        **more,
+    )
 
 
 def rank(*costs: Cost) -> Profile:
     return Profile(costs)
 
 
-def merge_labelled(inputs: Iterable[tuple[str, Profile]], options: MergeOptions | None = None) -> MergedProfile:
+def merge_labelled(
+    inputs: Iterable[tuple[str, Profile]], options: MergeOptions | None = None
+) -> MergedProfile:
     return merge(starmap(merge_input, inputs), options)
 
 
@@ -52,7 +69,9 @@ GATHER = Cost("all-gather-start", 30.0, kind=CostKind.COLLECTIVE, opcode="all-ga
 def test_weights_count_like_repetition_in_numpy(pairs, name):
     stat = parse_statistic(name)
     repeated = np.repeat([value for value, _ in pairs], [weight for _, weight in pairs])
-    reference = np.mean(repeated) if stat.percentile is None else np.percentile(repeated, stat.percentile)
+    reference = (
+        np.mean(repeated) if stat.percentile is None else np.percentile(repeated, stat.percentile)
+    )
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
     (ours,) = stat.over_groups(values, np.zeros(len(pairs), np.int64), 1, weights)
     assert math.isclose(ours, reference, rel_tol=1e-9, abs_tol=1e-9)
@@ -63,9 +82,13 @@ def test_jaxlib_takes_the_element_below_where_we_interpolate(percentile):
     profiler = pytest.importorskip("jax._src.lib")._profiler
     values = [1.0, 2.0, 3.0, 10.0]
     encoded = [encode_profile(Profile((Cost("x", value),)), ".pb") for value in values]
-    theirs = decode_profile(profiler.aggregate_profiled_instructions(encoded, percentile), Path("x.pb"))
+    theirs = decode_profile(
+        profiler.aggregate_profiled_instructions(encoded, percentile), Path("x.pb")
+    )
     assert theirs.costs[0].cost_us == values[int(percentile / 100 * 3)]
-    ours = merged(*(rank(compute("x", value)) for value in values), stat=parse_statistic(f"p{percentile}"))
+    ours = merged(
+        *(rank(compute("x", value)) for value in values), stat=parse_statistic(f"p{percentile}")
+    )
     assert ours.costs[0].cost_us == pytest.approx(np.percentile(values, percentile))
     assert theirs.costs[0].cost_us <= ours.costs[0].cost_us + 1e-12
 
@@ -104,11 +127,17 @@ def test_merging_the_least_in_two_steps_is_merging_at_once():
 def test_of_runs_collectives_take_the_statistic_of_compute():
     runs = rank(gather(30.0)), rank(gather(40.0))
     assert merged(*runs, of=MergeOf.RUNS, stat=parse_statistic("max")).costs[0].cost_us == 40.0
-    assert merged(*runs, of=MergeOf.RUNS, collective_stat=parse_statistic("min")).costs[0].cost_us == 30.0
+    assert (
+        merged(*runs, of=MergeOf.RUNS, collective_stat=parse_statistic("min")).costs[0].cost_us
+        == 30.0
+    )
 
 
 def test_a_name_of_two_shapes_is_left_out_and_reported():
-    profiles = rank(compute("x", 1, shape="f32[8]"), compute("y", 1)), rank(compute("x", 2, shape="f32[16]"))
+    profiles = (
+        rank(compute("x", 1, shape="f32[8]"), compute("y", 1)),
+        rank(compute("x", 2, shape="f32[16]")),
+    )
     result = merge_labelled([("a", profiles[0]), ("b", profiles[1])])
     assert costs_of(result.profile) == {"y": 1}
     assert result.conflicts == ("x",)
@@ -122,7 +151,9 @@ def test_a_measured_cost_beats_an_estimated_one():
 
 
 def test_duplicates_count_as_xla_takes_them():
-    result = merge_labelled([("a", rank(compute("x", 1), compute("x", 5))), ("b", rank(compute("x", 7)))])
+    result = merge_labelled(
+        [("a", rank(compute("x", 1), compute("x", 5))), ("b", rank(compute("x", 7)))]
+    )
     assert costs_of(result.profile) == {"x": 6}
     assert "1 of 2 costs do not count" in result.profile.warnings[0]
 
@@ -139,13 +170,18 @@ def test_nothing_left_is_an_error():
 
 
 def test_the_order_of_inputs_does_not_matter_for_costs():
-    profiles = [rank(compute("x", value, samples=number + 1)) for number, value in enumerate((0.1, 0.2, 0.3))]
+    profiles = [
+        rank(compute("x", value, samples=number + 1))
+        for number, value in enumerate((0.1, 0.2, 0.3))
+    ]
     stat = parse_statistic("mean")
     assert merged(*profiles, stat=stat).costs == merged(*reversed(profiles), stat=stat).costs
 
 
 def test_names_that_some_inputs_lack_are_kept_and_told():
-    result = merge_labelled([("a", rank(compute("x", 1), compute("y", 1))), ("b", rank(compute("x", 1)))])
+    result = merge_labelled(
+        [("a", rank(compute("x", 1), compute("y", 1))), ("b", rank(compute("x", 1)))]
+    )
     assert result.partial == ("y",)
     assert costs_of(result.profile) == {"x": 1, "y": 1}
 
@@ -157,7 +193,9 @@ def test_a_cost_without_a_name_is_left_out_with_a_line():
 
 
 def test_costs_that_would_add_up_to_infinity_are_left_out():
-    result = merge_labelled([("a", rank(compute("x", 1e308), compute("z", 1e308), compute("y", 1)))])
+    result = merge_labelled(
+        [("a", rank(compute("x", 1e308), compute("z", 1e308), compute("y", 1)))]
+    )
     assert costs_of(result.profile) == {"y": 1}
     assert any(line.startswith("a: 2 of 3 costs do not count") for line in result.profile.warnings)
 
@@ -174,7 +212,14 @@ def files(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("samples", "many"), ("samples", 1 << 80), ("kind", "gemm"), ("origin", 5), ("min_us", []), ("slowest_us", -1)],
+    [
+        ("samples", "many"),
+        ("samples", 1 << 80),
+        ("kind", "gemm"),
+        ("origin", 5),
+        ("min_us", []),
+        ("slowest_us", -1),
+    ],
 )
 def test_a_damaged_record_costs_its_file_the_sidecar_and_is_said(files, field, value):
     beside = files[0].with_name("a.pbtxt.json")
@@ -198,7 +243,9 @@ def test_the_result_does_not_depend_on_how_many_rows_are_worked_on_together(monk
     ]  # fmt: skip
     wide = [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")]
     monkeypatch.setattr("pgle.costs.profile.merge.BLOCK_ROWS", 3)
-    assert [merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")] == wide
+    assert [
+        merged(*ranks, stat=parse_statistic(stat)) for stat in ("median", "mean", "p90")
+    ] == wide
     assert len(wide[0]) > 3
 
 
@@ -208,7 +255,10 @@ def test_names_that_one_input_has_are_worked_on_together_too(monkeypatch):
     statistics = merging._statistics
     monkeypatch.setattr(merging, "_statistics", lambda *of: blocks.append(of) or statistics(*of))
     monkeypatch.setattr(merging, "BLOCK_ROWS", 40)
-    ranks = [rank(*(compute(f"fusion.{number}", 1.0, fingerprint=f"{at}") for number in range(20))) for at in range(20)]
+    ranks = [
+        rank(*(compute(f"fusion.{number}", 1.0, fingerprint=f"{at}") for number in range(20)))
+        for at in range(20)
+    ]
     assert len(merged(*ranks)) == 400
     assert len(blocks) == 10
 
@@ -234,7 +284,9 @@ def test_records_of_one_module_add_up():
         "devices": None,
         "executions_dropped": {"0": ""},
     }
-    (found,) = united_modules([{"modules": [record]}, {"modules": [{**record, "fingerprints": ["y"], "devices": 2}]}])
+    (found,) = united_modules(
+        [{"modules": [record]}, {"modules": [{**record, "fingerprints": ["y"], "devices": 2}]}]
+    )
     assert (found["fingerprints"], found["executions_used"], found["devices"]) == (["x", "y"], 6, 2)
     assert "executions_dropped" not in found
 
@@ -244,4 +296,7 @@ def test_inputs_that_lack_many_names_may_be_of_other_programs() -> None:
     for left_out, is_of_one in ((2, True), (3, False)):
         merged = merge_labelled([("whole", whole), ("cut", Profile(whole.costs[left_out:]))])
         assert merged.is_of_one is is_of_one
-        assert any("are they of one program?" in line for line in merged.profile.warnings) is not is_of_one
+        assert (
+            any("are they of one program?" in line for line in merged.profile.warnings)
+            is not is_of_one
+        )

@@ -25,7 +25,12 @@ def test_a_name_joined_is_what_was_split() -> None:
 
 @pytest.mark.parametrize(
     ("name", "bare"),
-    [("fusion.remat", "fusion"), ("fusion.remat12", "fusion"), ("fusion.remat.1", "fusion.remat.1"), ("a", "a")],
+    [
+        ("fusion.remat", "fusion"),
+        ("fusion.remat12", "fusion"),
+        ("fusion.remat.1", "fusion.remat.1"),
+        ("a", "a"),
+    ],
 )
 def test_only_a_trailing_remat_is_cut_off(name: str, bare: str) -> None:
     assert strip_remat(name) == bare

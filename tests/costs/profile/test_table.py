@@ -20,7 +20,9 @@ TESTDATA = Path(__file__).parents[3] / "testdata"
 A100 = find_hardware("a100")
 STEP = "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
 PROGRAMS = [
-    f"{version}/{run}" for version in ("jax-0.10.2", "jax-0.12.0.1") for run in ("async", "sync", "off", "collectives")
+    f"{version}/{run}"
+    for version in ("jax-0.10.2", "jax-0.12.0.1")
+    for run in ("async", "sync", "off", "collectives")
 ]
 
 
@@ -35,7 +37,15 @@ def program(name: str) -> tuple[Module, Module | None]:
 
 
 def module(*entry: Instruction) -> Module:
-    return Module("m", 1, "f" * 32, "e", {"e": Computation("e", entry, entry[-1].name)}, True, num_partitions=4)
+    return Module(
+        "m",
+        1,
+        "f" * 32,
+        "e",
+        {"e": Computation("e", entry, entry[-1].name)},
+        True,
+        num_partitions=4,
+    )
 
 
 def fusion(name: str, size: int = 8) -> Instruction:
@@ -49,7 +59,9 @@ def measured(name: str, chance: random.Random) -> Profile:
     for cost in estimate_profile(lhs or final, A100).costs:
         if chance.random() < 0.4:
             continue
-        for spelling in chance.choice([[""], [""], ["", ".remat"], ["", ""], [".remat", ".remat3"]]):
+        for spelling in chance.choice(
+            [[""], [""], ["", ".remat"], ["", ""], [".remat", ".remat3"]]
+        ):
             fingerprint = chance.choice(["", "", final.fingerprint, "0" * 32])
             value = chance.uniform(1, 1000)
             found = cost._replace(name=cost.name + spelling, cost_us=value, fingerprint=fingerprint)
@@ -63,13 +75,17 @@ def measured(name: str, chance: random.Random) -> Profile:
 @pytest.mark.parametrize("name", [*PROGRAMS, "pax"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("with_dump", [False, True])
-def test_completing_changes_no_measured_cost_of_any_module(name: str, seed: int, with_dump: bool) -> None:
+def test_completing_changes_no_measured_cost_of_any_module(
+    name: str, seed: int, with_dump: bool
+) -> None:
     profile = measured(name, random.Random(f"{name} {seed}"))
     final, lhs = program(name)
     done = complete_profile(profile, final, A100, lhs_module=lhs if with_dump else None).profile
     for fingerprint in (final.fingerprint, "0" * 32, "1" * 32):
         before, after = effective_costs(profile, fingerprint), effective_costs(done, fingerprint)
-        assert {key: after[key].cost_us for key in before} == {key: cost.cost_us for key, cost in before.items()}
+        assert {key: after[key].cost_us for key in before} == {
+            key: cost.cost_us for key, cost in before.items()
+        }
     table = LookupTable(final, lhs)
     found = table.costs(profile)
     assert {key: cost.cost_us for key, cost in table.costs(done).items() if key in found} == {
@@ -95,13 +111,18 @@ def test_converting_completes_for_the_module_as_lhs_saw_it() -> None:
     given = Profile((Cost("all-gather-start", 9.0),))
     done = complete_profile(given, final, A100, lhs_module=lhs).profile
     assert {cost.name for cost in done.costs} <= lhs.instructions.keys()
-    assert not {cost.name for cost in complete_profile(given, final, A100).profile.costs} <= lhs.instructions.keys()
+    assert (
+        not {cost.name for cost in complete_profile(given, final, A100).profile.costs}
+        <= lhs.instructions.keys()
+    )
 
 
 def test_a_rematerialized_copy_gets_no_cost_of_its_own() -> None:
     """Beside its original's XLA would average the two."""
     profile = Profile((Cost("a", 5.0),))
-    done = complete_profile(profile, module(fusion("a"), fusion("a.remat", 1 << 20), fusion("b", 9)), A100).profile
+    done = complete_profile(
+        profile, module(fusion("a"), fusion("a.remat", 1 << 20), fusion("b", 9)), A100
+    ).profile
     assert [cost.name for cost in done.costs] == ["a", "b"]
     assert effective_costs(done)["a"].cost_us == 5
 
@@ -115,7 +136,9 @@ def test_a_bare_name_never_covers_that_of_another_module() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0, 1e308])
 def test_a_cost_that_is_no_time_is_a_gap_to_be_filled(value: float) -> None:
-    done = complete_profile(Profile((Cost("a", 5.0), Cost("b", value))), module(fusion("a"), fusion("b")), A100).profile
+    done = complete_profile(
+        Profile((Cost("a", 5.0), Cost("b", value))), module(fusion("a"), fusion("b")), A100
+    ).profile
     assert {cost.name: cost.cost_us for cost in done.costs} == {"a": 5.0, "b": 5.0}
     assert any(f"b ({value:g})" in line for line in done.warnings)
 
@@ -124,7 +147,9 @@ def test_a_cost_that_is_no_time_is_a_gap_to_be_filled(value: float) -> None:
 def test_a_program_whose_collectives_all_lack_costs_fails(name: str) -> None:
     final, lhs = program(name)
     full = estimate_profile(lhs or final, A100)
-    blind = replace(full, costs=tuple(cost for cost in full.costs if cost.kind is not CostKind.COLLECTIVE))
+    blind = replace(
+        full, costs=tuple(cost for cost in full.costs if cost.kind is not CostKind.COLLECTIVE)
+    )
     assert len(blind) < len(full)
     assert not cover(blind, [final], {final.name: lhs}).is_ok(Bounds(0))
 
@@ -145,7 +170,9 @@ def test_a_gap_weighs_what_it_costs_where_xla_takes_it_for_less() -> None:
 
 def test_a_done_is_never_filled_in() -> None:
     final, lhs = program("jax-0.12.0.1/async")
-    filled = complete_profile(Profile((Cost("all-gather-start", 9.0),)), final, A100, lhs_module=lhs).filled
+    filled = complete_profile(
+        Profile((Cost("all-gather-start", 9.0),)), final, A100, lhs_module=lhs
+    ).filled
     assert not any("-done" in cost.name for cost in filled)
 
 

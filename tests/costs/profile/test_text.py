@@ -47,7 +47,13 @@ def test_text_round_trip(entries):
 
 
 @settings(deadline=None)  # machines differ
-@given(st.lists(st.sampled_from([*"costs{}name:\"'\\ \n#cost_us10.-e+fx,;[]<>\u00a0\0é", "costs", "name", "cost_us"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [*"costs{}name:\"'\\ \n#cost_us10.-e+fx,;[]<>\u00a0\0é", "costs", "name", "cost_us"]
+        )
+    )
+)
 def test_nothing_passes_that_protobuf_refuses(pieces):
     text = "".join(pieces)
     try:

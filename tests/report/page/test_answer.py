@@ -12,7 +12,17 @@ from pgle.errors import UserError
 from pgle.report.page import html, plain, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Advice, Cell, Chart, Column, Page, Prose, Section, Table, TimelineData
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Chart,
+    Column,
+    Page,
+    Prose,
+    Section,
+    Table,
+    TimelineData,
+)
 
 HOSTILE = "</script><img src=x onerror=alert(1)>[x](http://y)![z](w)"
 TABLE = Table(
@@ -26,7 +36,10 @@ PAGE = Page(
     "good",
     TABLE,
     notes=("From estimated costs.",),
-    actions=(Advice("Turn the scheduler on", 0.039, "XLA has it off here", "export XLA_FLAGS=--x"), Advice("Measure")),
+    actions=(
+        Advice("Turn the scheduler on", 0.039, "XLA has it off here", "export XLA_FLAGS=--x"),
+        Advice("Measure"),
+    ),
     sections=(
         Section("layers", "Layers", (Prose("one"), Prose("pgle x", code=True))),
         Section("memory", "Memory", (Prose("peak"),)),
@@ -52,9 +65,14 @@ def test_a_table_drops_columns_without_values_and_names_units_in_heads() -> None
     assert TABLE.right() == [False, True, True]
 
 
-def test_the_verdict_is_the_second_line_and_the_next_command_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_is_the_second_line_and_the_next_command_the_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = lines(capsys)
-    assert found[:2] == ["jit_step · 8 × H100 · predicted", "✓ The profile shortens the step by 8.4 %"]
+    assert found[:2] == [
+        "jit_step · 8 × H100 · predicted",
+        "✓ The profile shortens the step by 8.4 %",
+    ]
     assert found[-1] == "Next: pgle run -- python train.py"
     assert len(found) <= 24
 
@@ -105,11 +123,15 @@ def test_hostile_names_make_no_links_or_pictures_in_markdown() -> None:
     for line in markdown(hostile()).splitlines():
         fenced ^= line.startswith("```")
         text += [] if fenced or line.lstrip().startswith("`") else [line]
-    assert not any("](" in line.replace("\\](", "") or "<img" in line.replace("\\<", "") for line in text)
+    assert not any(
+        "](" in line.replace("\\](", "") or "<img" in line.replace("\\<", "") for line in text
+    )
 
 
 def test_a_terminal_is_never_controlled(capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, replace(PAGE, verdict="a\x1b[31mb", identity=("c\x07",), notes=("\x9b2J",)))
+    found = lines(
+        capsys, replace(PAGE, verdict="a\x1b[31mb", identity=("c\x07",), notes=("\x9b2J",))
+    )
     assert not any(char in "\n".join(found) for char in "\x1b\x07\x9b")
 
 
@@ -136,7 +158,15 @@ def test_pictures_of_a_saved_page_are_not_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema":"pgle.report/1","page":{}}', "[" * 100_000, value.as_json(PAGE)[:-40]]
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema":"pgle.report/1","page":{}}',
+        "[" * 100_000,
+        value.as_json(PAGE)[:-40],
+    ],
 )
 def test_what_is_no_page_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "page.json").write_text(text)

@@ -16,7 +16,10 @@ def test_a_duration_has_the_digits_that_a_reader_needs(us: float | None, text: s
 
 
 def test_a_column_of_times_has_the_unit_of_its_largest() -> None:
-    assert figures.column(Unit.TIME, [1231.0, 904.1, 7.5, None, 0.1]) == ("ms", ["1.23", "0.90", "0.01", "–", "–"])
+    assert figures.column(Unit.TIME, [1231.0, 904.1, 7.5, None, 0.1]) == (
+        "ms",
+        ["1.23", "0.90", "0.01", "–", "–"],
+    )
 
 
 def test_a_column_of_signed_times() -> None:

@@ -33,7 +33,9 @@ def contrast(one: str, other: str) -> float:
 
 def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -44,19 +46,31 @@ def test_a_row_of_a_table_has_a_cell_for_each_head(row: tuple[str | float, ...])
 
 
 def page(name: str = "ag-start") -> Page:
-    of = timeline((name, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20))
-    return Page(name, (name,), name, sections=sections([Schedule(name, of, "estimated")], (), ("", "")), next=(name,))
+    of = timeline(
+        (name, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20)
+    )
+    return Page(
+        name,
+        (name,),
+        name,
+        sections=sections([Schedule(name, of, "estimated")], (), ("", "")),
+        next=(name,),
+    )
 
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(("text", "ground"), TEXTS)
-def test_every_text_stands_out_from_its_ground(colours: dict[str, str], text: str, ground: str) -> None:
+def test_every_text_stands_out_from_its_ground(
+    colours: dict[str, str], text: str, ground: str
+) -> None:
     assert contrast(colours[text], colours[ground]) >= 4.5
 
 
 def test_contrast_is_that_of_the_guidelines() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)  # the guidelines' own example
+    assert contrast("#767676", "#ffffff") == pytest.approx(
+        4.54, abs=0.01
+    )  # the guidelines' own example
 
 
 def test_the_page_compares_the_schedules() -> None:
@@ -79,11 +93,17 @@ def test_the_page_s_policy_lets_nothing_load_and_one_script_run() -> None:
     script = re.search(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
     assert policy and script
     allowed = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert policy[1].replace("&#39;", "'").startswith(f"default-src 'none'; script-src 'sha256-{allowed}';")
+    assert (
+        policy[1]
+        .replace("&#39;", "'")
+        .startswith(f"default-src 'none'; script-src 'sha256-{allowed}';")
+    )
 
 
 def test_the_page_refers_to_nothing_outside() -> None:
-    html = render(page()).replace('xmlns="http://www.w3.org/2000/svg"', "")  # a name, not an address
+    html = render(page()).replace(
+        'xmlns="http://www.w3.org/2000/svg"', ""
+    )  # a name, not an address
     assert not re.search(r'\b(src|href)="|url\((?!#)|@import|https?://', html)
 
 

@@ -31,9 +31,14 @@ def chromium() -> Iterator[Page]:
 @pytest.fixture
 def show(chromium: Page, tmp_path: Path) -> Any:
     def open_page(*timelines: Timeline, **options: Any) -> Page:
-        schedules = [Schedule(f"schedule {number}", item, "estimated") for number, item in enumerate(timelines)]
+        schedules = [
+            Schedule(f"schedule {number}", item, "estimated")
+            for number, item in enumerate(timelines)
+        ]
         path = tmp_path / "page.html"
-        path.write_text(html.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", "")))))
+        path.write_text(
+            html.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", ""))))
+        )
         chromium.open(path, **options)
         return chromium
 
@@ -131,7 +136,10 @@ def test_the_wheel_with_control_zooms_where_the_pointer_is(show: Any) -> None:
 
 
 def test_hostile_names_are_shown_and_not_run(show: Any) -> None:
-    of = timeline((HOSTILE, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20))
+    of = timeline(
+        (HOSTILE, "all-gather", Stream.COMMUNICATION, 0, 40),
+        ("dot", "matmul", Stream.COMPUTE, 0, 20),
+    )
     page = show(of)
     page.run("document.querySelector('canvas').focus()")
     page.press("]")
@@ -144,15 +152,23 @@ def test_hostile_names_are_shown_and_not_run(show: Any) -> None:
 def test_nothing_is_asked_of_the_network_and_no_error_is_logged(show: Any) -> None:
     page = show(HALF_EXPOSED)
     asked = [
-        event["params"]["request"]["url"] for event in page.events if event.get("method") == "Network.requestWillBeSent"
+        event["params"]["request"]["url"]
+        for event in page.events
+        if event.get("method") == "Network.requestWillBeSent"
     ]
     assert all(url.startswith("file:") for url in asked)
-    assert not [event for event in page.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+    assert not [
+        event
+        for event in page.events
+        if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+    ]
 
 
 def test_a_script_that_is_not_the_page_s_own_does_not_run(show: Any) -> None:
     page = show(HALF_EXPOSED)
-    page.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.foreign = 1'}))")
+    page.run(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.foreign = 1'}))"
+    )
     assert page.run("window.foreign === undefined")
 
 
@@ -244,13 +260,17 @@ def test_a_stage_without_width_draws_nothing_and_logs_no_error(show: Any) -> Non
 
 
 def test_a_row_without_a_bar_is_no_link(chromium: Page, tmp_path: Path) -> None:
-    table = Table((Column("name"),), (("ag-start",), ("execution 0",)), find=("ag-start", "execution 0"))
+    table = Table(
+        (Column("name"),), (("ag-start",), ("execution 0",)), find=("ag-start", "execution 0")
+    )
     parts = (part([panel_of("one", HALF_EXPOSED)]), table)
     (tmp_path / "page.html").write_text(
         html.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),)))
     )
     chromium.open(tmp_path / "page.html")
-    assert chromium.run("[...document.querySelectorAll('td button')].map(item => item.textContent)") == ["ag-start"]
+    assert chromium.run(
+        "[...document.querySelectorAll('td button')].map(item => item.textContent)"
+    ) == ["ag-start"]
 
 
 def test_hidden_and_exposed_differ_in_luminance(show: Any) -> None:
@@ -259,7 +279,8 @@ def test_hidden_and_exposed_differ_in_luminance(show: Any) -> None:
     for dark in (False, True):
         page = show(HALF_EXPOSED, dark=dark)
         found = [
-            page.run(f"{styles.replace('#timeline', '#timeline')}('--{name}').trim()") for name in ("hidden", "exposed")
+            page.run(f"{styles.replace('#timeline', '#timeline')}('--{name}').trim()")
+            for name in ("hidden", "exposed")
         ]
         light = sorted(luminance(colour) for colour in found)
         assert (light[1] + 0.05) / (light[0] + 0.05) > 2.5
@@ -268,13 +289,20 @@ def test_hidden_and_exposed_differ_in_luminance(show: Any) -> None:
 def luminance(colour: str) -> float:
     """Relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_without_javascript_there_is_a_picture_of_text(tmp_path: Path) -> None:
     written = html.render(
-        Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),))
+        Answer(
+            "test",
+            (),
+            "Yes",
+            sections=(Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),),
+        )
     )
     still = written.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "step 100 µs" in still and "exposed" in still and "█" in still
@@ -285,7 +313,9 @@ def test_the_name_of_a_bar_can_be_copied(show: Any) -> None:
     page.press("]")
     page.run("document.querySelector('.picked button').click()")
     assert (
-        page.run("new Promise(done => setTimeout(() => done(document.querySelector('.picked button').innerText), 300))")
+        page.run(
+            "new Promise(done => setTimeout(() => done(document.querySelector('.picked button').innerText), 300))"
+        )
         == "Copied"
     )
 
@@ -293,7 +323,9 @@ def test_the_name_of_a_bar_can_be_copied(show: Any) -> None:
 def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: Path) -> None:
     action = Advice("Hide it", 0.2, span_us=(20.0, 40.0))
     sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
-    (tmp_path / "page.html").write_text(html.render(Answer("test", (), "Yes", actions=(action,), sections=sections)))
+    (tmp_path / "page.html").write_text(
+        html.render(Answer("test", (), "Yes", actions=(action,), sections=sections))
+    )
     chromium.open(tmp_path / "page.html")
     chromium.run("document.querySelector('li .seek').click()")
     chromium.frame()
@@ -301,8 +333,13 @@ def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: 
 
 
 @pytest.mark.minutes
-def test_forty_thousand_instructions_are_one_small_page_that_can_be_searched(show: Any, tmp_path: Path) -> None:
-    rows = [(f"loop_multiply_add_fusion.{i}", "fusion", Stream.COMPUTE, float(i), i + 0.9) for i in range(40_000)]
+def test_forty_thousand_instructions_are_one_small_page_that_can_be_searched(
+    show: Any, tmp_path: Path
+) -> None:
+    rows = [
+        (f"loop_multiply_add_fusion.{i}", "fusion", Stream.COMPUTE, float(i), i + 0.9)
+        for i in range(40_000)
+    ]
     page = show(timeline(*rows))
     assert (tmp_path / "page.html").stat().st_size < 5_000_000
     page.run("document.querySelector('canvas').focus()")
@@ -317,7 +354,12 @@ def test_two_fingers_zoom(show: Any) -> None:
     page = show(HALF_EXPOSED, width=390, height=844)
     left, top, right, _ = canvas(page)
     middle = (left + right) / 2
-    for kind, reach in (("touchStart", 40), ("touchMove", 60), ("touchMove", 80), ("touchEnd", None)):
+    for kind, reach in (
+        ("touchStart", 40),
+        ("touchMove", 60),
+        ("touchMove", 80),
+        ("touchEnd", None),
+    ):
         fingers = [] if reach is None else [{"x": middle - reach, "y": top + 60, "id": 0}, {"x": middle + reach, "y": top + 60, "id": 1}]  # fmt: skip # noqa: E501
         page.send("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
     page.frame()

@@ -13,7 +13,10 @@ from pgle.report.timeline import Lane, disjoint, encode, followers, panel_of, te
 from pgle.schedule.simulate import Stream
 from pgle.xla.hlo.text import module_from_text
 
-PANELS = (panel_of("baseline", HALF_EXPOSED, "measured"), panel_of("profiled", HALF_EXPOSED, "measured"))
+PANELS = (
+    panel_of("baseline", HALF_EXPOSED, "measured"),
+    panel_of("profiled", HALF_EXPOSED, "measured"),
+)
 
 
 def decoded(text: str) -> dict[str, Any]:
@@ -71,7 +74,9 @@ def test_the_text_fits_the_terminal_and_marks_exposed_time() -> None:
 
 
 def test_costs_that_nobody_measured_are_marked_in_text_too() -> None:
-    assert "step 100 µs (estimated costs), exposed" in text_timeline([panel_of("baseline", HALF_EXPOSED, "estimated")])
+    assert "step 100 µs (estimated costs), exposed" in text_timeline(
+        [panel_of("baseline", HALF_EXPOSED, "estimated")]
+    )
     assert "costs" not in text_timeline(PANELS)
 
 

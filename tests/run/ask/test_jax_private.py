@@ -39,7 +39,11 @@ PARAMETER = "p = f32[8]{0} parameter(0), sharding={devices=[4]<=[4]}"
     [
         ("a", b"ML\xefR\x00\x01", "mlir"),
         ("jax_ir0000_jit_f_compile.mlir", b'#loc = loc("x")\nmodule @jit_f {\n}', "mlir"),
-        ("step.mlir", b"".join(b'#loc%d = loc("x")\n' % i for i in range(9999)) + b"module @jit_f {\n}", "mlir"),
+        (
+            "step.mlir",
+            b"".join(b'#loc%d = loc("x")\n' % i for i in range(9999)) + b"module @jit_f {\n}",
+            "mlir",
+        ),
         ("f.txt", b"HloModule jit_f, is_scheduled=true", "hlo-text"),
         ("module_0001.jit_f.before_optimizations.hlo.pb", b"\x0a\x05\x0a\x03abc", "hlo"),
         ("module_0001.jit_f.before_optimizations.hlo.pb.xz", b"\x0a\x05\x0a\x03abc", "hlo"),
@@ -55,9 +59,13 @@ def test_module_inside_an_hlo_proto() -> None:
     assert hlo_module_bytes(b"\x0a" + bytes([len(module)]) + module) == module
 
 
-def test_a_scheduled_module_is_refused_before_xla_prints_it(testdata: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduled_module_is_refused_before_xla_prints_it(
+    testdata: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jax_private, "_printed_hlo", pytest.fail)  # takes 22 GB for this one
-    (dump,) = testdata.glob("pax_fsdp4/proc0/dump/*_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+    (dump,) = testdata.glob(
+        "pax_fsdp4/proc0/dump/*_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+    )
     with pytest.raises(UserError, match="scheduled already"):
         jax_private.read_program(dump, read_bytes(dump), 4)
 
@@ -81,18 +89,29 @@ def test_fields_are_cut_at_any_depth_and_the_rest_stays() -> None:
 
 def test_a_module_that_waits_for_the_partitioner() -> None:
     facts = read_facts(entry(PARAMETER, "ROOT n = f32[8]{0} negate(p)"), 1)
-    assert (facts.name, facts.num_partitions, facts.is_partitioned, facts.code) == ("jit_step", 4, False, SHARDED)
+    assert (facts.name, facts.num_partitions, facts.is_partitioned, facts.code) == (
+        "jit_step",
+        4,
+        False,
+        SHARDED,
+    )
 
 
 def test_collectives_outside_of_shard_map_are_the_partitioners() -> None:
-    gather = "ROOT g = f32[8]{0} all-reduce(p), channel_id=1, replica_groups=[2,64]<=[128], to_apply=add"
+    gather = (
+        "ROOT g = f32[8]{0} all-reduce(p), channel_id=1, replica_groups=[2,64]<=[128], to_apply=add"
+    )
     facts = read_facts(entry("p = f32[8]{0} parameter(0), sharding={devices=[4]<=[4]}", gather), 1)
     assert facts.is_partitioned
 
 
 def test_collectives_of_shard_map_are_its_authors() -> None:
-    manual = 'm = f32[2]{0} custom-call(p), custom_call_target="SPMDFullToShardShape", sharding={manual}'
-    gather = "ROOT g = f32[2]{0} all-reduce(m), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=add"
+    manual = (
+        'm = f32[2]{0} custom-call(p), custom_call_target="SPMDFullToShardShape", sharding={manual}'
+    )
+    gather = (
+        "ROOT g = f32[2]{0} all-reduce(m), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=add"
+    )
     assert not read_facts(entry(PARAMETER, manual, gather), 1).is_partitioned
 
 
@@ -120,7 +139,9 @@ def test_the_header_has_the_last_word() -> None:
 def test_devices_of_a_shardy_mesh() -> None:
     meshes = 'frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2, "y"=4]>}}'
     header = HEADER.replace(", entry", f", {meshes}, entry")
-    facts = read_facts(entry("p = f32[8]{0} parameter(0)", "ROOT n = f32[8]{0} negate(p)", header=header), 1)
+    facts = read_facts(
+        entry("p = f32[8]{0} parameter(0)", "ROOT n = f32[8]{0} negate(p)", header=header), 1
+    )
     assert (facts.num_partitions, facts.shardy, facts.code) == (8, True, b"")
 
 
@@ -131,13 +152,18 @@ def test_shardings_as_jax_0_12_writes_them() -> None:
 
 
 def test_parameters_without_a_sharding_are_left_to_the_compiler() -> None:
-    facts = read_facts(entry("b = f32[8]{0} parameter(1)", PARAMETER, "ROOT n = f32[8]{0} negate(p)"), 1)
+    facts = read_facts(
+        entry("b = f32[8]{0} parameter(1)", PARAMETER, "ROOT n = f32[8]{0} negate(p)"), 1
+    )
     assert facts.propagate_to_parameters == (False, True)
 
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_private, "PLUGINS", ("jax_plugins.none",))
-    with pytest.raises(UserError, match=r"CUDA plugin of jax is not installed.*pip install 'pgle\[rehearse-cuda1\d\]'"):
+    with pytest.raises(
+        UserError,
+        match=r"CUDA plugin of jax is not installed.*pip install 'pgle\[rehearse-cuda1\d\]'",
+    ):
         jax_private.library()
 
 
@@ -145,5 +171,7 @@ def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_releases_that_cannot_rehearse(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jaxlib = pytest.importorskip("jaxlib")
     monkeypatch.setattr(jaxlib, "__version__", release)
-    with pytest.raises(UserError, match=rf"jaxlib {release} cannot compile for a GPU.*jax 0.4.38 or newer"):
+    with pytest.raises(
+        UserError, match=rf"jaxlib {release} cannot compile for a GPU.*jax 0.4.38 or newer"
+    ):
         jax_private.version()

@@ -30,12 +30,19 @@ def fake_python(tmp_path, body):
 
 def test_known_unknown_and_bad_values_are_told_apart():
     flags = [Flag(LHS, "true"), Flag("xla_gpu_no_such_flag", "1"), Flag(LHS, "maybe")]
-    assert [probe(flags).verdicts[flag.text].status for flag in flags] == ["known", "unknown", "bad-value"]
+    assert [probe(flags).verdicts[flag.text].status for flag in flags] == [
+        "known",
+        "unknown",
+        "bad-value",
+    ]
 
 
 def test_xlas_own_words_are_kept():
     flag = Flag(LHS, "maybe")
-    assert probe([flag]).verdicts[flag.text].message == f"Couldn't interpret value maybe for flag {LHS}."
+    assert (
+        probe([flag]).verdicts[flag.text].message
+        == f"Couldn't interpret value maybe for flag {LHS}."
+    )
 
 
 def test_answers_are_kept_under_the_users_cache(tmp_path, monkeypatch):
@@ -75,9 +82,14 @@ def test_a_python_without_jaxlib_is_one_line(tmp_path):
         probe([Flag(LHS)], fake_python(tmp_path, "echo '[{}, \"\"]'"))
 
 
-@pytest.mark.parametrize("body", ["echo hello", "exit 0", "echo 7", "echo '[1, 2, 3]'", r"printf '\377'"])
+@pytest.mark.parametrize(
+    "body", ["echo hello", "exit 0", "echo 7", "echo '[1, 2, 3]'", r"printf '\377'"]
+)
 def test_a_program_that_is_no_python_is_one_line(tmp_path, body):
-    with pytest.raises(UserError, match="python: does not answer as a Python; name a Python interpreter in its place"):
+    with pytest.raises(
+        UserError,
+        match="python: does not answer as a Python; name a Python interpreter in its place",
+    ):
         installed(fake_python(tmp_path, body))
 
 
@@ -114,7 +126,9 @@ def test_the_recorded_flags_are_those_of_the_installed_jaxlib():
     recorded = {name for name, releases in table.present.items() if version in releases}
     found = probe([Flag(name, "") for name in table.present])
     # An empty value is known to lists and strings, and a bad value, not an unknown flag, to all others.
-    assert {name for name in table.present if found.verdicts[Flag(name, "").text].status != "unknown"} == recorded
+    assert {
+        name for name in table.present if found.verdicts[Flag(name, "").text].status != "unknown"
+    } == recorded
 
 
 def test_nothing_is_left_in_the_environment():

@@ -40,7 +40,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setattr(nsys, "PLACES", ())
     monkeypatch.setattr(nsys, "IMPORTERS", ())
-    monkeypatch.setattr(shutil, "which", lambda name: str(folder / name) if (folder / name).exists() else None)
+    monkeypatch.setattr(
+        shutil, "which", lambda name: str(folder / name) if (folder / name).exists() else None
+    )
     return write
 
 
@@ -89,7 +91,9 @@ def test_a_report_is_read_through_an_export_that_is_gone_afterwards(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "rank 0.nsys-rep", "tmp"]
 
 
-def test_only_the_tables_we_read_are_exported_where_nsys_can(install, report: Path, tmp_path: Path) -> None:
+def test_only_the_tables_we_read_are_exported_where_nsys_can(
+    install, report: Path, tmp_path: Path
+) -> None:
     install(f'echo "$@" > "{tmp_path}/said"; cp "{SYNTHETIC}" "$out"')
     read_traces([report])
     assert "--tables StringIds,NVTX_EVENTS" in (tmp_path / "said").read_text()
@@ -107,7 +111,10 @@ def test_an_error_of_the_export_names_the_report(install, report: Path) -> None:
 
 def test_an_older_nsys_is_not_asked(install, report: Path, tmp_path: Path) -> None:
     install(f'touch "{tmp_path}/asked"', version="2022.4.2.1-df9881f")
-    with pytest.raises(UserError, match=r"needs nsys >= 2023\.4\.4; installed is 2022\.4\.2\.1"), nsys.exported(report):
+    with (
+        pytest.raises(UserError, match=r"needs nsys >= 2023\.4\.4; installed is 2022\.4\.2\.1"),
+        nsys.exported(report),
+    ):
         pass
     assert not (tmp_path / "asked").exists()
 
@@ -119,7 +126,10 @@ def test_an_older_nsys_is_not_asked(install, report: Path, tmp_path: Path) -> No
         ("Exportation error: Cannot read from stream.", "damaged report"),
         ("Exportation error: Section Table Reference magic number mismatch.", "damaged report"),
         ("Exportation error: database or disk is full", "no room for the export.*TMPDIR"),
-        ("Exportation error: the moon is full", r"exit code 1 \(Exportation error: the moon is full\)"),
+        (
+            "Exportation error: the moon is full",
+            r"exit code 1 \(Exportation error: the moon is full\)",
+        ),
     ],
 )
 def test_what_nsys_says_becomes_a_remedy(
@@ -140,7 +150,9 @@ def test_an_nsys_that_is_killed_is_said(install, report: Path, tmp_path: Path) -
 
 def test_without_nsys_the_remedy_is_named(install, report: Path, tmp_path: Path) -> None:
     with (
-        pytest.raises(UserError, match=r"needs nsys, which is not installed.*nsys export --type sqlite"),
+        pytest.raises(
+            UserError, match=r"needs nsys, which is not installed.*nsys export --type sqlite"
+        ),
         nsys.exported(report),
     ):
         pass
@@ -171,7 +183,11 @@ class TestRealNsys:
             "true",
         ]
         subprocess.run(command, check=False, capture_output=True, timeout=120)
-        found = [path for suffix in (".nsys-rep", ".qdstrm") if (path := tmp_path / f"x{suffix}").exists()]
+        found = [
+            path
+            for suffix in (".nsys-rep", ".qdstrm")
+            if (path := tmp_path / f"x{suffix}").exists()
+        ]
         if not found:
             pytest.skip("nsys cannot record here")
         return found[0]

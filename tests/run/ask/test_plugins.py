@@ -29,7 +29,10 @@ def jax(version: str, **plugins: str) -> dict[str, str]:
         (jax("0.7.1"), f"{INSTALL} jax-cuda12-plugin==0.7.1 jax-cuda12-pjrt==0.7.1"),
         (jax("0.7.2"), f"{INSTALL} jax-cuda13-plugin==0.7.2 jax-cuda13-pjrt==0.7.2"),
         (jax("0.12.0.1"), f"{INSTALL} jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1"),
-        (jax("0.8.3", **wheels(12, "0.8.2")), f"{INSTALL} jax-cuda12-plugin==0.8.3 jax-cuda12-pjrt==0.8.3"),
+        (
+            jax("0.8.3", **wheels(12, "0.8.2")),
+            f"{INSTALL} jax-cuda12-plugin==0.8.3 jax-cuda12-pjrt==0.8.3",
+        ),
         (
             jax("0.8.3", **{"jax-cuda12-pjrt": "0.8.3"}),
             f"{INSTALL} jax-cuda12-plugin==0.8.3 jax-cuda12-pjrt==0.8.3",
@@ -44,13 +47,17 @@ def test_what_is_missing_or_old_is_installed_alone(versions: dict[str, str], com
 
 
 @pytest.mark.parametrize(
-    ("runtime", "removed"), [("nvidia-cuda-runtime-cu12", 13), ("nvidia-cuda-runtime", 12), ("nothing", 13)]
+    ("runtime", "removed"),
+    [("nvidia-cuda-runtime-cu12", 13), ("nvidia-cuda-runtime", 12), ("nothing", 13)],
 )
 def test_of_two_plugins_the_one_without_its_cuda_goes(runtime: str, removed: int) -> None:
     versions = jax("0.10.2", **wheels(12, "0.10.2"), **wheels(13, "0.10.2"), **{runtime: "1"})
     found = repair(versions, PYTHON)
     assert found is not None
-    assert found.line == f"{PYTHON} -m pip uninstall -y jax-cuda{removed}-pjrt jax-cuda{removed}-plugin"
+    assert (
+        found.line
+        == f"{PYTHON} -m pip uninstall -y jax-cuda{removed}-pjrt jax-cuda{removed}-plugin"
+    )
 
 
 def test_of_two_plugins_the_one_of_another_release_goes() -> None:
@@ -65,6 +72,10 @@ def test_a_whole_plugin_is_left_alone() -> None:
 
 def test_no_extra_chooses_a_cuda_for_the_user() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    naming_cuda = {name for name, needs in project["optional-dependencies"].items() if "cuda" in " ".join(needs)}
+    naming_cuda = {
+        name
+        for name, needs in project["optional-dependencies"].items()
+        if "cuda" in " ".join(needs)
+    }
     assert naming_cuda == {"rehearse-cuda12", "rehearse-cuda13"}
     assert "cuda" not in " ".join(project["dependencies"])

@@ -18,7 +18,13 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.capture.capture import Devices, _progress, capture_environment, capture_modules, devices_for
+from pgle.run.capture.capture import (
+    Devices,
+    _progress,
+    capture_environment,
+    capture_modules,
+    devices_for,
+)
 from pgle.run.capture.captured import (
     CapturedProgram,
     candidates,
@@ -75,7 +81,9 @@ def captured(tmp_path_factory):
         words = [sys.executable, str(script)]
         with pytest.MonkeyPatch.context() as environment:
             environment.delenv("XLA_FLAGS", raising=False)
-            found = capture_modules(words, folder / "captured", target=H100, devices=Devices(2), quiet_s=60)
+            found = capture_modules(
+                words, folder / "captured", target=H100, devices=Devices(2), quiet_s=60
+            )
         return choose_module(found, None)
 
     return capture
@@ -123,10 +131,16 @@ RANDOM = "for i in range(9): jax.random.normal(jax.random.key(i), 9)"
 
 def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypatch):
     module = tmp_path / "jax_ir0001_jit_step_compile.mlir"
-    module.write_text("func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) { stablehlo.dot_general }")
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 11], "executed": {module.name: 9}}))
+    module.write_text(
+        "func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) { stablehlo.dot_general }"
+    )
+    (tmp_path / ".program.json").write_text(
+        json.dumps({"version": [3, 11], "executed": {module.name: 9}})
+    )
     read = []
-    monkeypatch.setattr("pgle.run.capture.captured.read_bytes", lambda path: read.append(path) or path.read_bytes())
+    monkeypatch.setattr(
+        "pgle.run.capture.captured.read_bytes", lambda path: read.append(path) or path.read_bytes()
+    )
     assert [doubt_of(choose_module(modules_in(tmp_path), None)) for _ in range(3)] == [""] * 3
     assert read == [module] * 2  # for collectives, and for products
     module.write_text(module.read_text().replace("dot_general", "add"))
@@ -134,7 +148,9 @@ def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypat
 
 
 def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
-    (tmp_path / "jax_ir0001_jit_infer_compile.mlir").write_text("func.func public @main() -> () { }")
+    (tmp_path / "jax_ir0001_jit_infer_compile.mlir").write_text(
+        "func.func public @main() -> () { }"
+    )
     (tmp_path / ".program.json").write_text('{"python": "python", "version": [3, 11]}')
     asked, modules = ("jit_infer", "jit_train", None), modules_in(tmp_path)
     assert [_progress(modules, name)[1] for name in asked] == [True, False, False]
@@ -153,7 +169,9 @@ def test_the_step_is_what_is_executed_again_and_again(captured, step):
 def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
     module = captured(f"{TWO}{RANDOM}\ntrain_step(weights, x)")
     executed = read_captured(module.parent).executed
-    assert [executed[path.name] for path in modules_in(module.parent) if "_model" in path.name] == [1]
+    assert [executed[path.name] for path in modules_in(module.parent) if "_model" in path.name] == [
+        1
+    ]
     assert executed[module.name] == 1
     assert module_name(module) == "jit_train_step"
 
@@ -192,7 +210,11 @@ for _ in range(2): step(jnp.ones((8, 8)))
 
 
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
-    words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'raise SystemExit(3)'"]  # without the hook
+    words = [
+        "sh",
+        "-c",
+        f"PYTHONPATH=/ exec {sys.executable} -c 'raise SystemExit(3)'",
+    ]  # without the hook
     with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
         capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
 
@@ -217,12 +239,19 @@ def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads
 
 @pytest.mark.parametrize(("loads", "times"), [(2561, 0), (2561, 1), (1, 0)])
 def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, loads, times):
-    modules = [tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(("shuffle", "train_step"))]
+    modules = [
+        tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir"
+        for i, name in enumerate(("shuffle", "train_step"))
+    ]
     for module, devices, lines in zip(modules, (1, 8), (30, 400), strict=True):
         head = f"#loc = loc(unknown)\nmodule @m attributes {{mhlo.num_partitions = {devices} : i32}} {{\n"
         module.write_text(head + "  stablehlo.add\n" * lines)
     executed = {modules[0].name: loads, modules[1].name: times}
-    program = {"version": [3, 12, 1], "executed": executed, "compiling": "" if times else modules[1].name}
+    program = {
+        "version": [3, 12, 1],
+        "executed": executed,
+        "compiling": "" if times else modules[1].name,
+    }
     (tmp_path / ".program.json").write_text(json.dumps(program))
     assert choose_module(modules, None) == modules[1]
 
@@ -256,16 +285,23 @@ SPLIT = '%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}'
         ("%arg0: tensor<8xf32>", "stablehlo.dot_general", False),
     ],
 )
-def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(tmp_path, main, body, is_step):
+def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(
+    tmp_path, main, body, is_step
+):
     """brax trains so: an evaluation on one device, executed hundreds of times, and one epoch on all of them."""
     modules = [
-        tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(("evaluate", "epoch", "log"))
+        tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir"
+        for i, name in enumerate(("evaluate", "epoch", "log"))
     ]
-    for module, line, inside in zip(modules, ("", main, ""), ("stablehlo.dot_general", body, ""), strict=True):
+    for module, line, inside in zip(
+        modules, ("", main, ""), ("stablehlo.dot_general", body, ""), strict=True
+    ):
         head = "module @m attributes {mhlo.num_partitions = 1 : i32} {\n"
         module.write_text(f"{head}func.func public @main({line}) -> () {{\n" + f"  {inside}\n" * 9)
     executed = {modules[0].name: 200, modules[2].name: 200}
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    (tmp_path / ".program.json").write_text(
+        json.dumps({"version": [3, 12, 1], "executed": executed})
+    )
     assert choose_module(modules, None) == modules[is_step]
 
 
@@ -300,11 +336,22 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     words = [sys.executable, "-c", PARTITIONS_ITSELF]
     devices = devices_for(None, topology="2x2x4")
     chosen = choose_module(
-        capture_modules(words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60), None
+        capture_modules(words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60),
+        None,
     )
     assert "CustomSPMDPartitioning" in chosen.read_text()
-    assert not list(chosen.parent.glob("*_multi_slice_*")), "XLA takes minutes to cut an array for 2,048 devices"
-    request = settle([chosen], None, read_captured(chosen.parent), (), target=H100, out=tmp_path, topology="2x2x4")
+    assert not list(chosen.parent.glob("*_multi_slice_*")), (
+        "XLA takes minutes to cut an array for 2,048 devices"
+    )
+    request = settle(
+        [chosen],
+        None,
+        read_captured(chosen.parent),
+        (),
+        target=H100,
+        out=tmp_path,
+        topology="2x2x4",
+    )
     compiled = request.compilation().module
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
@@ -321,7 +368,9 @@ def test_a_training_step_that_was_compiled_again_is_taken_as_it_was_compiled_las
     for module in modules:
         module.write_text(STATE_FOR_LOSS.replace("{}", "8x" * ("train" in module.name)))
     executed = {path.name: times for path, times in zip(modules, (61, 1, 1, 2), strict=True)}
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    (tmp_path / ".program.json").write_text(
+        json.dumps({"version": [3, 12, 1], "executed": executed})
+    )
     assert choose_module(modules, None) == modules[2]
 
 
@@ -334,9 +383,13 @@ def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
 def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
     module = tmp_path / "jax_ir0000_jit__multi_slice_compile.mlir"
     module.write_text("module @jit__multi_slice {}")
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "of_jax": [module.name]}))
+    (tmp_path / ".program.json").write_text(
+        json.dumps({"version": [3, 12, 1], "of_jax": [module.name]})
+    )
     (said,) = capture_warnings(module)
-    assert said.startswith("the program compiled no step: jit__multi_slice is a function of jax's own; wait longer")
+    assert said.startswith(
+        "the program compiled no step: jit__multi_slice is a function of jax's own; wait longer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +397,11 @@ def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
     [
         ({"partitions": 8, "replicas": 1}, "1x2x4", ""),
         ({"partitions": 1, "replicas": 8}, "1x2x4", ""),
-        ({"partitions": 2, "replicas": 1}, "1x1x2", "is for 2 devices, as the program has it, and not for 8"),
+        (
+            {"partitions": 2, "replicas": 1},
+            "1x1x2",
+            "is for 2 devices, as the program has it, and not for 8",
+        ),
         ({"partitions": 1, "replicas": 1}, "1x1x1", "its arrays lie on one"),
         ({}, "1x2x4", ""),
     ],
@@ -359,10 +416,17 @@ def test_a_step_is_for_the_devices_that_its_program_took(tmp_path, counts, topol
 
 @pytest.mark.parametrize(
     ("ending", "product"),
-    [("txt", b"  d = f32[8] dot(a, b)\n"), ("hlo.pb", b"\x12\x03dot\x1a"), ("mlir", b"  stablehlo.dot_general %1\n")],
+    [
+        ("txt", b"  d = f32[8] dot(a, b)\n"),
+        ("hlo.pb", b"\x12\x03dot\x1a"),
+        ("mlir", b"  stablehlo.dot_general %1\n"),
+    ],
 )
 def test_what_makes_the_parameters_is_not_the_step_of_a_dump(tmp_path, ending, product):
-    init, step = (tmp_path / f"module_000{i}.jit_{name}.before_optimizations.{ending}" for i, name in enumerate("ab"))
+    init, step = (
+        tmp_path / f"module_000{i}.jit_{name}.before_optimizations.{ending}"
+        for i, name in enumerate("ab")
+    )
     init.write_bytes(b"  a = f32[8] add(b, c)\n" * 9 + b" init_dot_general ")
     step.write_bytes(b"  a = f32[8] add(b, c)\n" * 7 + product)
     assert choose_module((init, step), None) == step
@@ -370,14 +434,22 @@ def test_what_makes_the_parameters_is_not_the_step_of_a_dump(tmp_path, ending, p
 
 @pytest.mark.parametrize(
     ("times", "returned", "missing"),
-    [(1, "8x8xf32", "a module twice"), (2, "f32", "a module that returns parameters"), (2, "8x8xf32", None)],
+    [
+        (1, "8x8xf32", "a module twice"),
+        (2, "f32", "a module that returns parameters"),
+        (2, "8x8xf32", None),
+    ],
 )
-def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_guess(tmp_path, times, returned, missing):
+def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_guess(
+    tmp_path, times, returned, missing
+):
     module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
     main = f"  func.func public @main(%arg0: tensor<8x8xf32>, %arg1: tensor<i32>) -> (tensor<{returned}>) {{\n"
     module.write_text(f"module @jit_init {{\n{main}    %0 = stablehlo.dot_general %arg0, %arg0\n")
     (tmp_path / ".stopped").touch()
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12], "executed": {module.name: times}}))
+    (tmp_path / ".program.json").write_text(
+        json.dumps({"version": [3, 12], "executed": {module.name: times}})
+    )
     warnings = [line for line in capture_warnings(module) if "before it executed" in line]
     assert [f"before it executed {missing}" in line for line in warnings] == [True] * bool(missing)
 
@@ -385,7 +457,9 @@ def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_gu
 @pytest.mark.parametrize(("choose", "good"), [(None, False), ("jit_init", True)])
 def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(tmp_path, choose, good):
     module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
-    module.write_text("module @jit_init {\n  func.func public @main(%arg0: tensor<i32>) -> (tensor<8xf32>) {\n")
+    module.write_text(
+        "module @jit_init {\n  func.func public @main(%arg0: tensor<i32>) -> (tensor<8xf32>) {\n"
+    )
     (tmp_path / ".stopped").touch()
     program = {"python": sys.executable, "version": [3, 12], "executed": {module.name: 1}}
     (tmp_path / ".program.json").write_text(json.dumps(program))
@@ -409,15 +483,23 @@ def test_the_programs_python_is_known(captured):
 
 
 def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
-    with pytest.raises(WorkloadError, match=r"ended with exit code 3 before any step ran twice") as failed:
-        captured("import jax.numpy as jnp\nfor _ in range(3): jnp.dot(jnp.ones(3), jnp.ones(3))\nraise SystemExit(3)")
+    with pytest.raises(
+        WorkloadError, match=r"ended with exit code 3 before any step ran twice"
+    ) as failed:
+        captured(
+            "import jax.numpy as jnp\nfor _ in range(3): jnp.dot(jnp.ones(3), jnp.ones(3))\nraise SystemExit(3)"
+        )
     assert failed.value.exit_code == 3
 
 
 def test_a_program_that_a_signal_ends_passes_on_what_a_shell_says(tmp_path):
     with pytest.raises(WorkloadError, match="was ended by SIGSEGV before") as raised:
         capture_modules(
-            ["sh", "-c", "kill -SEGV $$"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60
+            ["sh", "-c", "kill -SEGV $$"],
+            tmp_path / "captured",
+            target=H100,
+            devices=Devices(1),
+            quiet_s=60,
         )
     assert raised.value.exit_code == 128 + 11
 
@@ -458,7 +540,9 @@ assert large.cost_analysis()["flops"] == 2 * 8192 ** 3
 
 
 def test_a_program_sees_the_gpu_that_it_is_captured_for(captured, monkeypatch):
-    monkeypatch.setenv("SLURM_PROCID", "0")  # pgle itself is in an allocation, nothing started the program four times
+    monkeypatch.setenv(
+        "SLURM_PROCID", "0"
+    )  # pgle itself is in an allocation, nothing started the program four times
     monkeypatch.setenv("SLURM_NTASKS", "4")
     module = captured(SEES_A_GPU)
     assert module_name(module) == "jit__lambda"
@@ -471,7 +555,9 @@ def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captur
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     module = captured(RANKS % port)
-    assert [path.name for path in modules_in(module.parent) if "lambda" in path.name] == [module.name]
+    assert [path.name for path in modules_in(module.parent) if "lambda" in path.name] == [
+        module.name
+    ]
 
 
 def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
@@ -491,12 +577,16 @@ def test_on_a_machine_with_more_work_than_cores_a_program_has_more_time(tmp_path
     one, two = (f"echo 'module @jit_{name}' > {tmp_path}/captured/jax_ir000{at}_jit_{name}_compile.mlir"
                 for at, name in enumerate("fg"))  # fmt: skip
     words = ["sh", "-c", f"{one}; sleep 1; {two}"]
-    found = capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=0.1)
+    found = capture_modules(
+        words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=0.1
+    )
     assert [module_name(path) for path in found] == ["jit_f", "jit_g"]
 
 
 def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
-    module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise SystemExit(3)")
+    module = captured(
+        f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise SystemExit(3)"
+    )
     (said,) = capture_warnings(module)
     assert said.endswith("ended with exit code 3 after its step was executed")
     assert own_failure(module.parent) == (3, "")
@@ -523,14 +613,19 @@ def test_an_exception_of_a_program_whose_modules_were_all_executed_is_its_own(ca
 
 
 def test_a_folder_of_xlas_dumps_has_the_modules_before_optimisation(tmp_path):
-    for name in ("module_0001.jit_f.before_optimizations.hlo.pb.xz", "module_0001.jit_f.sm_9.0_gpu_after.hlo.pb"):
+    for name in (
+        "module_0001.jit_f.before_optimizations.hlo.pb.xz",
+        "module_0001.jit_f.sm_9.0_gpu_after.hlo.pb",
+    ):
         (tmp_path / name).write_bytes(b"x")
     (found,) = modules_in(tmp_path, dumps=True)
     assert module_name(found) == "jit_f"
 
 
 def test_a_folder_without_modules_says_how_to_get_some(tmp_path):
-    with pytest.raises(UserError, match=r"no module is dumped there; dump them with JAX_DUMP_IR_TO=DIR"):
+    with pytest.raises(
+        UserError, match=r"no module is dumped there; dump them with JAX_DUMP_IR_TO=DIR"
+    ):
         modules_in(tmp_path, dumps=True)
 
 
@@ -565,8 +660,9 @@ def test_a_model_larger_than_the_machine_is_captured(captured, capfd, shardings)
     module = captured("import functools" + LARGE.format(shardings=shardings, more=""))
     assert module_name(module) == "jit_train_step"
     assert "tensor<65536x65536xbf16>" in module.read_text()
-    assert "not executed on the CPU, their results were zeros: jit(create_model), jit(train_step)" in (
-        capfd.readouterr().err
+    assert (
+        "not executed on the CPU, their results were zeros: jit(create_model), jit(train_step)"
+        in (capfd.readouterr().err)
     )
 
 
@@ -637,17 +733,26 @@ def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hang
     ("code", "error", "may"),
     [(1, "", True), (1, "AssertionError", True), (1, "KeyError: 'flops'", False), (137, "", False)],
 )
-def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(tmp_path, monkeypatch, code, error, may):
+def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(
+    tmp_path, monkeypatch, code, error, may
+):
     def wait(child, folder, **_):
         child.wait()
         (folder / "jax_ir0001_jit_init_compile.mlir").write_text("module @jit_init")
-        program = {"python": "python", "version": [3, 12], "uncomputed": ["jit_step"], "error": error}
+        program = {
+            "python": "python",
+            "version": [3, 12],
+            "uncomputed": ["jit_step"],
+            "error": error,
+        }
         (folder / ".program.json").write_text(json.dumps(program))
         return code
 
     monkeypatch.setattr("pgle.run.capture.capture._wait_or_stop", wait)
     with pytest.raises(WorkloadError, match="before any step ran twice") as failed:
-        capture_modules(["true"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
+        capture_modules(
+            ["true"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60
+        )
     assert str(failed.value).endswith("PGLE_COMPUTE=1 executes all") == may
 
 
@@ -655,10 +760,14 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     words = [sys.executable, "-c", "import jax.numpy as jnp; jnp.ones(3)\n{}['flops']"]
     with pytest.raises(WorkloadError) as failed:
-        capture_modules(words, tmp_path / "captured", target=H100, devices=devices_for(None), quiet_s=60)
+        capture_modules(
+            words, tmp_path / "captured", target=H100, devices=devices_for(None), quiet_s=60
+        )
     why = "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before any step ran twice"
     assert why in str(failed.value)
-    assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
+    assert str(failed.value).endswith(
+        "it had 4 devices, which is assumed: --devices N gives it others"
+    )
 
 
 @pytest.mark.parametrize(
@@ -671,7 +780,9 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
         (8, 4, Devices(8)),
     ],
 )
-def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported, devices, tmp_path, monkeypatch):
+def test_devices_are_those_asked_for_then_exported_then_assumed(
+    asked, exported, devices, tmp_path, monkeypatch
+):
     flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
     monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 {flag}")
     assert devices_for(asked) == devices
@@ -685,7 +796,9 @@ def test_a_program_that_needs_the_results_gets_them_if_all_is_to_be_computed(cap
     assert read_captured(module.parent).executed[module.name] == 3
 
 
-@pytest.mark.parametrize("text", ["[]", "7", '{"version": 3}', '{"executed": {"x": "y"}}', "[" * 100_000, "{}"])
+@pytest.mark.parametrize(
+    "text", ["[]", "7", '{"version": 3}', '{"executed": {"x": "y"}}', "[" * 100_000, "{}"]
+)
 def test_of_a_damaged_record_of_a_program_nothing_is_known(tmp_path: Path, text: str) -> None:
     (tmp_path / ".program.json").write_text(text)
     assert read_captured(tmp_path) == CapturedProgram()

@@ -32,5 +32,8 @@ def step(w, x):
 topology = topologies.get_topology_desc("", platform="cuda", target_config=TARGET, topology="1x1x4")
 mesh = Mesh(np.array(topology.devices), ("data",))
 rows = NamedSharding(mesh, PartitionSpec("data", None))
-shapes = jax.ShapeDtypeStruct((512, 2048), jnp.float32), jax.ShapeDtypeStruct((256, 512), jnp.float32)
+shapes = (
+    jax.ShapeDtypeStruct((512, 2048), jnp.float32),
+    jax.ShapeDtypeStruct((256, 512), jnp.float32),
+)
 jax.jit(step, in_shardings=(rows, None), out_shardings=(rows, None)).lower(*shapes).compile()

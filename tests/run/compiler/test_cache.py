@@ -34,7 +34,9 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", 1 << 20)
 
 
-def test_what_is_kept_comes_back_with_other_paths_in_its_texts(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+def test_what_is_kept_comes_back_with_other_paths_in_its_texts(
+    cache: Cache, dumps: Path, tmp_path: Path
+) -> None:
     cache.store("k", dumps, NAMES, ANSWER)
     there = tmp_path / "there"
     there.mkdir()
@@ -100,7 +102,9 @@ def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
 
 def test_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGLE_CACHE_MIB", "2G")
-    with pytest.raises(UserError, match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing"):
+    with pytest.raises(
+        UserError, match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing"
+    ):
         Cache.of_user()
 
 
@@ -114,7 +118,9 @@ def module(tmp_path: Path) -> Path:
 def test_the_key_is_of_the_content(module: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "other.mlir"
     elsewhere.write_text("module @m {}")
-    one, two = (key_of(sys.executable, path, ("--xla_x=1",), None, {}) for path in (module, elsewhere))
+    one, two = (
+        key_of(sys.executable, path, ("--xla_x=1",), None, {}) for path in (module, elsewhere)
+    )
     assert one == two
     elsewhere.write_text("module @n {}")
     assert key_of(sys.executable, elsewhere, ("--xla_x=1",), None, {}) != one
@@ -154,7 +160,9 @@ def is_kept(compiler: Compiler, module: Path, folder: Path) -> bool:
     return compiler._kept_or_compiled(CompileRequest(module, ("target",), folder), folder, None)[1]
 
 
-def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:
+def test_what_was_compiled_while_the_module_was_edited_is_not_kept(
+    cache: Cache, tmp_path: Path
+) -> None:
     module = tmp_path / "m.mlir"
     module.write_text("one")
     compiler = Pretended(cache=cache)
@@ -167,8 +175,12 @@ def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache,
     assert is_kept(compiler, module, tmp_path / "d")
 
 
-@pytest.mark.parametrize("entry", [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}])
-def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path: Path, entry: object) -> None:
+@pytest.mark.parametrize(
+    "entry", [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}]
+)
+def test_an_entry_that_does_not_say_all_is_compiled_again(
+    cache: Cache, tmp_path: Path, entry: object
+) -> None:
     module = tmp_path / "m.mlir"
     module.write_text("one")
     compiler = Pretended(cache=cache)
@@ -185,12 +197,16 @@ def test_an_entry_without_its_module_is_compiled_again(cache: Cache, tmp_path: P
     compiler = Pretended(cache=cache)
     is_kept(compiler, module, tmp_path / "a")
     (path,) = cache.folder.iterdir()
-    path.write_bytes(zlib.compress(msgspec.msgpack.encode({"answer": ANSWER, "files": {"other.txt": b"x"}})))
+    path.write_bytes(
+        zlib.compress(msgspec.msgpack.encode({"answer": ANSWER, "files": {"other.txt": b"x"}}))
+    )
     assert not is_kept(compiler, module, tmp_path / "b")
     assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
 
 
-def test_a_flag_without_a_value_reads_no_folder(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_without_a_value_reads_no_folder(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ("--xla_disable_hlo_passes=", f"--xla_dump_to={tmp_path}")
     before = key_of(sys.executable, module, flags, None, {})

@@ -17,10 +17,15 @@ from pgle.run.compiler.worker import folds_slowly
             "E1123 10:09:12.216730 17876 slow_operation_alarm.cc:73] Constant folding an instruction is taking > 1s:",
             True,
         ),
-        ("E1123 10:09:12.216730 17876 slow_operation_alarm.cc:73] Compiling module jit_f is taking > 1s:", False),
+        (
+            "E1123 10:09:12.216730 17876 slow_operation_alarm.cc:73] Compiling module jit_f is taking > 1s:",
+            False,
+        ),
     ],
 )
-def test_slow_folding_of_constants_is_seen_in_the_log(log: str | None, slow: bool, tmp_path: Path) -> None:
+def test_slow_folding_of_constants_is_seen_in_the_log(
+    log: str | None, slow: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "xla.log"
     if log is not None:
         path.write_text(f"I0000 begin\n{log}\n\n  %reduce_window_sum.8 = f32[3000,3000]{{1,0}}\n")

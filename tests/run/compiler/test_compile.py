@@ -67,10 +67,15 @@ def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> CompileR
     return compile_once(CompileRequest(module, TARGET.texts, dump, flags=(LHS,)))
 
 
-def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(rehearse: Rehearse, tmp_path: Path) -> None:
+def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(
+    rehearse: Rehearse, tmp_path: Path
+) -> None:
     folder, token = tmp_path / "a \"b' c", "hf_" + "0Fake" * 6
     table = f"--xla_gpu_experimental_collective_perf_table_path={tmp_path}/{token}"
-    assert rehearse(dump_dir=folder, flags=(LHS, table), passes="before scheduling").module_name == STEP
+    assert (
+        rehearse(dump_dir=folder, flags=(LHS, table), passes="before scheduling").module_name
+        == STEP
+    )
     (config,) = folder.glob("*.config.pbtxt")
     assert token not in config.read_text()
     assert f"{tmp_path}/***" in config.read_text()
@@ -78,18 +83,24 @@ def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(rehearse: Rehe
 
 
 @pytest.mark.parametrize(("level", "has_lhs"), [("O0", False), ("O1", True)])
-def test_level_o1_runs_the_latency_hiding_scheduler_on_ampere(rehearse: Rehearse, level: str, has_lhs: bool) -> None:
+def test_level_o1_runs_the_latency_hiding_scheduler_on_ampere(
+    rehearse: Rehearse, level: str, has_lhs: bool
+) -> None:
     assert (rehearse(flags=(f"--jax_optimization_level={level}",)).schedule is not None) is has_lhs
 
 
-def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse, baseline: CompileResult) -> None:
+def test_the_scheduler_plans_with_what_the_jobs_allocator_has(
+    rehearse: Rehearse, baseline: CompileResult
+) -> None:
     small = rehearse(allocator_bytes=10 << 30)
     limits = []
     for compiled in (small, baseline):
         found = SCHEDULER_MEMORY.search(compiled.log.read_text())
         assert found is not None
         limits.append(int(found[2]) / 2**30)
-    assert limits[0] < 10 * 0.95 < limits[1] < 40 * 0.8 * 0.95  # XLA's guess is four fifths of the GPU's 40 GiB
+    assert (
+        limits[0] < 10 * 0.95 < limits[1] < 40 * 0.8 * 0.95
+    )  # XLA's guess is four fifths of the GPU's 40 GiB
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +112,9 @@ def costs(baseline: CompileResult) -> str:
         for item in scheduled.entry_computation.instructions
         if item.opcode in ("fusion", "custom-call", "copy") or item.opcode.endswith("-start")
     ]
-    return "".join(f'costs {{ name: "{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names))
+    return "".join(
+        f'costs {{ name: "{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names)
+    )
 
 
 def verdict_of(result: CompileResult) -> LogVerdict:
@@ -126,7 +139,10 @@ def test_says_how_long_it_took(baseline: CompileResult) -> None:
 
 def names(module: Path) -> list[list[str]]:
     """The instructions of every computation, in the order of the schedule."""
-    return [[item.name for item in each.instructions] for each in read_module(module).computations.values()]
+    return [
+        [item.name for item in each.instructions]
+        for each in read_module(module).computations.values()
+    ]
 
 
 def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_path: Path) -> None:
@@ -134,13 +150,21 @@ def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_p
     request = CompileRequest(unread, TARGET.texts, tmp_path / "0", flags=(LHS,))
     phases: list[tuple[str, str]] = []
     with (
-        Compiler(on_phase=lambda phase: phases.append((phase.request.dump_dir.name, phase.name))) as compiler,
+        Compiler(
+            on_phase=lambda phase: phases.append((phase.request.dump_dir.name, phase.name))
+        ) as compiler,
         ThreadPoolExecutor(2) as pool,
     ):
         first = compiler.compile(request)
-        others = list(pool.map(compiler.compile, [replace(request, dump_dir=tmp_path / name) for name in "12"]))
+        others = list(
+            pool.map(
+                compiler.compile, [replace(request, dump_dir=tmp_path / name) for name in "12"]
+            )
+        )
     assert [folder for folder, phase in phases if phase == "reading"] == ["0"]
-    assert [names(other.after_optimizations) for other in others] == [names(first.after_optimizations)] * 2
+    assert [names(other.after_optimizations) for other in others] == [
+        names(first.after_optimizations)
+    ] * 2
 
 
 def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: Path) -> None:
@@ -148,13 +172,19 @@ def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: P
     for name in "12":
         profile = tmp_path / f"{name}.pbtxt"
         profile.write_text(costs)
-        request = CompileRequest(module, TARGET.texts, tmp_path / name, flags=(LHS,), profile=profile)
+        request = CompileRequest(
+            module, TARGET.texts, tmp_path / name, flags=(LHS,), profile=profile
+        )
         with Compiler(cache=Cache(tmp_path / "cache", 1 << 30)) as compiler:
             results.append(compiler.compile(request))
     made, kept = results
     assert (made.kept, kept.kept) == (False, True)
     assert names(kept.after_optimizations) == names(made.after_optimizations)
-    assert (kept.fingerprint, kept.memory, kept.compile_s) == (made.fingerprint, made.memory, made.compile_s)
+    assert (kept.fingerprint, kept.memory, kept.compile_s) == (
+        made.fingerprint,
+        made.memory,
+        made.compile_s,
+    )
     assert verdict_of(kept).main.profile == str(tmp_path / "2.pbtxt")
 
 
@@ -175,7 +205,9 @@ def test_a_killed_client_leaves_no_process(module: Path, tmp_path: Path) -> None
     words = [sys.executable, "-c", CLIENT, str(module), str(tmp_path / "dump")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
-        worker = int(next(line for line in client.stdout if line.startswith("optimising")).split()[1])
+        worker = int(
+            next(line for line in client.stdout if line.startswith("optimising")).split()[1]
+        )
         children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
         left = [os.pidfd_open(pid) for pid in (worker, *map(int, children))]
         client.kill()
@@ -187,14 +219,20 @@ def test_a_killed_client_leaves_no_process(module: Path, tmp_path: Path) -> None
 
 
 def test_memory_covers_the_arguments(baseline: CompileResult) -> None:
-    arguments = (4 * 1024 * 4096 + 512 * 1024) * 2 // 4  # four bf16 weights and the batch, on four devices
+    arguments = (
+        (4 * 1024 * 4096 + 512 * 1024) * 2 // 4
+    )  # four bf16 weights and the batch, on four devices
     assert baseline.memory["argument"] == arguments
     assert (baseline.memory_bytes or 0) > arguments
 
 
 CASES: dict[str, tuple[str, Callable[[str, str], str], ProfileUse]] = {
     "used": ("p.pbtxt", lambda costs, fp: costs, ProfileUse.USED),
-    "used with fingerprints": ("p.pbtxt", lambda costs, fp: costs.replace('"', f'"{fp}::', 1), ProfileUse.USED),
+    "used with fingerprints": (
+        "p.pbtxt",
+        lambda costs, fp: costs.replace('"', f'"{fp}::', 1),
+        ProfileUse.USED,
+    ),
     "empty file": ("p.pbtxt", lambda costs, fp: "", ProfileUse.USED_WITHOUT_MATCHES),
     "wrong fingerprint": (
         "p.pbtxt",
@@ -230,7 +268,9 @@ def test_a_schedule_dump_alone_is_proof(
     silence.write_text("")
     with_profile = rehearse(profile=profile)
     verdicts = [
-        confirm(ConfirmRequest(silence, schedule=result.schedule, profile=read_profile(profile))).main.verdict
+        confirm(
+            ConfirmRequest(silence, schedule=result.schedule, profile=read_profile(profile))
+        ).main.verdict
         for result in (with_profile, baseline)
     ]
     assert verdicts == [ProfileUse.USED, ProfileUse.NOT_USED]
@@ -254,13 +294,17 @@ def test_a_profile_leaves_the_fingerprint_alone(
     assert verdict_of(result).main.verdict is ProfileUse.USED
 
 
-def test_compressed_text(rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path) -> None:
+def test_compressed_text(
+    rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path
+) -> None:
     packed = tmp_path / "step.mlir.xz"
     packed.write_bytes(lzma.compress(module.read_bytes()))
     assert rehearse(packed).fingerprint == baseline.fingerprint
 
 
-def test_bytecode(rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path) -> None:
+def test_bytecode(
+    rehearse: Rehearse, baseline: CompileResult, module: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "step.mlirbc"
     write = (
         "import sys\nfrom jax._src.interpreters import mlir\nfrom jax._src.lib.mlir import ir\n"
@@ -272,12 +316,16 @@ def test_bytecode(rehearse: Rehearse, baseline: CompileResult, module: Path, tmp
     assert rehearse(path).fingerprint == baseline.fingerprint
 
 
-def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, baseline: CompileResult) -> None:
+def test_hlo_before_optimizations_keeps_its_collectives(
+    rehearse: Rehearse, baseline: CompileResult
+) -> None:
     (before,) = baseline.log.parent.glob("*.before_optimizations.hlo.pb")
     result = rehearse(before)
     found = read_module(result.after_optimizations)
     assert (result.num_devices, found.num_partitions) == (4, 4)
-    assert {"all-reduce", "all-gather"} <= {item.opcode.removesuffix("-start") for item in found.walk()}
+    assert {"all-reduce", "all-gather"} <= {
+        item.opcode.removesuffix("-start") for item in found.walk()
+    }
 
 
 def test_the_module_of_a_job_is_compiled_as_in_the_job(rehearse: Rehearse, tmp_path: Path) -> None:
@@ -298,7 +346,10 @@ def test_the_module_of_a_job_is_compiled_as_in_the_job(rehearse: Rehearse, tmp_p
 
 @pytest.mark.minutes
 def test_a_dump_of_2024_compiles(rehearse: Rehearse, testdata: Path) -> None:
-    dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
+    dump = (
+        testdata
+        / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
+    )
     result = rehearse(dump)
     assert (result.module_name, result.num_devices) == ("pjit__wrapped_step_fn", 4)
     assert result.schedule is not None
@@ -330,7 +381,9 @@ def test_failing_compilation_gives_xlas_own_line(rehearse: Rehearse, tmp_path: P
     profile = tmp_path / "p.pbtxt"
     profile.write_text("")
     strict = "--xla_gpu_pgle_accuracy_checker=PGLE_STRICTNESS_LEVEL_ERROR"
-    with pytest.raises(UserError, match=r"missing instructions. Discarding the profile|Failed to get configs"):
+    with pytest.raises(
+        UserError, match=r"missing instructions. Discarding the profile|Failed to get configs"
+    ):
         rehearse(profile=profile, flags=(LHS, strict))
 
 
@@ -359,5 +412,7 @@ def test_a_dump_at_the_limit_of_a_files_size_was_cut_short(tmp_path, monkeypatch
     (tmp_path / "xla.log").write_bytes(b"123")
     check_disk(tmp_path)
     (tmp_path / "xla.log").write_bytes(b"1234")
-    with pytest.raises(UserError, match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited"):
+    with pytest.raises(
+        UserError, match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited"
+    ):
         check_disk(tmp_path)

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import Compiler, CompileRequest, compile_once, flags_without_gpu, xla_flags
+from pgle.run.compiler.compile import (
+    Compiler,
+    CompileRequest,
+    compile_once,
+    flags_without_gpu,
+    xla_flags,
+)
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
@@ -27,7 +33,9 @@ def changed(request: CompileRequest, **changes: object) -> CompileRequest:
 
 
 def test_own_flags_come_first_so_that_the_users_win(request_for: CompileRequest) -> None:
-    flags = xla_flags(changed(request_for, flags=("--xla_dump_hlo_as_proto=false",)), Path("/d")).split()
+    flags = xla_flags(
+        changed(request_for, flags=("--xla_dump_hlo_as_proto=false",)), Path("/d")
+    ).split()
     assert flags == [
         "--xla_dump_to=/d",
         "--xla_dump_hlo_as_proto=true",
@@ -37,8 +45,13 @@ def test_own_flags_come_first_so_that_the_users_win(request_for: CompileRequest)
     ]
 
 
-def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_as_xla_takes_no_two_lists() -> None:
-    others, listed = "--xla_disable_hlo_passes=rematerialization", "--xla_enable_hlo_passes_only=dce,autotuner,cse"
+def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_as_xla_takes_no_two_lists() -> (
+    None
+):
+    others, listed = (
+        "--xla_disable_hlo_passes=rematerialization",
+        "--xla_enable_hlo_passes_only=dce,autotuner,cse",
+    )
     fitted = flags_without_gpu("0.12.0.1", others)
     assert "--xla_disable_hlo_passes=config-assigner " in fitted
     assert fitted.endswith(others)
@@ -57,11 +70,16 @@ def test_xla_reads_the_folder_that_is_meant(request_for: CompileRequest, name: s
         ({"module": Path("nowhere.mlir")}, "nowhere.mlir: no such file"),
         ({"topology": "8"}, "topology '8' is not SLICESxHOSTSxDEVICES; write 1x1x8"),
         ({"topology": "0x1x4"}, "is not SLICESxHOSTSxDEVICES"),
-        ({"topology": "99999x99999x99999"}, "has 999,970,000,299,999 devices, more than a rehearsal takes"),
+        (
+            {"topology": "99999x99999x99999"},
+            "has 999,970,000,299,999 devices, more than a rehearsal takes",
+        ),
         ({"flags": ("xla_x=1",)}, "does not begin with --"),
     ],
 )
-def test_requests_that_cannot_be(request_for: CompileRequest, changes: dict[str, object], message: str) -> None:
+def test_requests_that_cannot_be(
+    request_for: CompileRequest, changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         compile_once(changed(request_for, **changes))
 
@@ -94,7 +112,9 @@ def test_a_python_without_jax(request_for: CompileRequest, tmp_path: Path) -> No
 
 def test_a_python_that_dies(request_for: CompileRequest, tmp_path: Path) -> None:
     broken = python_that(tmp_path, "echo about to die >&2\nkill -SEGV $$")
-    with pytest.raises(UserError, match=r"python: the compiler's process does not start: about to die"):
+    with pytest.raises(
+        UserError, match=r"python: the compiler's process does not start: about to die"
+    ):
         compile_once(request_for, python=broken)
 
 
@@ -104,7 +124,9 @@ HELLO = """echo '{"jaxlib": "0.12.0.1"}'\nread request\n"""
 def test_a_compiler_that_dies(request_for: CompileRequest, tmp_path: Path) -> None:
     request_for.dump_dir.mkdir()
     dies = f"{HELLO}echo out of luck > {request_for.dump_dir}/xla.log\nkill -SEGV $$"
-    with pytest.raises(UserError, match=r"crashed \(signal 11\): out of luck; the whole log: .*xla.log"):
+    with pytest.raises(
+        UserError, match=r"crashed \(signal 11\): out of luck; the whole log: .*xla.log"
+    ):
         compile_once(request_for, python=python_that(tmp_path, dies))
 
 
@@ -115,13 +137,19 @@ def test_a_compiler_that_dies(request_for: CompileRequest, tmp_path: Path) -> No
         "during context [hlo verifier]: Unbounded dynamism is disabled for instruction: %p = f32[?,512] parameter(0)",
     ],
 )
-def test_sizes_that_are_known_only_as_it_runs(said: str, request_for: CompileRequest, tmp_path: Path) -> None:
+def test_sizes_that_are_known_only_as_it_runs(
+    said: str, request_for: CompileRequest, tmp_path: Path
+) -> None:
     answer = f"""printf '%s\\n' '{{"id": 1, "answer": {{"xla_error": "{said.replace("'", "")}"}}}}'\nread end"""
-    with pytest.raises(UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"):
+    with pytest.raises(
+        UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"
+    ):
         compile_once(request_for, python=python_that(tmp_path, HELLO + answer))
 
 
-def test_a_compiler_that_was_ended_does_not_start_again(request_for: CompileRequest, tmp_path: Path) -> None:
+def test_a_compiler_that_was_ended_does_not_start_again(
+    request_for: CompileRequest, tmp_path: Path
+) -> None:
     with Compiler(python_that(tmp_path, "echo started >&2")) as compiler:
         pass
     with pytest.raises(UserError, match=r"the compiler has been ended"):
@@ -131,5 +159,7 @@ def test_a_compiler_that_was_ended_does_not_start_again(request_for: CompileRequ
 def test_fingerprint_of_a_real_dump(testdata: Path) -> None:
     # testdata/pax_fsdp4/README.md: processes 0 and 3 differ
     name = "dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
-    found = [fingerprint_of(testdata / "pax_fsdp4" / process / name) for process in ("proc0", "proc3")]
+    found = [
+        fingerprint_of(testdata / "pax_fsdp4" / process / name) for process in ("proc0", "proc3")
+    ]
     assert found == ["25fa0b3e673a92036f22550cd7bcb068", "04555b1419fd4e5b8933dc47fbf80dbb"]

@@ -96,7 +96,9 @@ def test_the_order_of_writing_counts_whatever_the_clock_says(tmp_path):
 @pytest.mark.parametrize("field", ["before", "aside", "stage"])
 def test_a_folder_elsewhere_is_no_folder_of_a_stage(tmp_path, field, name):
     stages = [{"stage": "profile", field: name}]
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema": "pgle.manifest/1", "stages": stages}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"schema": "pgle.manifest/1", "stages": stages})
+    )
     with pytest.raises(UserError, match="is not a manifest of pgle"):
         read_manifest(tmp_path)
 
@@ -127,7 +129,9 @@ def test_another_schema_is_refused(tmp_path):
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "pgle.manifest/1", "stages": [{"rank": 1}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "pgle.manifest/1", "stages": [{"rank": 1}]}']
+)
 def test_a_damaged_file_is_one_line(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(UserError, match="is not a manifest of pgle"):
@@ -136,11 +140,18 @@ def test_a_damaged_file_is_one_line(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("part", "name", "value"),
-    [("asked", "command", 7), ("asked", "command", [7]), ("asked", "XLA_FLAGS", 5), ("facts", "change", "x")],
+    [
+        ("asked", "command", 7),
+        ("asked", "command", [7]),
+        ("asked", "XLA_FLAGS", 5),
+        ("facts", "change", "x"),
+    ],
 )
 def test_what_later_commands_reckon_with_is_of_its_type(tmp_path, part, name, value):
     stages = [{"stage": "profile", part: {name: value}}]
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema": "pgle.manifest/1", "stages": stages}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"schema": "pgle.manifest/1", "stages": stages})
+    )
     with pytest.raises(UserError, match="is not a manifest of pgle"):
         read_manifest(tmp_path)
 
@@ -178,7 +189,9 @@ def test_a_profile_run_and_a_performance_run_are_the_same_program():
     ],
 )
 def test_what_differs_is_said(change, what):
-    assert [line.partition(" differs: ")[0] for line in same_program(PROFILE, replace(PERF, **change))] == [what]
+    assert [
+        line.partition(" differs: ")[0] for line in same_program(PROFILE, replace(PERF, **change))
+    ] == [what]
 
 
 def test_a_mismatch_is_one_line():

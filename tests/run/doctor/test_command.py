@@ -75,7 +75,9 @@ def test_json_names_every_check(on, capsys):
 def test_a_python_that_is_not_there_is_one_line(capsys):
     assert run(["doctor", "--python", "/no/python"]) == 2
     err = capsys.readouterr().err
-    assert err == "pgle: /no/python: cannot be run (No such file or directory); pass --python PATH\n"
+    assert (
+        err == "pgle: /no/python: cannot be run (No such file or directory); pass --python PATH\n"
+    )
 
 
 def test_lines_fit_100_columns(on, capsys):

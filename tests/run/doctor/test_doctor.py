@@ -44,7 +44,9 @@ def test_no_gpu_says_what_works_without():
     assert "rehearse" in checks.check_gpus(machine(), ()).remedy
 
 
-DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"}
+DRIVER = {
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"
+}
 
 
 def no_gpu(says=None, **options):
@@ -57,11 +59,20 @@ def no_gpu(says=None, **options):
 @pytest.mark.parametrize(
     ("says", "remedy"),
     [
-        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95", "reboot"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", "modprobe nvidia"),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95",
+            "reboot",
+        ),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure",
+            "modprobe nvidia",
+        ),
         ("Failed to initialize NVML: Insufficient Permissions", "may not open /dev/nvidia"),
         ("Failed to initialize NVML: Unknown Error", "restart the container"),
-        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "NVIDIA_DRIVER_CAPABILITIES"),
+        (
+            "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.",
+            "NVIDIA_DRIVER_CAPABILITIES",
+        ),
         ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "Xid"),
         ("No devices were found", "srun --gpus"),
         ("it did not answer in 20 s", "hangs"),
@@ -72,19 +83,27 @@ def no_gpu(says=None, **options):
 def test_a_failing_nvidia_smi_is_quoted_with_a_remedy(says, remedy):
     check = no_gpu(says)
     assert check.verdict == "fail"
-    assert check.found == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
+    assert (
+        check.found == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
+    )
     assert remedy in check.remedy
 
 
 def test_a_container_without_its_hosts_gpus_says_how_to_get_them():
     check = no_gpu(files=DRIVER | {"/.dockerenv": ""})
-    assert (check.verdict, check.found) == ("warn", "none in this container; its host has driver 580.65.06")
+    assert (check.verdict, check.found) == (
+        "warn",
+        "none in this container; its host has driver 580.65.06",
+    )
     assert "--gpus all" in check.remedy
 
 
 def test_devices_without_nvidia_smi_are_told():
     check = no_gpu(files=DRIVER | {"/dev/nvidia0": "", "/dev/nvidiactl": ""})
-    assert (check.verdict, check.found) == ("fail", "/dev/nvidia0, but no nvidia-smi to ask for them")
+    assert (check.verdict, check.found) == (
+        "fail",
+        "/dev/nvidia0, but no nvidia-smi to ask for them",
+    )
 
 
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
@@ -95,7 +114,9 @@ def test_gpus_that_cuda_may_not_see(value):
 
 def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n")
+    program.write_text(
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     here = this_machine()
@@ -114,7 +135,8 @@ def test_a_driver_too_old_for_the_plugins_cuda_fails():
 
 
 @pytest.mark.parametrize(
-    ("value", "root", "verdict"), [("1", False, "warn"), ("1", True, "ok"), ("0", False, "ok"), (None, False, "ok")]
+    ("value", "root", "verdict"),
+    [("1", False, "warn"), ("1", True, "ok"), ("0", False, "ok"), (None, False, "ok")],
 )
 def test_profiling_for_administrators_only(value, root, verdict):
     files = {} if value is None else {"/proc/driver/nvidia/params": PARAMS.format(value)}
@@ -141,7 +163,11 @@ def test_two_profilers(environ, verdict):
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
-    [(None, "warn"), (Nsys(Path("/n"), (2024, 6, 2)), "warn"), (Nsys(Path("/n"), (2025, 3, 1)), "ok")],
+    [
+        (None, "warn"),
+        (Nsys(Path("/n"), (2024, 6, 2)), "warn"),
+        (Nsys(Path("/n"), (2025, 3, 1)), "ok"),
+    ],
 )
 def test_nsys_versions(found, verdict):
     assert checks.check_text("nsys", machine(nsys=lambda: found)).verdict == verdict
@@ -221,7 +247,9 @@ def test_no_password_of_a_url_is_shown():
 
 
 def test_the_compilation_cache_does_not_notice_a_changed_profile():
-    check = checks.check_text("compilation cache", machine(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"}))
+    check = checks.check_text(
+        "compilation cache", machine(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"})
+    )
     assert (check.verdict, "not its content" in check.remedy) == ("warn", True)
 
 
@@ -232,7 +260,9 @@ def test_a_cache_that_is_off_is_fine():
 
 @pytest.mark.parametrize(("gib", "verdict"), [(1, "fail"), (10, "warn"), (100, "ok")])
 def test_disk_space(gib, verdict):
-    assert checks.check_run_dir(machine(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+    assert (
+        checks.check_run_dir(machine(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+    )
 
 
 def test_a_run_directory_that_cannot_be_written_fails():

@@ -42,7 +42,9 @@ def test_files_that_git_does_not_know_are_no_change(tree: Path) -> None:
     assert not git_commit().endswith("+")
 
 
-def test_outside_of_a_work_tree_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_work_tree_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() == ""

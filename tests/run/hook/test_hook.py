@@ -45,8 +45,15 @@ def test_python_3_9_reads_it(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_only_the_standard_library_is_imported(path):
     tree = ast.parse(path.read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    names |= {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {"pgle_hook"}
 
 
@@ -90,7 +97,9 @@ def test_a_window_without_steps_opens_after_quiet_time(hook):
 
 def test_executions_open_a_window_sooner(hook):
     window = settled(hook("window").TraceWindow("auto"))
-    assert [window.on_execution(now) for now in (10.1, 10.2, 10.3)] == [None] * 3  # a tenth of ten seconds is not over
+    assert [window.on_execution(now) for now in (10.1, 10.2, 10.3)] == [
+        None
+    ] * 3  # a tenth of ten seconds is not over
     assert window.on_execution(11.1) == "open"
 
 
@@ -111,7 +120,9 @@ def opened(window):
 
 def test_long_executions_hold_a_window_open(hook):
     window = opened(hook("window").TraceWindow("auto"))
-    assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [None] * 4 + ["close"]
+    assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [None] * 4 + [
+        "close"
+    ]
     window.closed(32.0)
     assert window.describe() == {"seconds": 20.0, "executions": 5}
 
@@ -185,7 +196,11 @@ def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
     second.note(3, 0.5, True, False)
     first.write()
     second.write()
-    assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"step": 3, "step_time_s": 0.25, "compiled": True}
+    assert json.loads((tmp_path / "steps.jsonl").read_text()) == {
+        "step": 3,
+        "step_time_s": 0.25,
+        "compiled": True,
+    }
     other = json.loads((tmp_path / f"steps.pid{os.getpid()}.jsonl").read_text())
     assert other == {"step": 3, "step_time_s": 0.5, "profiled": True}
 
@@ -209,7 +224,9 @@ def test_flags_that_a_program_replaces_are_added_again(hook, there, after):
 def told(folder: Path, rank: Rank | None = None, **changes) -> dict:
     """What the launcher tells the hook of a profile stage in a folder, after a way through JSON."""
     options = {"capture": "none", "window": "none", "flags": (), "auto_pgle": False} | changes
-    return json.loads(json.dumps(hook_config(RunDirectory(folder).stage("profile"), rank or Rank(), **options)))
+    return json.loads(
+        json.dumps(hook_config(RunDirectory(folder).stage("profile"), rank or Rank(), **options))
+    )
 
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
@@ -231,20 +248,31 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
 
 
 def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
-    place, stage = hook("records").HookFiles(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
+    place, stage = (
+        hook("records").HookFiles(told(Path("/f")), {}),
+        RunDirectory(Path("/f")).stage("profile"),
+    )
     assert not place.join(lambda: (0, 4))
     assert place.join(lambda: (3, 4))
     assert (place.steps, place.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
     assert place.own_dump("--xla_dump_to=/f/profile/hlo") == "--xla_dump_to=/f/profile/hlo.rank0003"
-    assert not hook("records").HookFiles(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
+    assert (
+        not hook("records").HookFiles(told(Path("/f")), SLURM).join(lambda: (0, 4))
+    )  # a variable told it
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("--a=1 --xla_dump_to=/f/profile/hlo --b", "--a=1 --xla_dump_to=/f/profile/hlo.rank0003 --b"),
+        (
+            "--a=1 --xla_dump_to=/f/profile/hlo --b",
+            "--a=1 --xla_dump_to=/f/profile/hlo.rank0003 --b",
+        ),
         ('--xla_dump_to="/f/profile/hlo"', '--xla_dump_to="/f/profile/hlo.rank0003"'),
-        ("--xla_dump_to=/f/profile/hlo.rank0003", "--xla_dump_to=/f/profile/hlo.rank0003"),  # a child of the rank
+        (
+            "--xla_dump_to=/f/profile/hlo.rank0003",
+            "--xla_dump_to=/f/profile/hlo.rank0003",
+        ),  # a child of the rank
         ("--xla_dump_to=/mine", "--xla_dump_to=/mine"),
     ],
 )
@@ -256,7 +284,12 @@ def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, afte
 
 
 def test_rank_0_dumps_where_it_was_told_to(hook):
-    environ = {**SLURM, "SLURM_PROCID": "0", "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo", "JAX_DUMP_IR_TO": "/f"}
+    environ = {
+        **SLURM,
+        "SLURM_PROCID": "0",
+        "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo",
+        "JAX_DUMP_IR_TO": "/f",
+    }
     kept = dict(environ)
     hook("records").HookFiles(told(Path("/f")), environ).separate(environ)
     assert environ == kept
@@ -264,7 +297,9 @@ def test_rank_0_dumps_where_it_was_told_to(hook):
 
 def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
-    auto = hook("hook").AutoPgle(facts, SimpleNamespace(stages=SimpleNamespace(Lowered=None)), AUTO_PGLE)
+    auto = hook("hook").AutoPgle(
+        facts, SimpleNamespace(stages=SimpleNamespace(Lowered=None)), AUTO_PGLE
+    )
     logger = logging.getLogger("jax._src.compiler")
     try:
         with caplog.at_level(logging.INFO):
@@ -279,9 +314,15 @@ def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
 def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProcess[str]:
     stage = folder / "profile"
     stage.mkdir(exist_ok=True)
-    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": json.dumps(told(folder, **config))}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(HOOK_SITE),
+        "PGLE_HOOK": json.dumps(told(folder, **config)),
+    }
     environ["JAX_PLATFORMS"] = "cpu"
-    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    )
 
 
 def test_nothing_is_imported_for_a_program_without_jax(tmp_path):
@@ -311,7 +352,9 @@ print(counted, len(seen), len(traced), step._cache_size())
 
 
 @pytest.mark.parametrize(("counting", "after"), [(True, 12), (False, 6)])
-def test_every_execution_of_the_heaviest_module_is_counted_while_that_is_wanted(tmp_path, counting, after):
+def test_every_execution_of_the_heaviest_module_is_counted_while_that_is_wanted(
+    tmp_path, counting, after
+):
     done = in_python(COUNTED.format(counting=counting), {"window": "auto"}, tmp_path)
     assert done.stdout == f"6 {after} 1 1\n", done.stderr
 
@@ -323,7 +366,9 @@ def test_nothing_is_counted_where_no_window_is_wanted(tmp_path):
 
 def test_a_broken_configuration_is_one_warning():
     environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": "not json"}
-    done = subprocess.run([sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.count("\n") == 1
     assert "the capture hook did not start" in done.stderr
@@ -359,11 +404,16 @@ os.wait()
 step(2)
 """
     assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
-    steps = [json.loads(line)["step"] for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()
+    ]
     assert steps == [1, 2]
 
 
-def test_a_window_that_is_open_as_the_program_ends_is_written_though_python_starts_no_thread_then(tmp_path):
+def test_a_window_that_is_open_as_the_program_ends_is_written_though_python_starts_no_thread_then(
+    tmp_path,
+):
     code = """
 import jax, threading
 step = jax.jit(lambda x: x @ x)
@@ -389,7 +439,10 @@ for number in range(4):
         step("eval", 0)
 """
     assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
-    steps = [json.loads(line)["step"] for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()
+    ]
     assert steps == [0, 1, 2, 3]
 
 
@@ -398,7 +451,9 @@ def test_a_module_counts_by_itself(hook):
     assert [window.on_execution(12.0, module) for module in "ababa"] == [None] * 4 + ["open"]
 
 
-@pytest.mark.parametrize("ask", ["importlib.util.find_spec('jax')", "importlib.metadata.version('jax')"])
+@pytest.mark.parametrize(
+    "ask", ["importlib.util.find_spec('jax')", "importlib.metadata.version('jax')"]
+)
 def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
     code = f"import importlib.metadata, importlib.util, sys; {ask}; import jax, pgle_hook; print(pgle_hook.active())"
     assert "Hook object" in in_python(code, {"window": "none"}, tmp_path).stdout

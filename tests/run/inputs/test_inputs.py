@@ -75,7 +75,9 @@ def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
     for folder, digit in (("first", "a"), ("second", "b")):
         (tmp_path / folder).mkdir()
         text = f'HloModule jit_step, frontend_attributes={{fingerprint_before_lhs="{digit * 32}"}}'
-        (tmp_path / folder / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text)
+        (tmp_path / folder / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(
+            text
+        )
     found = [dump_near(tmp_path, {"jit_step": (digit * 32,)}) for digit in "bac"]
     assert found == [tmp_path / "second", tmp_path / "first", None]
 
@@ -83,7 +85,9 @@ def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
 def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
     (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").touch()
     (tmp_path / "module_0001.jit_step.before_optimizations.txt").touch()
-    assert [sight.command for sight in contents_of(tmp_path).sights] == [f"pgle rehearse {tmp_path}"]
+    assert [sight.command for sight in contents_of(tmp_path).sights] == [
+        f"pgle rehearse {tmp_path}"
+    ]
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
     assert [sight.command for sight in contents_of(tmp_path).sights] == [f"pgle predict {tmp_path}"]
 
@@ -92,7 +96,9 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
     for name in ("tuned", "rehearsal/rehearsal"):
         (tmp_path / name / "profiled").mkdir(parents=True)
         (tmp_path / name / "report.json").write_text('{"schema": "pgle.report/1"}')
-        (tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
+        (
+            tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
+        ).touch()
     (sight,) = contents_of(tmp_path).sights
     assert set(sight.paths) == {tmp_path / "tuned", tmp_path / "rehearsal/rehearsal"}
     assert sight.command == f"pgle report {sight.paths[0]}"

@@ -27,7 +27,10 @@ def codes(built):
 def test_everything_of_the_users_is_still_there():
     environ = {"HOME": "/home/me", "XLA_FLAGS": "--xla_dump_to=/mine", "NCCL_DEBUG": "INFO"}
     built = build(environ=environ)
-    assert {name: built.values[name] for name in ("HOME", "NCCL_DEBUG")} == {"HOME": "/home/me", "NCCL_DEBUG": "INFO"}
+    assert {name: built.values[name] for name in ("HOME", "NCCL_DEBUG")} == {
+        "HOME": "/home/me",
+        "NCCL_DEBUG": "INFO",
+    }
     assert built.values["XLA_FLAGS"].endswith("--xla_dump_to=/mine")
 
 
@@ -60,30 +63,44 @@ def test_dumps_go_where_the_run_wants_them():
 
 
 def test_flags_of_the_command_line_win_over_those_of_the_environment():
-    built = build(environ={"XLA_FLAGS": "--xla_gpu_autotune_level=1"}, more_flags=["--xla_gpu_autotune_level=0"])
+    built = build(
+        environ={"XLA_FLAGS": "--xla_gpu_autotune_level=1"},
+        more_flags=["--xla_gpu_autotune_level=0"],
+    )
     assert parse_flags(built.plan.xla_flags).value("xla_gpu_autotune_level") == "0"
 
 
 def test_a_compilation_with_dumps_of_its_own_leaves_the_users_out_and_says_so():
-    flags = given_flags({"XLA_FLAGS": "--xla_dump_to=/mine --xla_gpu_autotune_level=1"}, own_dumps=True)
+    flags = given_flags(
+        {"XLA_FLAGS": "--xla_dump_to=/mine --xla_gpu_autotune_level=1"}, own_dumps=True
+    )
     assert flags.text == "--xla_gpu_autotune_level=1"
     assert [finding.flag for finding in flags.findings] == ["xla_dump_to"]
 
 
 @pytest.mark.parametrize("value", ["/a b", "'/a b'"])
 def test_more_flags_keep_blanks_in_their_values_quoted_or_not(value):
-    assert given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value("xla_gpu_cuda_data_dir") == "/a b"
+    assert (
+        given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value("xla_gpu_cuda_data_dir")
+        == "/a b"
+    )
 
 
 def test_a_level_of_effort_reaches_the_program_as_jax_reads_it():
-    built = build(environ={"JAX_OPTIMIZATION_LEVEL": "O3"}, more_flags=["--jax_optimization_level=O1"])
+    built = build(
+        environ={"JAX_OPTIMIZATION_LEVEL": "O3"}, more_flags=["--jax_optimization_level=O1"]
+    )
     assert built.values["JAX_OPTIMIZATION_LEVEL"] == "O1"
-    assert "jax_optimization_level" not in built.values["XLA_FLAGS"]  # XLA would end the program over it
+    assert (
+        "jax_optimization_level" not in built.values["XLA_FLAGS"]
+    )  # XLA would end the program over it
     assert built.flags.value("jax_optimization_level") == "O1"
 
 
 def test_a_level_that_jax_does_not_have_is_refused():
-    with pytest.raises(UserError, match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3"):
+    with pytest.raises(
+        UserError, match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3"
+    ):
         build(environ={"JAX_OPTIMIZATION_LEVEL": "O9"})
 
 
@@ -141,7 +158,11 @@ def test_auto_pgle_in_the_environment_is_warned_about():
 @pytest.mark.parametrize(
     ("theirs", "python", "warned"),
     [
-        ({"jaxlib": "0.9.0", "jax-cuda12-pjrt": "0.9.0"}, "/opt/python3", False),  # can compile for GPUs itself
+        (
+            {"jaxlib": "0.9.0", "jax-cuda12-pjrt": "0.9.0"},
+            "/opt/python3",
+            False,
+        ),  # can compile for GPUs itself
         ({"jaxlib": "0.9.0"}, None, True),
         ({"jaxlib": "0.10.2"}, None, False),
         ({}, None, False),
@@ -153,11 +174,17 @@ def test_the_programs_own_jaxlib_compiles_or_that_is_said(monkeypatch, theirs, p
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/opt/{name}")
     found, warnings = environment.compiler_of(["python3", "train.py"])
     assert found == python
-    assert ["jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings] == [True] * warned
+    assert ["jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings] == [
+        True
+    ] * warned
 
 
-@pytest.mark.parametrize(("name", "is_python"), [("python3.11", True), ("python-job.sh", False), ("bash", False)])
-def test_a_job_that_is_called_python_is_not_started_to_ask_it_about_flags(tmp_path, name, is_python):
+@pytest.mark.parametrize(
+    ("name", "is_python"), [("python3.11", True), ("python-job.sh", False), ("bash", False)]
+)
+def test_a_job_that_is_called_python_is_not_started_to_ask_it_about_flags(
+    tmp_path, name, is_python
+):
     program = tmp_path / name
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

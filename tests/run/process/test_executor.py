@@ -37,7 +37,9 @@ def same(one: Trace, other: Trace) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
-def test_processes_read_what_this_one_reads(ranks: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_read_what_this_one_reads(
+    ranks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = read_traces(ranks)
     monkeypatch.setattr(traces, "PARALLEL_BYTES", 0)
     told: list[tuple[int, int]] = []
@@ -53,7 +55,9 @@ def test_processes_have_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) 
             assert pool.submit(os.getenv, "PGLE_TEST_VALUE").result() == value
 
 
-def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_merge_what_this_one_merges(
+    testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     profile = (testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt").read_bytes()
     monkeypatch.chdir(tmp_path)
     names = [Path(f"rank{number}.pbtxt") for number in range(3)]
@@ -70,7 +74,9 @@ def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, mo
 
 
 def test_a_process_that_is_killed() -> None:
-    killed = pytest.raises(UserError, match=r"processes was killed, most likely for memory; give fewer")
+    killed = pytest.raises(
+        UserError, match=r"processes was killed, most likely for memory; give fewer"
+    )
     with killed, executor(2) as pool:
         list(pool.map(die, [1, 2]))
 

@@ -25,7 +25,9 @@ def start(tmp_path, capfd):
     def run(script: str, **options):
         lines: list[str] = []
         log = str(tmp_path / "log")
-        code = launch(["sh", "-c", wait + script, log], os.environ, Path(log), lines.append, **options)
+        code = launch(
+            ["sh", "-c", wait + script, log], os.environ, Path(log), lines.append, **options
+        )
         out, err = capfd.readouterr()
         return code, out, err, (tmp_path / "log").read_text(), lines
 
@@ -39,7 +41,11 @@ def test_both_streams_go_where_they_went_and_into_the_log(start):
     assert lines == ["a", "c"]
 
 
-SECRETS = ["HF_TOKEN=hunter2secret", "https://me:hunter2secret@host/x", "Authorization: Bearer hunter2secret"]
+SECRETS = [
+    "HF_TOKEN=hunter2secret",
+    "https://me:hunter2secret@host/x",
+    "Authorization: Bearer hunter2secret",
+]
 PEM = "-----BEGIN PRIVATE KEY-----\nhunter2secret\n-----END PRIVATE KEY-----"
 
 
@@ -79,7 +85,9 @@ def test_bytes_that_are_no_text_pass(tmp_path, capfdbinary):
     assert (tmp_path / "log").read_bytes() == b"\xff\x00x\n"
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
 def test_the_exit_code_is_the_commands(start, script, code):
     assert start(script)[0] == code
 
@@ -131,7 +139,9 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_alone(tmp_path):
     code += "sys.exit(launch(['yes'], os.environ, Path(sys.argv[1])))"
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], stdout=write, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=write, timeout=60, check=False
+    )
     os.close(write)
     assert done.returncode == 128 + signal.SIGPIPE
 
@@ -159,7 +169,9 @@ def test_a_module_in_place_of_a_program_is_for_rehearse(tmp_path, monkeypatch, m
     monkeypatch.chdir(tmp_path)
     Path("step.mlir").write_text("module @jit_step {}\n")
     Path("step.mlir").chmod(mode)
-    with pytest.raises(UserError, match=r"it is a module\); predict its step: pgle rehearse step.mlir"):
+    with pytest.raises(
+        UserError, match=r"it is a module\); predict its step: pgle rehearse step.mlir"
+    ):
         check_program(["step.mlir"])
     with pytest.raises(UserError, match=r"other.mlir: cannot be started \(no such program\)"):
         check_program(["other.mlir"])
@@ -212,11 +224,15 @@ def test_of_a_long_log_the_end_is_enough_for_its_last_line(tmp_path):
 
 
 def test_of_an_answer_that_failed_the_verdict_is_the_reason_not_its_warnings(tmp_path):
-    (tmp_path / "log").write_text("step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n", encoding="utf-8")
+    (tmp_path / "log").write_text(
+        "step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n", encoding="utf-8"
+    )
     assert last_line(tmp_path / "log") == "✗ profile partly used"
 
 
-def test_files_of_a_command_that_differ_behind_their_first_mebibyte_are_two_programs(tmp_path: Path) -> None:
+def test_files_of_a_command_that_differ_behind_their_first_mebibyte_are_two_programs(
+    tmp_path: Path,
+) -> None:
     data, command = tmp_path / "data.npy", ["train", str(tmp_path / "data.npy")]
     data.write_bytes(bytes(3 << 20) + b"a")
     before = program_of(command)

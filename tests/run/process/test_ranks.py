@@ -94,6 +94,10 @@ def test_a_rank_that_has_run_into_a_directory_does_not_run_into_it_again(tmp_pat
 def test_facts_are_those_of_the_process_with_most_steps(tmp_path):
     files = RunDirectory(tmp_path).stage("profile").rank()
     files.folder.mkdir()
-    for name, pid, steps in (("facts.json", 1, 0), ("facts.pid7.json", 7, 12), ("facts.rank0001.json", 9, 50)):
+    for name, pid, steps in (
+        ("facts.json", 1, 0),
+        ("facts.pid7.json", 7, 12),
+        ("facts.rank0001.json", 9, 50),
+    ):
         (files.folder / name).write_text(json.dumps({"pid": pid, "steps": steps, "compile_s": 1.0}))
     assert read_facts(files)["pid"] == 7

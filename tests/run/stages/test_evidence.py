@@ -22,16 +22,20 @@ from pgle.run.stages.real import (
 from pgle.steps.collect import step_number
 
 # Lines as programs and drivers print them.
-EMPTY = (
-    "profiler.py:529: RuntimeWarning: PGLE collected an empty trace - CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED\n"
-)
+EMPTY = "profiler.py:529: RuntimeWarning: PGLE collected an empty trace - CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED\n"
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("function cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "holds CUPTI"),
-        ("function cupti_interface_->Subscribe failed with error maximum limit reached", "holds CUPTI"),
+        (
+            "function cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
+            "holds CUPTI",
+        ),
+        (
+            "function cupti_interface_->Subscribe failed with error maximum limit reached",
+            "holds CUPTI",
+        ),
         ("Subscribe failed: max limit of subscribers reached", "holds CUPTI"),
         ("nvmlInit failed: ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers"),
         ("Only one profile may be run at a time.", "two profiler sessions"),
@@ -73,8 +77,13 @@ def test_why_there_is_no_trace(files):
         "finished": True,
         "window": {"none": "the program ended after steps 0 to 2", "remedy": "let it run longer"},
     }
-    assert why_no_trace("jax", files, facts) == "no trace: the program ended after steps 0 to 2; let it run longer"
-    assert "was killed before its steps were traced" in why_no_trace("jax", files, {"finished": False})
+    assert (
+        why_no_trace("jax", files, facts)
+        == "no trace: the program ended after steps 0 to 2; let it run longer"
+    )
+    assert "was killed before its steps were traced" in why_no_trace(
+        "jax", files, {"finished": False}
+    )
     facts = {"finished": False, "window_opened": 1.0}
     assert "was killed while it was traced" in why_no_trace("jax", files, facts)
     said = why_no_trace("jax", files, {**facts, "window_closed": 2.0})
@@ -87,7 +96,10 @@ def test_a_missing_report_is_explained_in_the_words_of_nsys(files):
         "step 1 error 0.2\nImporter error status: The importer binary and its dependencies were not found.\n"
     )
     line = why_no_trace("nsys", files, {"finished": True, "window": {"steps": [1, 5]}})
-    assert "(nsys says: Importer error status: The importer binary and its dependencies were not found.)" in line
+    assert (
+        "(nsys says: Importer error status: The importer binary and its dependencies were not found.)"
+        in line
+    )
     assert "install all of Nsight Systems" in line
     assert "error 0.2" not in line
 
@@ -164,7 +176,9 @@ def test_what_nsys_could_not_import_is_named(files):
 
 
 @pytest.mark.parametrize(("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)])
-def test_a_raw_recording_is_a_trace_where_it_can_be_imported(files, monkeypatch, importer, readable):
+def test_a_raw_recording_is_a_trace_where_it_can_be_imported(
+    files, monkeypatch, importer, readable
+):
     files.report.with_suffix(".qdstrm").touch()
     monkeypatch.setattr("pgle.run.stages.real.find_importer", lambda: importer)
     assert is_readable(files) == readable
@@ -237,5 +251,9 @@ def test_an_exception_of_nsys_is_quoted_where_there_is_no_trace(files):
 def test_nsys_is_told_to_let_the_program_go_on(tmp_path):
     words = nsys_command(("python", "train.py"), tmp_path / "rank0000")
     assert words[1] == "profile"
-    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace=cuda,nvtx"} <= set(words)
+    assert {
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--trace=cuda,nvtx",
+    } <= set(words)
     assert words[-2:] == ("python", "train.py")

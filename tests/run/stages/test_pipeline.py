@@ -47,7 +47,9 @@ class Recorded:
     killed_in: str = ""
     traces: bool = True
     baseline_hlo: str = SAME_HLO
-    installed: dict[str, str] = field(default_factory=lambda: {"jax": "0.8.3", "jaxlib": "0.8.3", "numpy": "2.0"})
+    installed: dict[str, str] = field(
+        default_factory=lambda: {"jax": "0.8.3", "jaxlib": "0.8.3", "numpy": "2.0"}
+    )
 
     def check(self, request):
         pass
@@ -68,13 +70,19 @@ class Recorded:
         files.steps.write_text("".join(lines))
         if request.stage == "profile" and self.traces:
             files.trace.mkdir(parents=True)
-            shutil.copyfile(RECORDED / "jax_conv_minimal_legacy.xplane.pb", files.trace / "host.xplane.pb")
+            shutil.copyfile(
+                RECORDED / "jax_conv_minimal_legacy.xplane.pb", files.trace / "host.xplane.pb"
+            )
         if request.stage == "baseline" or (request.stage == "profile" and self.traces):
             files.hlo.mkdir()
             name = self.baseline_hlo if request.stage == "baseline" else SAME_HLO
             hlo = RECORDED / "hlo_proto" / name
             shutil.copyfile(hlo, files.hlo / "jit.hlo.pb")
-        failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
+        failed = (
+            ""
+            if request.stage != "profile" or self.traces
+            else "no trace: too short; let it run longer"
+        )
         facts = {"verdict": ProfileUse.USED.value}
         end_record(
             request.run, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed,
@@ -91,7 +99,9 @@ def experiment(tmp_path):
 
     def run(command: str = "train", force: bool = False, **back_end):
         recorded, said = Recorded(**back_end), []
-        stage = StageRequest("profile", tuple(command.split()), RunDirectory(tmp_path / "run"), "sync")
+        stage = StageRequest(
+            "profile", tuple(command.split()), RunDirectory(tmp_path / "run"), "sync"
+        )
         try:
             result = Experiment(stage, recorded, said.append, force=force).run()
         finally:
@@ -112,7 +122,9 @@ def test_what_is_done_is_skipped(experiment):
 def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
     told = []
     stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
-    Experiment(stage, Recorded(), told.append, lambda result: told.append(type(result).__name__)).run()
+    Experiment(
+        stage, Recorded(), told.append, lambda result: told.append(type(result).__name__)
+    ).run()
     ran, converted = "StageResult", "Conversion"
     assert told == [
         "profile", ran, "convert", converted, "baseline", ran, "verify", "Coverage", "perf", ran, "compare",
@@ -127,7 +139,10 @@ def test_a_stage_whose_output_is_gone_runs_again(experiment, output, stage):
     result = experiment()
     assert result.good
     assert (stage in result.skipped) is False
-    assert any(line.startswith(f"{stage}: again, {output}") and line.endswith(" is gone") for line in experiment.said)
+    assert any(
+        line.startswith(f"{stage}: again, {output}") and line.endswith(" is gone")
+        for line in experiment.said
+    )
     assert path.exists()
 
 
@@ -171,7 +186,9 @@ def test_what_is_done_stays_where_another_command_fails(experiment, failure):
 def test_what_is_done_stays_where_another_command_is_killed(experiment, monkeypatch):
     experiment()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("pgle.run.stages.pipeline.settle", lambda run: None)  # nothing of pgle runs any more
+        patch.setattr(
+            "pgle.run.stages.pipeline.settle", lambda run: None
+        )  # nothing of pgle runs any more
         experiment("other", killed_in="profile")
     assert (experiment.folder / "profile.1").is_dir()
     assert experiment().skipped == tuple(STAGES)
@@ -182,7 +199,10 @@ def test_the_files_of_a_failed_run_lie_beside_those_that_stay(experiment):
     with pytest.raises(WorkloadError):
         experiment("other", exit_code=9)
     failed = read_manifest(experiment.folder).stages[-1]
-    assert (failed.aside, (experiment.folder / failed.aside / "output.log").exists()) == ("profile.2", True)
+    assert (failed.aside, (experiment.folder / failed.aside / "output.log").exists()) == (
+        "profile.2",
+        True,
+    )
     assert {item.path.split("/")[0] for item in failed.outputs} == {"profile.2"}
 
 
@@ -227,7 +247,10 @@ def test_another_numpy_runs_nothing(experiment):
 def test_a_profile_that_fits_only_its_own_run_names_the_other_mode(experiment):
     result = experiment(baseline_hlo="jit__normal(9).hlo_proto.pb")
     assert not result.covered
-    assert any("fits the profile run, not the baseline" in line and "--mode async" in line for line in result.warnings)
+    assert any(
+        "fits the profile run, not the baseline" in line and "--mode async" in line
+        for line in result.warnings
+    )
 
 
 def test_an_edited_program_runs_every_stage(experiment, tmp_path):
@@ -257,11 +280,16 @@ def test_other_flags_in_the_environment_run_every_stage(experiment, monkeypatch)
 
 
 def test_a_profile_stage_without_a_trace_has_failed_and_runs_again(experiment):
-    with pytest.raises(WorkloadError, match="profile: no trace: too short; let it run longer") as caught:
+    with pytest.raises(
+        WorkloadError, match="profile: no trace: too short; let it run longer"
+    ) as caught:
         experiment(traces=False)
     assert caught.value.exit_code == 1
     assert experiment().good
-    assert "profile: again, its last run failed: no trace: too short; let it run longer" in experiment.said
+    assert (
+        "profile: again, its last run failed: no trace: too short; let it run longer"
+        in experiment.said
+    )
 
 
 @pytest.mark.parametrize("stage", ["profile", "baseline", "perf"])
@@ -270,14 +298,18 @@ def test_killed_in_a_stage_it_goes_on_with_that(experiment, stage):
         experiment(killed_in=stage)
     result = experiment()
     assert result.good
-    assert experiment.launched == [name for name in ("profile", "baseline", "perf") if name not in result.skipped]
+    assert experiment.launched == [
+        name for name in ("profile", "baseline", "perf") if name not in result.skipped
+    ]
     assert experiment.launched[0] == stage
 
 
 def test_a_profile_of_someone_else_is_not_overwritten(experiment):
     experiment.folder.mkdir()
     (experiment.folder / "profile.pbtxt").write_text("mine")
-    with pytest.raises(UserError, match=r"was not written by 'pgle run', or was changed since.*--force"):
+    with pytest.raises(
+        UserError, match=r"was not written by 'pgle run', or was changed since.*--force"
+    ):
         experiment()
     assert experiment.launched == []
     assert (experiment.folder / "profile.pbtxt").read_text() == "mine"
@@ -302,7 +334,10 @@ def test_killed_before_a_stage_was_on_record(experiment):
 def test_two_at_once_in_one_directory_are_refused(experiment):
     with (
         RunDirectory(experiment.folder).held(),
-        pytest.raises(UserError, match=r"another pgle \(process \d+ on .*\) is at work in it; wait until it has ended"),
+        pytest.raises(
+            UserError,
+            match=r"another pgle \(process \d+ on .*\) is at work in it; wait until it has ended",
+        ),
     ):
         experiment()
     assert experiment().good
@@ -314,7 +349,9 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
         return Experiment(stage, Recorded(), lambda line: None).run()
 
     replace_, written = Path.replace, []
-    monkeypatch.setattr(Path, "replace", lambda path, target: written.append(target) or replace_(path, target))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, target: written.append(target) or replace_(path, target)
+    )
     profile = pipeline(tmp_path / "whole").run.profile.read_bytes()
     assert len(written) > 10
     for last in range(len(written)):
@@ -336,5 +373,10 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
 
 def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
     program = ("python", "-m", "pgle.workloads", "fsdp", "--compile-only", "--layers", "2")
-    assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch((*program[:4], "--layers", "2"))
-    assert ProgramLaunch(("mine.py", "--compile-only")).on_gpus().words == ("mine.py", "--compile-only")
+    assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch(
+        (*program[:4], "--layers", "2")
+    )
+    assert ProgramLaunch(("mine.py", "--compile-only")).on_gpus().words == (
+        "mine.py",
+        "--compile-only",
+    )

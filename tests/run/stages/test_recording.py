@@ -14,7 +14,9 @@ from pgle.run.stages.stage import StageRequest, begin_record, end_record
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    environment = build_environment("async", environ={"XLA_FLAGS": "--xla_gpu_autotune_level=0", "HOME": "/home/me"})
+    environment = build_environment(
+        "async", environ={"XLA_FLAGS": "--xla_gpu_autotune_level=0", "HOME": "/home/me"}
+    )
     words = ("python", "t.py", "--api-key=x")
     request = StageRequest("profile", words, RunDirectory(tmp_path / "run"), "async")
     return request, begin_record(request, request.plan(installed().versions), environment)

@@ -16,8 +16,13 @@ THREAD = MACHINE | 1 << 24 | 1
 
 def resolved(trace: Trace) -> list[tuple[str, int, str]]:
     """(module, execution, instruction) of each row."""
-    rows = zip(trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True)
-    return [(trace.modules[module].name, execution, trace.instructions[name]) for module, execution, name in rows]
+    rows = zip(
+        trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True
+    )
+    return [
+        (trace.modules[module].name, execution, trace.instructions[name])
+        for module, execution, name in rows
+    ]
 
 
 def left_out(trace: Trace) -> dict[str, int]:
@@ -39,8 +44,20 @@ def test_a_graph_node_belongs_to_the_thunk_that_made_it(export: Any, table: str)
         export.range(f"Thunk:#hlo_op={name}#", 12 + 10 * number, 18 + 10 * number)
         export.row(table, start=14 + 10 * number, globalTid=THREAD, graphNodeId=500 + number)
         # instantiated, then updated: two clones in a chain
-        export.row(table, start=40, globalTid=THREAD, graphNodeId=600 + number, originalGraphNodeId=500 + number)
-        export.row(table, start=41, globalTid=THREAD, graphNodeId=700 + number, originalGraphNodeId=600 + number)
+        export.row(
+            table,
+            start=40,
+            globalTid=THREAD,
+            graphNodeId=600 + number,
+            originalGraphNodeId=500 + number,
+        )
+        export.row(
+            table,
+            start=41,
+            globalTid=THREAD,
+            graphNodeId=700 + number,
+            originalGraphNodeId=600 + number,
+        )
         export.work(2000 + 100 * number, correlation, kernel="library", node=700 + number)
     trace = export.read()
     assert resolved(trace) == [("jit_step", 0, "mul.20"), ("jit_step", 0, "sub.21")]
@@ -60,7 +77,9 @@ def test_clones_that_lead_in_a_circle_are_left_out(export: Any) -> None:
     assert left_out(export.read()) == {"graph-node": 1}
 
 
-def test_kernels_of_xla_name_their_instruction_where_the_graph_was_made_before_the_capture(export: Any) -> None:
+def test_kernels_of_xla_name_their_instruction_where_the_graph_was_made_before_the_capture(
+    export: Any,
+) -> None:
     correlation = graph_step(export)
     export.work(2000, correlation, kernel="loop_mul_fusion_20", node=7, duration=70)
     export.work(2100, correlation, kernel="ampere_sgemm_128x64_tn", node=8, duration=50)
@@ -75,9 +94,13 @@ def test_graph_mode_hides_activities(export: Any) -> None:
     export.call(950, name="cuGraphLaunch")
     columns = ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId"]
     export.tables["CUPTI_ACTIVITY_KIND_GRAPH_TRACE"] = columns
-    export.row("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=3000, end=3400, correlationId=export.correlation)
+    export.row(
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=3000, end=3400, correlationId=export.correlation
+    )
     trace = export.read()
-    assert [(entry.reason, entry.count, entry.duration_ns) for entry in trace.unresolved] == [("graph-launch", 1, 400)]
+    assert [(entry.reason, entry.count, entry.duration_ns) for entry in trace.unresolved] == [
+        ("graph-launch", 1, 400)
+    ]
     assert "CUDA graphs" in trace.warnings[0]
 
 

@@ -15,7 +15,21 @@ from hypothesis import strategies as st
 from pgle.errors import UserError
 from pgle.trace.nsys.tables import NULL, Tables
 
-WIDTHS = [0, 1, 2, -1, 2**7, -(2**15), 2**23, -(2**31), 2**47, -(2**47) - 1, 2**63 - 1, -(2**63) + 2, None]
+WIDTHS = [
+    0,
+    1,
+    2,
+    -1,
+    2**7,
+    -(2**15),
+    2**23,
+    -(2**31),
+    2**47,
+    -(2**47) - 1,
+    2**63 - 1,
+    -(2**63) + 2,
+    None,
+]
 """A value of each width that SQLite stores integers in."""
 
 Row = tuple[int | None, str | None, int | None]
@@ -27,7 +41,13 @@ rows = st.tuples(
 )
 
 
-def write(path: Path, content: Sequence[Row], *, page: int = 4096, table: str = "CREATE TABLE t (a, text, b)") -> None:
+def write(
+    path: Path,
+    content: Sequence[Row],
+    *,
+    page: int = 4096,
+    table: str = "CREATE TABLE t (a, text, b)",
+) -> None:
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as database:
         database.executescript(f"PRAGMA page_size = {page}; PRAGMA synchronous = OFF; {table}")
@@ -39,7 +59,9 @@ def read(path: Path, columns: Sequence[str] = ("b", "a")) -> list[tuple[int, ...
     tables = Tables(path)
     try:
         return [
-            row for batch in tables.integers("t", columns) for row in zip(*map(np.ndarray.tolist, batch), strict=True)
+            row
+            for batch in tables.integers("t", columns)
+            for row in zip(*map(np.ndarray.tolist, batch), strict=True)
         ]
     finally:
         tables.close()
@@ -49,7 +71,9 @@ def stored(content: Sequence[Row]) -> list[tuple[int, ...]]:
     return [tuple(NULL if value is None else value for value in (b, a)) for a, _, b in content]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(rows, max_size=60), st.sampled_from([512, 4096, 65536]))
 def test_columns_are_those_that_were_stored(tmp_path: Path, content: list[Row], page: int) -> None:
     write(tmp_path / "x.sqlite", content, page=page)
@@ -57,7 +81,9 @@ def test_columns_are_those_that_were_stored(tmp_path: Path, content: list[Row], 
 
 
 def test_a_table_of_many_pages_is_read_in_the_order_of_its_rows(tmp_path: Path) -> None:
-    content: list[Row] = [(number, "y" * (number % 90), number * 7919 % 100_003) for number in range(5_000)]
+    content: list[Row] = [
+        (number, "y" * (number % 90), number * 7919 % 100_003) for number in range(5_000)
+    ]
     write(tmp_path / "x.sqlite", content, page=512)
     assert read(tmp_path / "x.sqlite") == stored(content)
 
@@ -79,7 +105,9 @@ def test_tables_that_are_stored_otherwise_are_asked_of_sqlite(tmp_path: Path, ta
 def test_a_column_that_was_added_later_has_its_default(tmp_path: Path) -> None:
     write(tmp_path / "x.sqlite", [(5, None, 6)])
     with sqlite3.connect(tmp_path / "x.sqlite") as database:
-        database.executescript("ALTER TABLE t ADD COLUMN later DEFAULT 9; ALTER TABLE t ADD COLUMN none")
+        database.executescript(
+            "ALTER TABLE t ADD COLUMN later DEFAULT 9; ALTER TABLE t ADD COLUMN none"
+        )
     assert read(tmp_path / "x.sqlite", ("later", "none", "a")) == [(9, NULL, 5)]
 
 

@@ -52,7 +52,9 @@ def forests(draw: st.DrawFn) -> list[Range]:
 def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     """Start of the thunk that owns a call, or why none does, by looking at every range."""
     mine = [item for item in ranges if item[0] == thread and item[3] != "not of XLA"]
-    around = sorted((item for item in mine if item[1] <= at <= item[2]), key=lambda item: (item[1], -item[2]))
+    around = sorted(
+        (item for item in mine if item[1] <= at <= item[2]), key=lambda item: (item[1], -item[2])
+    )
     # where one range ends as another begins, the call is in the latter
     around = [item for item in around if item[2] > at or not any(other[1] == at for other in mine)]
     texts = [item[3] for item in around]
@@ -66,7 +68,9 @@ def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     return around[thunk][1] if TEXTS[1] in texts[:thunk] else LeftOutReason.NO_MODULE.word
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(forests(), st.sampled_from([1, 3, nsys_ranges.BLOCK]))
 def test_owners_are_those_that_a_search_of_all_ranges_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: list[Range], block: int
@@ -90,16 +94,25 @@ def test_owners_are_those_that_a_search_of_all_ranges_finds(
         times = np.arange(-7, 80)
         thunks, reasons = found.owners(np.full(len(times), thread), times)
         # the start of each thunk, ordered like the thunks
-        starts = [start for *_, start in sorted((t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0])]
-        for at, thunk, reason in zip(times.tolist(), thunks.tolist(), reasons.tolist(), strict=True):
-            assert (LeftOutReason(reason).word if reason else starts[thunk]) == expected(ranges, thread, at)
+        starts = [
+            start
+            for *_, start in sorted((t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0])
+        ]
+        for at, thunk, reason in zip(
+            times.tolist(), thunks.tolist(), reasons.tolist(), strict=True
+        ):
+            assert (LeftOutReason(reason).word if reason else starts[thunk]) == expected(
+                ranges, thread, at
+            )
 
 
 @pytest.mark.parametrize("spread", [1, 10**12])
 def test_a_lookup_finds_the_last_of_equal_keys(spread: int) -> None:
     keys = np.array([5, 9, 5, 7]) * spread
     lookup = Lookup(keys, np.arange(4, dtype=np.int32), -1)
-    assert lookup(np.array([5, 6, 7, 9, -(2**62), 2**62]) * np.array([spread] * 4 + [1, 1])).tolist() == [
+    assert lookup(
+        np.array([5, 6, 7, 9, -(2**62), 2**62]) * np.array([spread] * 4 + [1, 1])
+    ).tolist() == [
         2,
         -1,
         3,

@@ -22,8 +22,13 @@ def pid(number: int, machine: int = MACHINE) -> int:
 
 def resolved(trace: Trace) -> list[tuple[str, int, str]]:
     """(module, execution, instruction) of each row."""
-    rows = zip(trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True)
-    return [(trace.modules[module].name, execution, trace.instructions[name]) for module, execution, name in rows]
+    rows = zip(
+        trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True
+    )
+    return [
+        (trace.modules[module].name, execution, trace.instructions[name])
+        for module, execution, name in rows
+    ]
 
 
 def left_out(trace: Trace) -> dict[str, int]:
@@ -123,7 +128,12 @@ def test_executions_are_counted_per_device_and_module(export: Any) -> None:
             export.range("Thunk:#hlo_op=a#", start + 10, start + 20, process=process)
             export.launch(start + 15, process=process, device=device)
     trace = export.read()
-    assert list(zip(trace.device.tolist(), trace.execution.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(zip(trace.device.tolist(), trace.execution.tolist(), strict=True)) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
 
 
 def test_the_rows_of_one_thunk_share_a_launch(export: Any) -> None:
@@ -138,7 +148,11 @@ def test_the_rows_of_one_thunk_share_a_launch(export: Any) -> None:
 
 @pytest.mark.parametrize(
     "around",
-    ["XlaAutotunerMeasurement:#hlo_op=gemm_fusion_dot.1#", "XlaCompile:#module=jit_step,program_id=7#", None],
+    [
+        "XlaAutotunerMeasurement:#hlo_op=gemm_fusion_dot.1#",
+        "XlaCompile:#module=jit_step,program_id=7#",
+        None,
+    ],
 )
 def test_autotuning_is_left_out(export: Any, around: str | None) -> None:
     export.step_with("dot.2")
@@ -163,15 +177,27 @@ def test_what_has_no_instruction_is_counted_by_reason(export: Any) -> None:
         "CUPTI_ACTIVITY_KIND_KERNEL", start=9, end=3, deviceId=0, streamId=7, correlationId=1, globalPid=pid(1)
     )  # fmt: skip
     trace = export.read()
-    assert left_out(trace) == {"no-api-row": 1, "no-range": 1, "no-thunk": 1, "no-module": 1, "bad-time": 1}
-    assert next(entry.duration_ns for entry in trace.unresolved if entry.reason == "no-api-row") == 30
+    assert left_out(trace) == {
+        "no-api-row": 1,
+        "no-range": 1,
+        "no-thunk": 1,
+        "no-module": 1,
+        "bad-time": 1,
+    }
+    assert (
+        next(entry.duration_ns for entry in trace.unresolved if entry.reason == "no-api-row") == 30
+    )
 
 
-@pytest.mark.parametrize("version", json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text()))
+@pytest.mark.parametrize(
+    "version", json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text())
+)
 def test_every_schema_is_read(new_export: Any, tmp_path: Path, version: str) -> None:
     facts = json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text())
     tables = {name: [column[0] for column in columns] for name, columns in facts[version].items()}
-    tables.setdefault("NVTX_EVENTS", ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"])
+    tables.setdefault(
+        "NVTX_EVENTS", ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"]
+    )
     tables.setdefault("META_DATA_EXPORT", ["name", "value"])
     export = new_export(tmp_path / "report.sqlite", tables)
     export.step_with("fusion.1", "dot.2")
@@ -181,7 +207,11 @@ def test_every_schema_is_read(new_export: Any, tmp_path: Path, version: str) -> 
 
 def test_only_xla_flags_of_the_environment_are_kept(export: Any) -> None:
     export.step_with("dot.2")
-    for line in ('SECRET_TOKEN="hunter2"', "XLA_FLAGS=\"--xla_a=1 --xla_b='x y'\"", 'MY_XLA_FLAGS="hunter3"'):
+    for line in (
+        'SECRET_TOKEN="hunter2"',
+        "XLA_FLAGS=\"--xla_a=1 --xla_b='x y'\"",
+        'MY_XLA_FLAGS="hunter3"',
+    ):
         export.row("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=line)
     trace = export.read()
     assert trace.xla_flags == "--xla_a=1 --xla_b='x y'"
@@ -199,7 +229,11 @@ def test_no_other_variable_is_taken_for_flags(export: Any, between: str, flags: 
 
 def test_xla_flags_are_found_in_the_device_environment(export: Any) -> None:
     export.step_with("dot.2")
-    export.row("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value="TOKEN=hunter2\nXLA_FLAGS=--xla_a=1\nB=2")
+    export.row(
+        "TARGET_INFO_SYSTEM_ENV",
+        name="DeviceEnvironment",
+        value="TOKEN=hunter2\nXLA_FLAGS=--xla_a=1\nB=2",
+    )
     assert export.read().xla_flags == "--xla_a=1"
 
 
@@ -211,7 +245,9 @@ def test_processes_are_named_after_the_host(export: Any) -> None:
 
 def test_a_device_is_named_by_xla(export: Any) -> None:
     export.step_with("dot.2")
-    export.row("TARGET_INFO_NVTX_CUDA_DEVICE", name="Xla:#global=3,local=0,process=3,slice=0#", deviceId=3)
+    export.row(
+        "TARGET_INFO_NVTX_CUDA_DEVICE", name="Xla:#global=3,local=0,process=3,slice=0#", deviceId=3
+    )
     assert export.read().devices[0].global_id == 3
 
 
@@ -221,12 +257,17 @@ def test_launcher_threads_tell_the_devices_of_several_processes_apart(export: An
         export.range(STEP, 0, 1000, process=process)
         export.range("Thunk:#hlo_op=a#", 10, 90, process=process)
         export.launch(50, process=process)
-        name = export.string(f"XlaLauncher:#global={number + 4},local=0,process={number},partition=0#")
+        name = export.string(
+            f"XlaLauncher:#global={number + 4},local=0,process={number},partition=0#"
+        )
         export.row("ThreadNames", nameId=name, globalTid=process | 9)
         # both call their device 0
         name = f"Xla:#global={number + 4},local=0,process={number},partition=0#"
         export.row("TARGET_INFO_NVTX_CUDA_DEVICE", name=name, deviceId=0)
-    assert [(device.ordinal, device.global_id) for device in export.read().devices] == [(0, 5), (0, 6)]
+    assert [(device.ordinal, device.global_id) for device in export.read().devices] == [
+        (0, 5),
+        (0, 6),
+    ]
 
 
 def test_another_major_schema_is_a_warning(export: Any) -> None:

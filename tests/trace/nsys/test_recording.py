@@ -20,7 +20,13 @@ def test_nothing_is_known_of_an_export_without_such_tables(export):
 
 
 def test_the_start_of_the_session_is_the_clock(export):
-    row(export, "TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_779_630_014_975_716_426, utcTime="", localTime="")
+    row(
+        export,
+        "TARGET_INFO_SESSION_START_TIME",
+        utcEpochNs=1_779_630_014_975_716_426,
+        utcTime="",
+        localTime="",
+    )
     assert recorded(export).utc_ns == 1_779_630_014_975_716_426
 
 
@@ -38,12 +44,22 @@ def test_every_gpu_is_named_where_nothing_tells_which_was_used(export):
 
 
 def test_an_empty_uuid_names_no_gpu(export):
-    row(export, "TARGET_INFO_GPU", id=0, uuid="00000000-0000-0000-0000-000000000000", busLocation=None)
+    row(
+        export,
+        "TARGET_INFO_GPU",
+        id=0,
+        uuid="00000000-0000-0000-0000-000000000000",
+        busLocation=None,
+    )
     assert recorded(export).gpus == frozenset()
 
 
 def test_the_container_is_told_by_its_process_namespace(export):
-    for name, value in [("Hostname", "pod"), ("NamespacePID", "pid:[4026532239]"), ("DeviceEnvironment", "SECRET=1")]:
+    for name, value in [
+        ("Hostname", "pod"),
+        ("NamespacePID", "pid:[4026532239]"),
+        ("DeviceEnvironment", "SECRET=1"),
+    ]:
         row(export, "TARGET_INFO_SYSTEM_ENV", name=name, value=value)
     assert recorded(export).namespace == "pid:[4026532239]"
 

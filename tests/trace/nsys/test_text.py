@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace.nsys.ranges import RangeKind, kernel_instruction, module_key, range_kind, thunk_instruction
+from pgle.trace.nsys.ranges import (
+    RangeKind,
+    kernel_instruction,
+    module_key,
+    range_kind,
+    thunk_instruction,
+)
 from pgle.trace.table import ModuleKey
 
 HLO_NAMES = st.text(alphabet="aZ09._-", min_size=1, max_size=20)
@@ -28,7 +34,9 @@ def test_the_instruction_of_a_thunk(text: str, instruction: str | None) -> None:
 
 
 @given(FRAMEWORK_NAMES, HLO_NAMES, st.none() | st.integers(0, 10**6))
-def test_any_framework_name_may_stand_before_the_instruction(framework: str, name: str, unique: int | None) -> None:
+def test_any_framework_name_may_stand_before_the_instruction(
+    framework: str, name: str, unique: int | None
+) -> None:
     tail = "" if unique is None else f",unique_hlo_op_id={unique}"
     assert thunk_instruction(f"Thunk:#name={framework},hlo_op={name}{tail}#") == name
 
@@ -40,7 +48,10 @@ def test_any_framework_name_may_stand_before_the_instruction(framework: str, nam
         ("XlaModule:#prefix=args[0],hlo_module=jit_f,program_id=3#", ModuleKey("jit_f", 3)),
         ("XlaModule:#hlo_module=gemm_fusion_dot.262#", ModuleKey("gemm_fusion_dot.262", None)),
         ("XlaModule:#hlo_module=jit_f,program_id=many#", ModuleKey("jit_f", None)),
-        ("XlaModule:#hlo_module=jit_f,program_id=99999999999999999999999#", ModuleKey("jit_f", None)),
+        (
+            "XlaModule:#hlo_module=jit_f,program_id=99999999999999999999999#",
+            ModuleKey("jit_f", None),
+        ),
         ("XlaModule:#program_id=3#", None),
     ],
 )

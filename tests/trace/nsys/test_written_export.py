@@ -35,14 +35,29 @@ def traces(draw: st.DrawFn) -> Trace:
                 st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=4)
             ):
                 for _ in range(kernels):
-                    kind, stream, duration = draw(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 99)))
+                    kind, stream, duration = draw(
+                        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 99))
+                    )
                     columns.append(
-                        (clock, duration, kind, device, stream, module, instruction, executions[module], launch)
+                        (
+                            clock,
+                            duration,
+                            kind,
+                            device,
+                            stream,
+                            module,
+                            instruction,
+                            executions[module],
+                            launch,
+                        )
                     )
                     clock += 1 + draw(st.integers(0, 10**6))
                 launch += 1
     types = (np.int64, np.int64, np.uint8, *(np.int32,) * 6)
-    arrays = [np.array(column, dtype) for column, dtype in zip(zip(*columns, strict=True), types, strict=True)]
+    arrays = [
+        np.array(column, dtype)
+        for column, dtype in zip(zip(*columns, strict=True), types, strict=True)
+    ]
     used = int(arrays[3].max()) + 1
     return Trace(*arrays, modules=MODULES, instructions=INSTRUCTIONS, devices=DEVICES[:used])  # type: ignore[arg-type]
 
@@ -58,7 +73,9 @@ def rows(trace: Trace) -> list[tuple[object, ...]]:
     )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(traces())
 def test_what_is_written_reads_back(tmp_path: Path, trace: Trace) -> None:
     write_nsys_sqlite(trace, tmp_path / "x.sqlite")
@@ -73,17 +90,23 @@ def test_xla_flags_survive(tmp_path: Path, make_trace: Callable[..., Trace]) -> 
     assert read_nsys(tmp_path / "x.sqlite").xla_flags == '--xla_a=1 --xla_b="x y"'
 
 
-def test_rows_of_unknown_launches_are_launches_of_their_own(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
+def test_rows_of_unknown_launches_are_launches_of_their_own(
+    tmp_path: Path, make_trace: Callable[..., Trace]
+) -> None:
     trace = make_trace([(0, 0, "a", 0, 1, 1), (0, 0, "a", 0, 2, 1)])
     write_nsys_sqlite(replace(trace, instance=np.full(2, -1, np.int32)), tmp_path / "x.sqlite")
     assert read_nsys(tmp_path / "x.sqlite").instance.tolist() == [0, 1]
 
 
-def test_launches_precede_the_work_and_do_not_overlap(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
+def test_launches_precede_the_work_and_do_not_overlap(
+    tmp_path: Path, make_trace: Callable[..., Trace]
+) -> None:
     trace = make_trace([(0, 0, "a", number, 10 + number, 1) for number in range(50)])
     write_nsys_sqlite(trace, tmp_path / "x.sqlite")
     with sqlite3.connect(tmp_path / "x.sqlite") as database:
-        calls = database.execute("SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start").fetchall()
+        calls = database.execute(
+            "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start"
+        ).fetchall()
         first = database.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
     assert calls[0][1] < first
     assert all(before[1] < after[0] for before, after in pairwise(calls))
@@ -102,13 +125,23 @@ def test_only_tables_with_rows_are_made_and_each_has_nsys_columns(
 def test_columns_are_those_of_nsys_2023_4(testdata: Path) -> None:
     facts = json.loads((testdata / "nsys_schema/columns_by_version.json").read_text())
     columns = facts["2023.4.4.54 (schema 3.7.2, lazy=false)"]
-    ours = {name: [part.split()[0] for part in sql.split(", ")] for name, sql in TABLES.items() if name in columns}
+    ours = {
+        name: [part.split()[0] for part in sql.split(", ")]
+        for name, sql in TABLES.items()
+        if name in columns
+    }
     assert ours == {name: [column[0] for column in columns[name]] for name in ours}
 
 
-def test_host_work_and_several_machines_are_refused(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
+def test_host_work_and_several_machines_are_refused(
+    tmp_path: Path, make_trace: Callable[..., Trace]
+) -> None:
     trace = make_trace([(0, 0, "a", 0, 1, 1), (1, 0, "a", 0, 1, 1)])
     with pytest.raises(ValueError, match="GPU activities only"):
-        write_nsys_sqlite(replace(trace, kind=np.full(2, ActivityKind.HOST, np.uint8)), tmp_path / "x.sqlite")
+        write_nsys_sqlite(
+            replace(trace, kind=np.full(2, ActivityKind.HOST, np.uint8)), tmp_path / "x.sqlite"
+        )
     with pytest.raises(ValueError, match="one machine"):
-        write_nsys_sqlite(replace(trace, devices=(Device("a:1", 0), Device("b:1", 0))), tmp_path / "x.sqlite")
+        write_nsys_sqlite(
+            replace(trace, devices=(Device("a:1", 0), Device("b:1", 0))), tmp_path / "x.sqlite"
+        )

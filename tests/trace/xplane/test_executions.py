@@ -117,7 +117,10 @@ def test_outermost_scope_over_several_levels():
 
 
 def test_a_cycle_of_scopes_ends():
-    assert Scopes(np.array([1, 2]), np.array([2, 1])).outermost(np.array([1])).tolist() in ([1], [2])
+    assert Scopes(np.array([1, 2]), np.array([2, 1])).outermost(np.array([1])).tolist() in (
+        [1],
+        [2],
+    )
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"", hlo_pb2.HloProto().SerializeToString()])

@@ -18,14 +18,18 @@ Event = tuple[int, int, dict[str, object]]
 """(start µs, duration µs, stats); a string that begins with @ is stored as a reference."""
 
 
-def add_plane(space: xplane_pb2.XSpace, name: str, lines: dict[str, list[Event]]) -> xplane_pb2.XPlane:
+def add_plane(
+    space: xplane_pb2.XSpace, name: str, lines: dict[str, list[Event]]
+) -> xplane_pb2.XPlane:
     plane = space.planes.add(name=name)
     names: dict[str, int] = {}
 
     def number(text: str) -> int:
         if text not in names:
             names[text] = len(names) + 1
-            plane.stat_metadata[names[text]].CopyFrom(xplane_pb2.XStatMetadata(id=names[text], name=text))
+            plane.stat_metadata[names[text]].CopyFrom(
+                xplane_pb2.XStatMetadata(id=names[text], name=text)
+            )
         return names[text]
 
     for identity, (line_name, events) in enumerate(lines.items()):
@@ -34,7 +38,9 @@ def add_plane(space: xplane_pb2.XSpace, name: str, lines: dict[str, list[Event]]
             kernel = str(stats.get("kernel", "kernel"))
             key = 1 + sum(map(ord, kernel))
             plane.event_metadata[key].CopyFrom(xplane_pb2.XEventMetadata(id=key, name=kernel))
-            event = line.events.add(metadata_id=key, offset_ps=start * 1_000_000, duration_ps=duration * 1_000_000)
+            event = line.events.add(
+                metadata_id=key, offset_ps=start * 1_000_000, duration_ps=duration * 1_000_000
+            )
             for stat_name, value in stats.items():
                 stat = event.stats.add(metadata_id=number(stat_name))
                 if isinstance(value, str) and value.startswith("@"):
@@ -114,14 +120,21 @@ def test_cpu_backend_rows_are_host_work_by_device_and_run(testdata: Path, versio
 
 
 def test_strings_stand_as_references_or_in_place(tmp_path: Path):
-    trace = gpu(tmp_path, {"Stream #7(Kernel)": [(0, 5, op("@fusion")), (9, 5, op("dot.1", module="jit_step"))]})
+    trace = gpu(
+        tmp_path,
+        {"Stream #7(Kernel)": [(0, 5, op("@fusion")), (9, 5, op("dot.1", module="jit_step"))]},
+    )
     assert names(trace) == ["fusion", "dot.1"]
     assert trace.modules == (ModuleKey("jit_step", 3),)
 
 
 def test_times_are_nanoseconds_since_the_origin_of_the_line(tmp_path: Path):
     trace = gpu(tmp_path, {"Stream #7(Kernel)": [(2, 5, op("a"))]})
-    assert (trace.start_ns.tolist(), trace.duration_ns.tolist(), trace.stream.tolist()) == ([3_000], [5_000], [7])
+    assert (trace.start_ns.tolist(), trace.duration_ns.tolist(), trace.stream.tolist()) == (
+        [3_000],
+        [5_000],
+        [7],
+    )
 
 
 def test_lines_that_repeat_the_streams_are_not_counted(tmp_path: Path):
@@ -165,7 +178,10 @@ def test_rows_are_ordered_by_device_and_start_over_streams_and_hosts(tmp_path: P
     for host in ("b", "a"):
         space = xplane_pb2.XSpace(hostnames=[host])
         for ordinal in (1, 0):
-            lines = {"Stream #1": [(4, 1, op("x")), (8, 1, op("y"))], "Stream #2": [(2, 1, op("z"))]}
+            lines = {
+                "Stream #1": [(4, 1, op("x")), (8, 1, op("y"))],
+                "Stream #2": [(2, 1, op("z"))],
+            }
             add_plane(space, f"/device:GPU:{ordinal}", lines)
         paths.append(tmp_path / f"{host}.xplane.pb")
         paths[-1].write_bytes(space.SerializeToString())
@@ -183,13 +199,18 @@ def test_processes_are_told_by_pid_and_by_file(tmp_path: Path):
         add_plane(space, "/device:GPU:0", {"Stream #1": [(0, 1, op("x"))]})
         paths.append(tmp_path / f"{file}.xplane.pb")
         paths[-1].write_bytes(space.SerializeToString())
-    assert [device.process for device in read_xplane(paths).devices] == ["node", "node (p1.xplane.pb)"]
+    assert [device.process for device in read_xplane(paths).devices] == [
+        "node",
+        "node (p1.xplane.pb)",
+    ]
 
 
 def test_dropped_events_become_warnings(tmp_path: Path):
     space = xplane_pb2.XSpace(warnings=["Detected GPU events dropped on h:\n 7 events dropped"])
     add_plane(space, "/device:GPU:0", {"Stream #1": [(0, 1, op("x"))]})
-    assert read(tmp_path, space).warnings == ("host.xplane.pb: Detected GPU events dropped on h: 7 events dropped",)
+    assert read(tmp_path, space).warnings == (
+        "host.xplane.pb: Detected GPU events dropped on h: 7 events dropped",
+    )
 
 
 def test_the_environment_of_the_process_is_never_read(tmp_path: Path):
@@ -234,7 +255,9 @@ def test_paths_of_object_stores_are_searched(tmp_path: Path):
 
 
 def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_id(tmp_path: Path):
-    proto = hlo_pb2.HloProto(hlo_module=hlo_pb2.HloModuleProto(name="jit_f", id=8, entry_computation_id=1))
+    proto = hlo_pb2.HloProto(
+        hlo_module=hlo_pb2.HloModuleProto(name="jit_f", id=8, entry_computation_id=1)
+    )
     entry = proto.hlo_module.computations.add(id=1)
     for identity, name in enumerate("ab"):
         entry.instructions.add(name=name, id=identity)
@@ -242,7 +265,9 @@ def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_
     metadata = add_plane(space, "/host:metadata", {}).event_metadata[8]
     metadata.name = "jit_f(8)"
     metadata.stats.append(xplane_pb2.XStat(bytes_value=proto.SerializeToString()))
-    events: list[Event] = [(i, 1, {"hlo_op": f"@{name}", "hlo_module": "@jit_f"}) for i, name in enumerate("babab")]
+    events: list[Event] = [
+        (i, 1, {"hlo_op": f"@{name}", "hlo_module": "@jit_f"}) for i, name in enumerate("babab")
+    ]
     add_plane(space, "/device:GPU:0", {"Stream #1": events})
     trace = read(tmp_path, space)
     assert trace.modules == (ModuleKey("jit_f"),)
@@ -281,6 +306,9 @@ def test_nested_thunks_are_told_across_blocks(testdata: Path, monkeypatch: pytes
 
 def test_kernels_of_libraries_are_known_by_instruction(tmp_path: Path) -> None:
     space = xplane_pb2.XSpace()
-    events: list[Event] = [(0, 5, op("dot.1", kernel="nvjet_tst_64x8")), (9, 5, op("add.1", kernel="loop_add"))]
+    events: list[Event] = [
+        (0, 5, op("dot.1", kernel="nvjet_tst_64x8")),
+        (9, 5, op("add.1", kernel="loop_add")),
+    ]
     add_plane(space, "/device:GPU:0", {"Stream #7": events})
     assert read(tmp_path, space).kernels == {("jit_step", "dot.1"): {"nvjet_tst_64x8"}}

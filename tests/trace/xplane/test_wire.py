@@ -124,7 +124,9 @@ def test_a_stat_that_is_a_number_is_damage():
         list(read_events(data, starts, ends, ["a"], {"a": 7}))
 
 
-@pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x08\xff\xff", b"\x0b", b"\x09\x00", b"\x08" + b"\xff" * 11])
+@pytest.mark.parametrize(
+    "data", [b"\x0a\x05ab", b"\x08\xff\xff", b"\x0b", b"\x09\x00", b"\x08" + b"\xff" * 11]
+)
 def test_fields_that_do_not_fit_are_damage(data: bytes):
     with pytest.raises(DamagedError):
         list(fields(data, 0, len(data)))

@@ -36,13 +36,50 @@ def trace_of(launches: list[Launch]) -> Trace:
             start = clock.get(device, 1_700_000_000_000_000_000) + gap
             clock[device] = start + duration
             stream = 13 + instruction % 2
-            rows.append((device, start, duration, kind, stream, module, instruction, known.index(execution), number))
+            rows.append(
+                (
+                    device,
+                    start,
+                    duration,
+                    kind,
+                    stream,
+                    module,
+                    instruction,
+                    known.index(execution),
+                    number,
+                )
+            )
     rows.sort()
-    columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.empty(0)] * 9
-    types = (np.int32, np.int64, np.int64, np.uint8, np.int32, np.int32, np.int32, np.int32, np.int32)
-    names = ("device", "start_ns", "duration_ns", "kind", "stream", "module", "instruction", "execution", "instance")
+    columns = (
+        [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.empty(0)] * 9
+    )
+    types = (
+        np.int32,
+        np.int64,
+        np.int64,
+        np.uint8,
+        np.int32,
+        np.int32,
+        np.int32,
+        np.int32,
+        np.int32,
+    )
+    names = (
+        "device",
+        "start_ns",
+        "duration_ns",
+        "kind",
+        "stream",
+        "module",
+        "instruction",
+        "execution",
+        "instance",
+    )
     return Trace(
-        **{name: column.astype(kind) for name, column, kind in zip(names, columns, types, strict=True)},
+        **{
+            name: column.astype(kind)
+            for name, column, kind in zip(names, columns, types, strict=True)
+        },
         modules=MODULES,
         instructions=NAMES,
         devices=(Device("host:77", 0), Device("host:77", 3)),
@@ -55,7 +92,12 @@ def rows_of(trace: Trace) -> list[tuple[object, ...]]:
     out = []
     for i in range(len(trace)):
         launch = launches.setdefault((trace.device[i], trace.instance[i]), len(launches))
-        times = (int(trace.start_ns[i]), int(trace.duration_ns[i]), int(trace.kind[i]), int(trace.stream[i]))
+        times = (
+            int(trace.start_ns[i]),
+            int(trace.duration_ns[i]),
+            int(trace.kind[i]),
+            int(trace.stream[i]),
+        )
         names = (
             trace.devices[trace.device[i]],
             trace.modules[trace.module[i]],
@@ -72,10 +114,14 @@ def read_back(folder: Path, trace: Trace) -> Trace:
 
 
 ACTIVITIES = st.lists(
-    st.tuples(st.integers(1, 10**10), st.integers(0, 10**9), st.integers(0, 2)), min_size=1, max_size=3
+    st.tuples(st.integers(1, 10**10), st.integers(0, 10**9), st.integers(0, 2)),
+    min_size=1,
+    max_size=3,
 )
 LAUNCHES = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), ACTIVITIES),
+    st.tuples(
+        st.integers(0, 1), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), ACTIVITIES
+    ),
     min_size=1,
     max_size=12,
 )
@@ -111,7 +157,9 @@ def test_lines_are_named_after_streams_and_kinds():
 
 
 def test_same_trace_gives_the_same_bytes():
-    trace = trace_of([(d, 0, e, i, [(1, 5, 0)]) for e in range(2) for d in range(2) for i in range(4)])
+    trace = trace_of(
+        [(d, 0, e, i, [(1, 5, 0)]) for e in range(2) for d in range(2) for i in range(4)]
+    )
     assert write_xplane(trace) == write_xplane(trace)
 
 
@@ -130,13 +178,20 @@ def jaxlib_costs(folder: Path, trace: Trace) -> dict[str, float]:
 
 
 def test_jaxlib_finds_the_mean_of_launches_of_one_kernel(tmp_path: Path):
-    launches = [(d, 0, e, i, [(1, 1000 * (1 + i + e), 0)]) for e in range(3) for d in range(2) for i in range(3)]
+    launches = [
+        (d, 0, e, i, [(1, 1000 * (1 + i + e), 0)])
+        for e in range(3)
+        for d in range(2)
+        for i in range(3)
+    ]
     assert jaxlib_costs(tmp_path, trace_of(launches)) == pytest.approx(
         {"fusion.1": 2.0, "all-gather-start": 3.0, "copy": 4.0}
     )
 
 
-def test_jaxlib_from_0_12_takes_the_span_of_a_launch_and_before_the_mean_of_its_kernels(tmp_path: Path):
+def test_jaxlib_from_0_12_takes_the_span_of_a_launch_and_before_the_mean_of_its_kernels(
+    tmp_path: Path,
+):
     trace = trace_of([(0, 0, 0, 0, [(1, 10_000, 0), (5_000, 15_000, 0)])])
     scoped = tuple(map(int, jaxlib.__version__.split(".")[:2])) >= (0, 12)
     assert jaxlib_costs(tmp_path, trace) == pytest.approx({"fusion.1": 30.0 if scoped else 12.5})
@@ -151,7 +206,12 @@ def test_jaxlib_mixes_modules_that_share_a_name(tmp_path: Path):
 
 
 def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    launches = [(d, 0, e, i, [(1, 5 + i, 0), (2, 3, 1)]) for e in range(3) for d in range(2) for i in range(4)]
+    launches = [
+        (d, 0, e, i, [(1, 5 + i, 0), (2, 3, 1)])
+        for e in range(3)
+        for d in range(2)
+        for i in range(4)
+    ]
     trace = trace_of(launches)
     monkeypatch.setattr("pgle.trace.xplane.planes.BLOCK_EVENTS", 2)
     assert rows_of(read_back(tmp_path, trace)) == rows_of(trace)

@@ -63,7 +63,9 @@ def test_kinds_agree_with_what_the_releases_accept():
     for setting in catalogue().values():
         observed = table.kinds.get(setting.name)
         if observed is not None:
-            expected = {"list": {"string", "choice"}, "choice": {"choice"}}.get(setting.kind, {setting.kind})
+            expected = {"list": {"string", "choice"}, "choice": {"choice"}}.get(
+                setting.kind, {setting.kind}
+            )
             assert observed in expected, setting.name
 
 
@@ -92,7 +94,11 @@ def test_the_catalogue_decides_where_it_knows_the_exact_release():
 
 def test_defaults_follow_the_release():
     setting = catalogue()["xla_gpu_enable_latency_hiding_scheduler"]
-    assert [setting.default(version) for version in ("0.4.26", "0.11.1", "0.11.2")] == ["false", "false", "unset"]
+    assert [setting.default(version) for version in ("0.4.26", "0.11.1", "0.11.2")] == [
+        "false",
+        "false",
+        "unset",
+    ]
 
 
 def test_find_takes_dashes_values_and_short_names():

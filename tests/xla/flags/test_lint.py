@@ -18,7 +18,8 @@ def codes(text, jaxlib="0.12.0.1"):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "--xla_gpu_autotune_level=0", "--xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"]
+    "text",
+    ["", "--xla_gpu_autotune_level=0", "--xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"],
 )
 def test_there_is_nothing_to_say_about_good_flags(text):
     assert findings(text) == ()
@@ -77,7 +78,13 @@ def test_bad_values_are_errors(text):
 
 
 @pytest.mark.parametrize(
-    "text", [LHS, f"{LHS}=1", "--xla_gpu_enable_command_buffer=", "--xla_gpu_enable_command_buffer=+FUSION,-CUBLAS"]
+    "text",
+    [
+        LHS,
+        f"{LHS}=1",
+        "--xla_gpu_enable_command_buffer=",
+        "--xla_gpu_enable_command_buffer=+FUSION,-CUBLAS",
+    ],
 )
 def test_good_values_are_not(text):
     assert all(level != "error" for level, _ in codes(text))
@@ -90,7 +97,10 @@ def test_the_values_of_a_choice_are_listed():
 
 def test_repeated_flags_with_different_values():
     (found,) = findings("--xla_gpu_autotune_level=0 --xla_gpu_autotune_level=2")
-    assert found.line() == "--xla_gpu_autotune_level: is given 2 times (0, 2); the last counts; keep one"
+    assert (
+        found.line()
+        == "--xla_gpu_autotune_level: is given 2 times (0, 2); the last counts; keep one"
+    )
 
 
 def test_repeated_flags_with_the_same_value_are_only_noted():
@@ -173,7 +183,9 @@ def test_the_installed_jaxlib_has_the_last_word():
 def test_a_variable_written_as_a_flag_is_told_how_it_is_set():
     text = "--jax_optimization_level=O1"
     said = {text: ("unknown", "Unknown flag in XLA_FLAGS: …")}
-    assert findings(text, "0.10.2", said)[0].remedy.endswith("a variable: export JAX_OPTIMIZATION_LEVEL=O1")
+    assert findings(text, "0.10.2", said)[0].remedy.endswith(
+        "a variable: export JAX_OPTIMIZATION_LEVEL=O1"
+    )
 
 
 def test_xlas_own_words_about_a_value_are_quoted():

@@ -20,7 +20,10 @@ def codes(mode, version="0.12.0.1", user="", **options):
 @pytest.mark.parametrize("mode", PROFILE_MODES)
 @pytest.mark.parametrize("version", ["0.4.38", "0.10.2", "0.12.0.1"])
 def test_a_profile_mode_and_its_preset_set_the_same(mode, version):
-    assert values(mode, version) == parse_flags(preset(f"pgle-profile-{mode}", version).xla_flags).effective()
+    assert (
+        values(mode, version)
+        == parse_flags(preset(f"pgle-profile-{mode}", version).xla_flags).effective()
+    )
 
 
 COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
@@ -63,11 +66,16 @@ def test_sync_keeps_lhs_on():
 
 def test_perf_gives_the_profile():
     plan = flags_for("perf", "0.12.0.1", profile="/run/p-1234.pbtxt")
-    assert parse_flags(plan.xla_flags).value("xla_gpu_pgle_profile_file_or_directory_path") == "/run/p-1234.pbtxt"
+    assert (
+        parse_flags(plan.xla_flags).value("xla_gpu_pgle_profile_file_or_directory_path")
+        == "/run/p-1234.pbtxt"
+    )
 
 
 def test_log_lines_are_made_visible():
-    assert flags_for("perf", "0.12.0.1", profile="p.pbtxt").environment == {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    assert flags_for("perf", "0.12.0.1", profile="p.pbtxt").environment == {
+        "TF_CPP_MIN_LOG_LEVEL": "0"
+    }
 
 
 def dump_of(plan: FlagPlan) -> str | None:
@@ -99,7 +107,9 @@ def test_perf_with_the_users_lhs_off_says_what_it_does(version, words):
 
 
 def test_a_baseline_with_the_users_profile_is_warned_about():
-    assert "has-profile" in codes("baseline", user="--xla_gpu_pgle_profile_file_or_directory_path=p.pbtxt")
+    assert "has-profile" in codes(
+        "baseline", user="--xla_gpu_pgle_profile_file_or_directory_path=p.pbtxt"
+    )
 
 
 def test_a_profile_run_with_the_users_command_buffers_is_warned_about():

@@ -44,7 +44,10 @@ def test_sync_keeps_lhs_on_and_disables_every_kind():
 
 
 def test_old_releases_get_the_kinds_one_by_one():
-    assert "allreduce,allgather," in values("pgle-profile-sync", "0.4.38")["xla_gpu_disable_async_collectives"]
+    assert (
+        "allreduce,allgather,"
+        in values("pgle-profile-sync", "0.4.38")["xla_gpu_disable_async_collectives"]
+    )
 
 
 def test_pipelining_has_new_names_since_0_11_1():
@@ -59,7 +62,9 @@ def test_a_replacement_is_said():
 
 def test_what_a_release_cannot_do_is_left_out_with_a_warning():
     findings = preset("pgle-profile-sync", "0.4.26").findings
-    assert ("left-out", "xla_gpu_disable_async_collectives") in {(item.code, item.flag) for item in findings}
+    assert ("left-out", "xla_gpu_disable_async_collectives") in {
+        (item.code, item.flag) for item in findings
+    }
 
 
 def test_what_a_release_does_by_default_is_left_out_silently():
@@ -81,7 +86,16 @@ def test_an_unknown_preset_names_the_others():
 
 @pytest.mark.parametrize(
     ("profile", "ignored"),
-    [("p.pbtxt", False), ("dir/p.pb", False), ("v1.2/profiles", False), ("p.txt", True), ("p.pbtxt.gz", True)],
+    [
+        ("p.pbtxt", False),
+        ("dir/p.pb", False),
+        ("v1.2/profiles", False),
+        ("p.txt", True),
+        ("p.pbtxt.gz", True),
+    ],
 )
 def test_a_profile_that_xla_would_ignore_is_told(profile, ignored):
-    assert ("no-effect" in [item.code for item in preset("pgle-perf", "0.12.0.1", profile=profile).findings]) == ignored
+    assert (
+        "no-effect"
+        in [item.code for item in preset("pgle-perf", "0.12.0.1", profile=profile).findings]
+    ) == ignored

@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.xla.flags.text import Flag, as_bool, effective, format_flags, merge_flags, parse_flags, same_value
+from pgle.xla.flags.text import (
+    Flag,
+    as_bool,
+    effective,
+    format_flags,
+    merge_flags,
+    parse_flags,
+    same_value,
+)
 
 NAMES = st.text(alphabet="az09_", min_size=1, max_size=12).map("xla_{}".format)
 VALUES = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -37,7 +45,9 @@ def test_every_flag_of_ours_is_added_or_said_to_have_given_way(user, ours):
     result = merge_flags(parse_flags(format_flags(user)), ours)
     merged = parse_flags(result.xla_flags).effective()
     for name, value in effective(ours).items():
-        assert same_value(merged[name], value) or name in {finding.flag for finding in result.warnings}
+        assert same_value(merged[name], value) or name in {
+            finding.flag for finding in result.warnings
+        }
 
 
 @given(FLAGS)
@@ -61,7 +71,11 @@ def test_signed_items_of_command_buffers_change_the_value_before():
 
 
 def test_flags_are_separated_by_blanks_tabs_and_lines():
-    assert [flag.name for flag in parse_flags(" --xla_a\t--xla_b=1\n --xla_c\r\n").flags] == ["xla_a", "xla_b", "xla_c"]
+    assert [flag.name for flag in parse_flags(" --xla_a\t--xla_b=1\n --xla_c\r\n").flags] == [
+        "xla_a",
+        "xla_b",
+        "xla_c",
+    ]
 
 
 def test_single_quotes_keep_blanks_and_backslashes():
@@ -69,7 +83,9 @@ def test_single_quotes_keep_blanks_and_backslashes():
 
 
 def test_double_quotes_take_the_character_after_a_backslash():
-    assert parse_flags(r'--xla_dump_to="a\"b\\c"').value("xla_dump_to") == r"a\b".replace(r"\b", '"b\\c')
+    assert parse_flags(r'--xla_dump_to="a\"b\\c"').value("xla_dump_to") == r"a\b".replace(
+        r"\b", '"b\\c'
+    )
 
 
 def test_an_open_quote_takes_the_rest():
@@ -115,17 +131,34 @@ def test_ours_stand_before_the_users_text():
 def test_what_gives_way_is_said():
     merged = merge_flags(parse_flags("--xla_a=1"), [Flag("xla_a", "2")])
     assert (merged.flags, [finding.code for finding in merged.warnings]) == ((), ["kept"])
-    assert merged.warnings[0].line() == "--xla_a: yours stays (--xla_a=1); pgle would have set --xla_a=2"
+    assert (
+        merged.warnings[0].line()
+        == "--xla_a: yours stays (--xla_a=1); pgle would have set --xla_a=2"
+    )
 
 
 def test_equal_booleans_are_not_a_conflict():
-    assert merge_flags(parse_flags("--xla_a --xla_b=1"), [Flag("xla_a", "true"), Flag("xla_b", "TRUE")]).warnings == ()
+    assert (
+        merge_flags(
+            parse_flags("--xla_a --xla_b=1"), [Flag("xla_a", "true"), Flag("xla_b", "TRUE")]
+        ).warnings
+        == ()
+    )
 
 
 def test_disabled_passes_of_both_sides_are_joined():
-    merged = merge_flags(parse_flags("--xla_disable_hlo_passes=a"), [Flag("xla_disable_hlo_passes", "a,b")])
+    merged = merge_flags(
+        parse_flags("--xla_disable_hlo_passes=a"), [Flag("xla_disable_hlo_passes", "a,b")]
+    )
     assert parse_flags(merged.xla_flags).value("xla_disable_hlo_passes") == "b,a"
 
 
 def test_booleans_are_true_and_one_in_any_case():
-    assert [as_bool(word) for word in ("True", "1", "FALSE", "0", "yes", "")] == [True, True, False, False, None, None]
+    assert [as_bool(word) for word in ("True", "1", "FALSE", "0", "yes", "")] == [
+        True,
+        True,
+        False,
+        False,
+        None,
+        None,
+    ]

@@ -19,7 +19,10 @@ def read(text: str) -> Module:
 def calls(levels: int, each: str) -> str:
     """Computations that call the one before, in lines such as `each`."""
     lines = [f"%b0 {P}  ROOT %n = f32[8] negate(%p)\n}}\n"]
-    lines += [f"{'ENTRY ' * (i == levels)}%b{i} {P}{each.format(i=i, b=i - 1)}}}\n" for i in range(1, levels + 1)]
+    lines += [
+        f"{'ENTRY ' * (i == levels)}%b{i} {P}{each.format(i=i, b=i - 1)}}}\n"
+        for i in range(1, levels + 1)
+    ]
     return "\n".join(lines)
 
 
@@ -31,12 +34,21 @@ LOOP = '  ROOT %w.{i} = f32[8] while(%p), body=%b{b}, backend_config={{"known_tr
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        (f"ENTRY %e {P}  ROOT %c = f32[8] fusion(%p), kind=kLoop, calls=%e\n}}\n", "computation e calls itself"),
+        (
+            f"ENTRY %e {P}  ROOT %c = f32[8] fusion(%p), kind=kLoop, calls=%e\n}}\n",
+            "computation e calls itself",
+        ),
         (calls(200, ONCE), "more than 100 calls within calls"),
         (calls(60, TWICE), "instructions, with all computations that it calls"),
         (calls(3, LOOP), "run more than 2\\^53 times"),
-        (f"ENTRY %e {P}  ROOT %c = f32[9999999999,9999999999] custom-call(%p)\n}}\n", "c holds more bytes"),
-        (f"ENTRY %e {P}  ROOT %c = {'(' * 200}f32[8]{')' * 200} custom-call(%p)\n}}\n", "tuples of more than 100"),
+        (
+            f"ENTRY %e {P}  ROOT %c = f32[9999999999,9999999999] custom-call(%p)\n}}\n",
+            "c holds more bytes",
+        ),
+        (
+            f"ENTRY %e {P}  ROOT %c = {'(' * 200}f32[8]{')' * 200} custom-call(%p)\n}}\n",
+            "tuples of more than 100",
+        ),
     ],
 )
 def test_what_no_compiler_makes_is_refused(text: str, wrong: str) -> None:
@@ -50,5 +62,7 @@ def test_what_compilers_make_is_read() -> None:
 
 
 def test_an_async_done_that_waits_for_itself_wraps_nothing() -> None:
-    module = read(f"ENTRY %e {P}  %u = f32[8] async-update(%d)\n  ROOT %d = f32[8] async-done(%u)\n}}\n")
+    module = read(
+        f"ENTRY %e {P}  %u = f32[8] async-update(%d)\n  ROOT %d = f32[8] async-done(%u)\n}}\n"
+    )
     assert module.wrapped(module.instructions["d"]) is None

@@ -47,7 +47,10 @@ def test_an_update_wraps_what_its_start_wraps() -> None:
         Instruction("u", "async-update", F32, "main", ("s",)),
         Instruction("d", "async-done", F32, "main", ("u",)),
     )
-    computations = {"wrapped": Computation("wrapped", (inner,), "r"), "main": Computation("main", main, "d")}
+    computations = {
+        "wrapped": Computation("wrapped", (inner,), "r"),
+        "main": Computation("main", main, "d"),
+    }
     module = Module("m", 0, "", "main", computations, is_scheduled=True)
     assert {module.wrapped(item) for item in main} == {inner}
     assert module.callers == {"wrapped": (main[0],)}

@@ -38,7 +38,9 @@ def test_scheduling_names_lead_to_what_lhs_saw(dumps: Path, lhs: Module, run: st
 
 
 @pytest.mark.parametrize("run", ["async", "sync", "off"])
-def test_with_a_schedule_dump_every_run_leads_to_what_lhs_saw(dumps: Path, lhs: Module, run: str) -> None:
+def test_with_a_schedule_dump_every_run_leads_to_what_lhs_saw(
+    dumps: Path, lhs: Module, run: str
+) -> None:
     (module,) = read_modules(dumps / run)
     assert identities(module, lhs_names(module, lhs)) == identities(lhs, {})
 
@@ -63,7 +65,9 @@ def test_only_collectives_are_mapped(dumps: Path) -> None:
 
 @pytest.fixture(scope="module")
 def step() -> Module:
-    return read_module(PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+    return read_module(
+        PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+    )
 
 
 def test_what_is_inside_a_fusion_belongs_to_the_fusion(step: Module) -> None:
@@ -76,7 +80,9 @@ def test_what_is_wrapped_belongs_to_the_start(step: Module) -> None:
     assert owner(step, "reduce-scatter.131") == "reduce-scatter-start"
 
 
-def test_an_instruction_of_the_entry_belongs_to_itself_and_an_unknown_name_to_nothing(step: Module) -> None:
+def test_an_instruction_of_the_entry_belongs_to_itself_and_an_unknown_name_to_nothing(
+    step: Module,
+) -> None:
     assert owner(step, "all-gather-start") == "all-gather-start"
     assert owner(step, "no.such.name") is None
 

@@ -64,7 +64,9 @@ def test_a_done_wraps_what_its_start_wraps(step: Module) -> None:
 
 
 def test_a_module_before_optimizations_is_not_scheduled() -> None:
-    module = read_module(PAX / "proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz")
+    module = read_module(
+        PAX / "proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
+    )
     assert not module.is_scheduled
     assert module.fingerprint == ""
 
@@ -86,7 +88,9 @@ def small_proto() -> hlo_pb2.HloModuleProto:
     proto = hlo_pb2.HloModuleProto(name="m", id=7, entry_computation_id=1 << 40)
     computation = proto.computations.add(name="main", id=1 << 40, root_id=(1 << 40) + 2)
     computation.instructions.add(name="p", opcode="parameter", id=(1 << 40) + 1)
-    computation.instructions.add(name="r", opcode="negate", id=(1 << 40) + 2, operand_ids=[(1 << 40) + 1])
+    computation.instructions.add(
+        name="r", opcode="negate", id=(1 << 40) + 2, operand_ids=[(1 << 40) + 1]
+    )
     return proto
 
 
@@ -98,13 +102,17 @@ def test_ids_are_sixty_four_bits_wide() -> None:
 def test_a_bare_module_proto_reads_like_a_wrapped_one() -> None:
     bare = small_proto()
     wrapped = hlo_pb2.HloProto(hlo_module=bare)
-    assert module_from_bytes(bare.SerializeToString(), "") == module_from_bytes(wrapped.SerializeToString(), "")
+    assert module_from_bytes(bare.SerializeToString(), "") == module_from_bytes(
+        wrapped.SerializeToString(), ""
+    )
 
 
 def test_instructions_come_in_schedule_order() -> None:
     proto = small_proto()
     extra = proto.computations[0].instructions.add(name="late", opcode="constant", id=(1 << 40) + 3)
-    proto.schedule.sequences[1 << 40].instruction_ids.extend([extra.id, (1 << 40) + 1, (1 << 40) + 2])
+    proto.schedule.sequences[1 << 40].instruction_ids.extend(
+        [extra.id, (1 << 40) + 1, (1 << 40) + 2]
+    )
     module = module_from_bytes(proto.SerializeToString(), "")
     assert module.is_scheduled
     assert [item.name for item in module.entry_computation.instructions] == ["late", "p", "r"]
@@ -126,14 +134,19 @@ def test_groups_as_lists() -> None:
 
 def test_groups_as_transposed_iota() -> None:
     iota = hlo_pb2.IotaReplicaGroupListProto(
-        num_replica_groups=2, num_devices_per_group=2, iota_reshape_dims=[2, 2], iota_transpose_perm=[1, 0]
+        num_replica_groups=2,
+        num_devices_per_group=2,
+        iota_reshape_dims=[2, 2],
+        iota_transpose_perm=[1, 0],
     )
     assert collective(iota_collective_device_list=iota) == ((0, 2), (1, 3))
     devices = hlo_pb2.CollectiveDeviceListProto(iota_replica_group_list=iota)
     assert collective(collective_device_list=devices) == ((0, 2), (1, 3))
 
 
-def mesh_list(axes: list[hlo_pb2.AxisRefProto], ids: list[int]) -> hlo_pb2.MeshAxesReplicaGroupListProto:
+def mesh_list(
+    axes: list[hlo_pb2.AxisRefProto], ids: list[int]
+) -> hlo_pb2.MeshAxesReplicaGroupListProto:
     mesh = hlo_pb2.MeshProto(device_ids=ids)
     mesh.axes.add(name="x", size=2)
     mesh.axes.add(name="y", size=4)
@@ -148,7 +161,12 @@ def test_groups_along_a_mesh_axis() -> None:
 def test_groups_along_part_of_a_mesh_axis() -> None:
     axis = hlo_pb2.AxisRefProto(mesh_axis_index=1)
     axis.sub_axis_info.pre_size, axis.sub_axis_info.size = 1, 2
-    assert collective(mesh_axes_replica_group_list=mesh_list([axis], [])) == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert collective(mesh_axes_replica_group_list=mesh_list([axis], [])) == (
+        (0, 2),
+        (1, 3),
+        (4, 6),
+        (5, 7),
+    )
 
 
 def test_groups_of_a_mesh_with_its_own_device_order() -> None:
@@ -157,7 +175,9 @@ def test_groups_of_a_mesh_with_its_own_device_order() -> None:
 
 
 def test_hostile_group_sizes_are_refused() -> None:
-    iota = hlo_pb2.IotaReplicaGroupListProto(num_replica_groups=1 << 40, num_devices_per_group=1 << 20)
+    iota = hlo_pb2.IotaReplicaGroupListProto(
+        num_replica_groups=1 << 40, num_devices_per_group=1 << 20
+    )
     with pytest.raises(UserError, match="make no sense"):
         collective(iota_collective_device_list=iota)
 
@@ -168,8 +188,16 @@ def test_hostile_group_sizes_are_refused() -> None:
         ("a.hlo.pb", b"", "empty file"),
         ("a.hlo.pb", b"HloModule jit_step, is_scheduled=true\n", "is HLO text"),
         ("a.hlo.pb", b"\x00\x01not a proto", "not an HLO protocol buffer"),
-        ("a.hlo.pb", small_proto().SerializeToString()[:-3], "not an HLO protocol buffer, or cut short"),
-        ("a.hlo.pb.gz", gzip.compress(small_proto().SerializeToString(), mtime=0)[:-9], "damaged archive"),
+        (
+            "a.hlo.pb",
+            small_proto().SerializeToString()[:-3],
+            "not an HLO protocol buffer, or cut short",
+        ),
+        (
+            "a.hlo.pb.gz",
+            gzip.compress(small_proto().SerializeToString(), mtime=0)[:-9],
+            "damaged archive",
+        ),
         ("a.hlo.pb", hlo_pb2.HloModuleProto(name="m").SerializeToString(), "no HLO computation"),
     ],
 )
@@ -198,14 +226,19 @@ def test_a_schedule_for_cpus_is_not_taken_for_a_gpus(tmp_path: Path) -> None:
     (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").write_text(text)
     with pytest.raises(UserError, match=r"compiled for CPUs, .*: pgle rehearse "):
         read_scheduled(tmp_path)
-    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text.replace("f32", "f16"))
+    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(
+        text.replace("f32", "f16")
+    )
     assert [".sm_9.0_gpu_" in module.source for module in read_scheduled(tmp_path)] == [True]
 
 
 def test_text_and_proto_name_the_same_lines_of_the_program(dumps: Path) -> None:
     text, proto = (
-        read_module(next((dumps / "async").glob(f"*after_optimizations{end}.xz"))) for end in (".txt", ".hlo.pb")
+        read_module(next((dumps / "async").glob(f"*after_optimizations{end}.xz")))
+        for end in (".txt", ".hlo.pb")
     )
     sources = {item.name: item.source for item in proto.walk()}
-    assert {item.name: item.source for item in text.walk() if item.name in sources}.items() <= sources.items()
+    assert {
+        item.name: item.source for item in text.walk() if item.name in sources
+    }.items() <= sources.items()
     assert any(re.fullmatch(r"/.*record\.py:\d+", item.source) for item in text.walk())

@@ -30,7 +30,9 @@ def test_text_and_binary_say_the_same(dumps: Path, schedule: LhsSchedule) -> Non
     assert binary.latencies == schedule.latencies
 
 
-def test_the_module_has_the_fingerprint_of_the_final_one(dumps: Path, schedule: LhsSchedule) -> None:
+def test_the_module_has_the_fingerprint_of_the_final_one(
+    dumps: Path, schedule: LhsSchedule
+) -> None:
     (final,) = read_modules(dumps / "async")
     assert schedule.module.fingerprint == final.fingerprint != ""
 
@@ -77,7 +79,9 @@ def test_dumps_are_found_by_module_name(dumps: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["txt", "pb"])
-def test_the_name_inside_counts_where_the_file_name_lost_an_underscore(tmp_path: Path, suffix: str) -> None:
+def test_the_name_inside_counts_where_the_file_name_lost_an_underscore(
+    tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f"jit__lambda.schedule.{suffix}"
     if suffix == "txt":
         path.write_text('hlo_module {\n  name: "jit__lambda_"\n}\n')

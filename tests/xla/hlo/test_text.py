@@ -33,7 +33,9 @@ def comparable(module: Module) -> dict[str, Instruction]:
             item,
             operands=tuple(map(element, item.operands)),
             control_predecessors=tuple(map(element, item.control_predecessors)),
-            backend_config=json.dumps(json.loads(item.backend_config), sort_keys=True) if item.backend_config else "",
+            backend_config=json.dumps(json.loads(item.backend_config), sort_keys=True)
+            if item.backend_config
+            else "",
         )
         for item in module.walk()
         if item.opcode != "get-tuple-element"
@@ -100,7 +102,11 @@ def test_elements_without_their_own_line_become_instructions() -> None:
 def test_attributes_are_not_taken_from_names() -> None:
     module = module_from_text(SMALL, "m")
     item = module.instructions["c"]
-    assert (item.called, item.op_name, item.control_predecessors) == ((), "x['y'], calls=%no", ("a",))
+    assert (item.called, item.op_name, item.control_predecessors) == (
+        (),
+        "x['y'], calls=%no",
+        ("a",),
+    )
 
 
 @pytest.mark.parametrize("rest", ["", ", calls=%fused, kind=kLoop"])
@@ -124,7 +130,12 @@ def test_a_small_module_reads() -> None:
     assert (fusion.operands, fusion.called, fusion.fusion_kind) == (("a",), ("fused",), "kLoop")
     assert fusion.backend_config == '{"a":{"b":[1]}}'
     assert module.computations["fused"].is_fusion
-    assert (module.entry, module.fingerprint, module.num_replicas, module.program_id) == ("main", "00ff", 2, 3)
+    assert (module.entry, module.fingerprint, module.num_replicas, module.program_id) == (
+        "main",
+        "00ff",
+        2,
+        3,
+    )
     assert module.instructions["a"].shape.memory_space == 5
 
 

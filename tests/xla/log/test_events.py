@@ -75,14 +75,20 @@ WORDINGS = [
 
 @pytest.mark.parametrize("prefix", [ABSEIL, TSL], ids=["abseil", "tsl"])
 @pytest.mark.parametrize(("text", "kind", "module", "subject", "count"), WORDINGS)
-def test_wording(prefix: str, text: str, kind: LineKind, module: str, subject: str, count: int | None) -> None:
+def test_wording(
+    prefix: str, text: str, kind: LineKind, module: str, subject: str, count: int | None
+) -> None:
     (event,) = events(prefix + text)
     assert (event.kind, event.module, event.subject, event.count) == (kind, module, subject, count)
 
 
 def test_prefix_gives_level_thread_and_time() -> None:
     (event,) = events(ABSEIL + "Using PGLE profile from x.pb")
-    assert (event.level, event.thread, event.seconds) == ("I", "29479", pytest.approx(39 * 60 + 4.533721))
+    assert (event.level, event.thread, event.seconds) == (
+        "I",
+        "29479",
+        pytest.approx(39 * 60 + 4.533721),
+    )
 
 
 def test_tsl_prefix_has_no_thread() -> None:
@@ -99,7 +105,10 @@ LABELS = [
     ("[rank1] ", "rank1"),
     ("[3] ", "3"),  # mpiexec -l
     ("[pod/worker-0/main] ", "pod/worker-0/main"),  # kubectl logs --prefix
-    ("[pod/worker-0/main] 2026-11-21T00:39:04.533721123Z ", "pod/worker-0/main"),  # with --timestamps
+    (
+        "[pod/worker-0/main] 2026-11-21T00:39:04.533721123Z ",
+        "pod/worker-0/main",
+    ),  # with --timestamps
     ("2026-11-21T00:39:04Z 7: ", "7"),
     ("(train pid=4711, ip=10.0.0.3) ", "train pid=4711, ip=10.0.0.3"),  # Ray
     ("node12: ", "node12"),  # clush
@@ -130,7 +139,11 @@ def test_the_name_of_a_warning_is_no_rank() -> None:
 
 def test_the_first_info_line_of_each_rank_is_an_event() -> None:
     lines = [f"{rank}: {ABSEIL}{text}" for text in ("one", "two") for rank in (0, 1)]
-    found = [event for event in read_events(io.BytesIO("\n".join(lines).encode())) if event.kind is LineKind.INFO]
+    found = [
+        event
+        for event in read_events(io.BytesIO("\n".join(lines).encode()))
+        if event.kind is LineKind.INFO
+    ]
     assert [(event.rank, event.line) for event in found] == [("0", 1), ("1", 2)]
 
 
@@ -168,7 +181,9 @@ def test_first_info_line_of_xla_is_an_event_and_no_other() -> None:
 
 def test_line_numbers_count_every_line() -> None:
     text = "step 1\n\nstep 2\r\n" + ABSEIL + "Using PGLE profile from x.pb\r\n"
-    found = [event for event in read_events(io.BytesIO(text.encode())) if event.kind is LineKind.READ]
+    found = [
+        event for event in read_events(io.BytesIO(text.encode())) if event.kind is LineKind.READ
+    ]
     assert [(event.line, event.subject) for event in found] == [(4, "x.pb")]
 
 
@@ -186,7 +201,12 @@ class OneByte(io.RawIOBase):
 
 
 def test_a_slow_pipe_gives_the_same_events() -> None:
-    data = (ABSEIL + "Using PGLE profile from x.pb\nnoise\n" + TSL + "Found 1 instructions from the profile.").encode()
+    data = (
+        ABSEIL
+        + "Using PGLE profile from x.pb\nnoise\n"
+        + TSL
+        + "Found 1 instructions from the profile."
+    ).encode()
     assert list(read_events(OneByte(data))) == list(read_events(io.BytesIO(data)))
 
 
@@ -219,7 +239,11 @@ def test_memory_does_not_grow_with_the_log(block: bytes) -> None:
 
 
 def test_a_cut_line_keeps_what_stands_at_its_beginning() -> None:
-    line = ABSEIL + "Found profile, using profile guided latency estimator. Profile:" + "x" * (3 * MAX_LINE_BYTES)
+    line = (
+        ABSEIL
+        + "Found profile, using profile guided latency estimator. Profile:"
+        + "x" * (3 * MAX_LINE_BYTES)
+    )
     assert [event.kind for event in events(line, "")] == [LineKind.FOUND_PROFILE]
 
 

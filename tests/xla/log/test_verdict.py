@@ -33,7 +33,9 @@ def of_lines(*texts: str, **options: object) -> LogVerdict:
     """The verdict on INFO lines; a text may begin with ``LEVEL@THREAD:``."""
     lines = []
     for second, text in enumerate(texts):
-        level, thread, message = ("I", "1", text) if "@" not in text[:3] else (text[0], text[2], text[4:])
+        level, thread, message = (
+            ("I", "1", text) if "@" not in text[:3] else (text[0], text[2], text[4:])
+        )
         lines.append(f"{level}1121 00:00:{second:02d}.000000   {thread} xla.cc:1] {message}")
     data = "\n".join(lines).encode()
     return judge(collect(read_events(io.BytesIO(data))), **options)  # type: ignore[arg-type]
@@ -71,7 +73,12 @@ def test_lhs_false_loses_the_profile_in_12_but_not_in_10() -> None:
 @pytest.mark.parametrize(("release", "found"), [("jax_0.10.2", 21), ("jax_0.12.0.1", 18)])
 def test_half_a_profile_counts_found_and_missing(release: str, found: int) -> None:
     main = of_file(LOGS / release / "half.log").main
-    assert (main.module, main.found, main.missing, len(main.missing_names)) == ("jit_train_step", found, found, found)
+    assert (main.module, main.found, main.missing, len(main.missing_names)) == (
+        "jit_train_step",
+        found,
+        found,
+        found,
+    )
 
 
 FUSION = [
@@ -86,14 +93,20 @@ FUSION = [
 
 def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
     """Of three asynchronous fusions one has a cost: XLA finds it twice, and misses the done of each."""
-    counted = ["Found 7 instructions from the profile.", "Missing 6 instructions from the profile.", *FUSION]
+    counted = [
+        "Found 7 instructions from the profile.",
+        "Missing 6 instructions from the profile.",
+        *FUSION,
+    ]
     lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
     prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
     log = "".join(f"{prefix} {line}\n" for line in [*lines, LHS.format(5)])
     main = judge(collect(read_events(io.BytesIO(log.encode())))).main
     assert (main.found, main.missing) == (7, 6)
     assert (main.covered, main.wanted) == (6, 9)
-    assert main.why.startswith("the profile has costs for 6 of the 9 instructions, 66.7% (asked for: 95.0%; a log")
+    assert main.why.startswith(
+        "the profile has costs for 6 of the 9 instructions, 66.7% (asked for: 95.0%; a log"
+    )
 
 
 def test_a_full_profile_misses_nothing_by_silence() -> None:
@@ -102,7 +115,10 @@ def test_a_full_profile_misses_nothing_by_silence() -> None:
 
 def test_the_step_is_the_main_module_among_sub_modules() -> None:
     verdict = of_file(LOGS / "jax_0.12.0.1/used.log")
-    assert ([item.module for item in verdict.modules], verdict.sub_modules) == (["jit_train_step"], 16)
+    assert ([item.module for item in verdict.modules], verdict.sub_modules) == (
+        ["jit_train_step"],
+        16,
+    )
 
 
 def test_the_proof_is_a_line_of_the_log() -> None:
@@ -118,7 +134,11 @@ def test_the_position_of_a_syntax_error_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("case", "verdict"),
-    [("empty", ProfileUse.CANNOT_TELL), ("no_profile", ProfileUse.NOT_USED), ("syntax_error", ProfileUse.WRONG_FORMAT)],
+    [
+        ("empty", ProfileUse.CANNOT_TELL),
+        ("no_profile", ProfileUse.NOT_USED),
+        ("syntax_error", ProfileUse.WRONG_FORMAT),
+    ],
 )
 def test_a_release_without_missing_lists(case: str, verdict: ProfileUse) -> None:
     assert of_file(LOGS / f"jax_0.4.38/{case}.log").main.verdict is verdict
@@ -143,10 +163,15 @@ def test_releases_between(release: str, case: str, verdict: ProfileUse) -> None:
 
 def test_full_coverage_cannot_be_told_from_an_old_release_that_never_lists() -> None:
     main = of_file(LOGS / "jax_0.5.3/used.log").main
-    assert (main.verdict, "before jax 0.5.1 that proves nothing" in main.why) == (ProfileUse.CANNOT_TELL, True)
+    assert (main.verdict, "before jax 0.5.1 that proves nothing" in main.why) == (
+        ProfileUse.CANNOT_TELL,
+        True,
+    )
 
 
-@pytest.mark.parametrize(("release", "verdict"), [((0, 5, 0), ProfileUse.CANNOT_TELL), ((0, 5, 3), ProfileUse.USED)])
+@pytest.mark.parametrize(
+    ("release", "verdict"), [((0, 5, 0), ProfileUse.CANNOT_TELL), ((0, 5, 3), ProfileUse.USED)]
+)
 def test_the_release_settles_it(release: tuple[int, ...], verdict: ProfileUse) -> None:
     assert of_file(LOGS / "jax_0.5.3/used.log", release=release).main.verdict is verdict
 
@@ -172,7 +197,9 @@ LHS = "[latency-hiding-scheduler] LatencyHidingScheduler current memory usage: {
 
 
 def test_the_main_module_has_the_most_scheduler_memory() -> None:
-    found = of_lines(FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20))
+    found = of_lines(
+        FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20)
+    )
     assert found.main.module == "jit_big"
 
 
@@ -195,7 +222,10 @@ def test_threads_are_told_apart() -> None:
         "W@1:Missing 1 instructions from the profile.",
         "W@2:Missing 7 instructions from the profile.",
     )
-    assert {item.module: (item.found, item.missing) for item in found.modules} == {"jit_a": (3, 1), "jit_b": (0, 7)}
+    assert {item.module: (item.found, item.missing) for item in found.modules} == {
+        "jit_a": (3, 1),
+        "jit_b": (0, 7),
+    }
 
 
 def test_the_last_compilation_of_a_module_counts() -> None:
@@ -222,7 +252,12 @@ def test_one_rank_without_the_profile_is_seen() -> None:
 
 
 ALL = sorted(LOGS.glob("*/*.log"))
-SURE = (ProfileUse.USED, ProfileUse.USED_WITHOUT_MATCHES, ProfileUse.NOT_USED, ProfileUse.WRONG_FORMAT)
+SURE = (
+    ProfileUse.USED,
+    ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.NOT_USED,
+    ProfileUse.WRONG_FORMAT,
+)
 
 
 def claims(lines: list[bytes]) -> tuple[ProfileUse, bool, bool]:
@@ -252,7 +287,9 @@ def test_a_log_cut_at_its_beginning_claims_no_more_than_the_whole(log: Path) -> 
 
 
 def test_a_log_that_ends_as_the_compilation_begins_cannot_tell() -> None:
-    main = of_lines("Found GPU target config and no PjRtClient. Performing a deviceless compilation.").main
+    main = of_lines(
+        "Found GPU target config and no PjRtClient. Performing a deviceless compilation."
+    ).main
     assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.WHOLE_OR_SILENT)
 
 
@@ -266,7 +303,15 @@ def test_a_program_that_ended_well_has_said_all() -> None:
     assert (main.verdict, main.missing) == (ProfileUse.USED, 0)
 
 
-PREFIXES = ["{}: ", "[1,{}]<stderr>:", "[rank{}] ", "[rank{}]:", "[pod/worker-{}/main] ", "worker-{} main ", "node{}: "]
+PREFIXES = [
+    "{}: ",
+    "[1,{}]<stderr>:",
+    "[rank{}] ",
+    "[rank{}]:",
+    "[pod/worker-{}/main] ",
+    "worker-{} main ",
+    "node{}: ",
+]
 UNLIKE = ["no_profile", "wrong_extension", "wrong_path", "text_in_pb"]
 
 
@@ -285,11 +330,16 @@ def of_ranks(*logs: Path, prefix: str, interleaved: bool) -> LogVerdict:
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("case", UNLIKE)
 @pytest.mark.parametrize("release", NEW)
-def test_a_rank_that_differs_is_named(release: str, case: str, prefix: str, interleaved: bool) -> None:
+def test_a_rank_that_differs_is_named(
+    release: str, case: str, prefix: str, interleaved: bool
+) -> None:
     used, other = LOGS / release / "used.log", LOGS / release / f"{case}.log"
     verdict = of_ranks(used, used, other, used, prefix=prefix, interleaved=interleaved)
     assert verdict.main.verdict is of_file(other).main.verdict
-    assert (verdict.main.ranks, verdict.main.module) == ((list(verdict.ranks)[2],), "jit_train_step")
+    assert (verdict.main.ranks, verdict.main.module) == (
+        (list(verdict.ranks)[2],),
+        "jit_train_step",
+    )
     assert sorted(verdict.ranks.values()) == sorted([ProfileUse.USED] * 3 + [verdict.main.verdict])
     assert "deadlock" in verdict.main.remedy
 
@@ -297,7 +347,9 @@ def test_a_rank_that_differs_is_named(release: str, case: str, prefix: str, inte
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_rank_of_which_nothing_is_known_leaves_it_open(prefix: str) -> None:
     folder = LOGS / "jax_0.12.0.1"
-    verdict = of_ranks(folder / "used.log", folder / "lhs_false.log", prefix=prefix, interleaved=True)
+    verdict = of_ranks(
+        folder / "used.log", folder / "lhs_false.log", prefix=prefix, interleaved=True
+    )
     assert verdict.main.verdict is ProfileUse.CANNOT_TELL
 
 
@@ -305,13 +357,18 @@ def test_a_rank_of_which_nothing_is_known_leaves_it_open(prefix: str) -> None:
 @pytest.mark.parametrize("release", ["jax_0.8.3", *NEW])
 def test_ranks_that_all_use_the_profile(release: str, prefix: str) -> None:
     used = LOGS / release / "used.log"
-    assert of_ranks(used, used, used, prefix=prefix, interleaved=bool(prefix)).main.verdict is ProfileUse.USED
+    assert (
+        of_ranks(used, used, used, prefix=prefix, interleaved=bool(prefix)).main.verdict
+        is ProfileUse.USED
+    )
 
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
 @pytest.mark.parametrize("case", UNLIKE)
 @pytest.mark.parametrize("release", NEW)
-def test_processes_without_labels_that_contradict_each_other(release: str, case: str, interleaved: bool) -> None:
+def test_processes_without_labels_that_contradict_each_other(
+    release: str, case: str, interleaved: bool
+) -> None:
     used, other = LOGS / release / "used.log", LOGS / release / f"{case}.log"
     for logs in ((used, other), (other, used)):
         main = of_ranks(*logs, prefix="", interleaved=interleaved).main
@@ -328,16 +385,25 @@ def test_processes_of_an_old_release_without_labels(case: str) -> None:
 
 def test_a_refused_flag_beside_a_used_profile() -> None:
     folder = LOGS / "jax_0.12.0.1"
-    main = of_ranks(folder / "used.log", folder / "unknown_flag.log", prefix="", interleaved=False).main
+    main = of_ranks(
+        folder / "used.log", folder / "unknown_flag.log", prefix="", interleaved=False
+    ).main
     assert (main.verdict, Remedy.FLAG in main.remedy) == (ProfileUse.NOT_USED, True)
 
 
 def test_a_schedule_dump_does_not_clear_another_rank() -> None:
     folder = LOGS / "jax_0.12.0.1"
-    log = b"".join(b"0: " + line for line in (folder / "used.log").read_bytes().splitlines(keepends=True))
-    log += b"".join(b"1: " + line for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True))
+    log = b"".join(
+        b"0: " + line for line in (folder / "used.log").read_bytes().splitlines(keepends=True)
+    )
+    log += b"".join(
+        b"1: " + line for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True)
+    )
     proof = ScheduleEvidence("jit_train_step", 30, 30, 40, "jit_train_step.schedule.pb")
-    assert judge(collect(read_events(io.BytesIO(log))), schedule=proof).main.verdict is ProfileUse.NOT_USED
+    assert (
+        judge(collect(read_events(io.BytesIO(log))), schedule=proof).main.verdict
+        is ProfileUse.NOT_USED
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,14 +415,26 @@ def test_a_schedule_dump_does_not_clear_another_rank() -> None:
     ],
 )
 def test_a_job_on_cpu_devices(line: str) -> None:
-    main = of_lines("GetPjrtApi was found for cuda", line, "HloModule dump enabled with path prefix: ").main
-    assert (main.verdict, main.remedy, "CPU devices" in main.why) == (ProfileUse.CANNOT_TELL, Remedy.CPU, True)
+    main = of_lines(
+        "GetPjrtApi was found for cuda", line, "HloModule dump enabled with path prefix: "
+    ).main
+    assert (main.verdict, main.remedy, "CPU devices" in main.why) == (
+        ProfileUse.CANNOT_TELL,
+        Remedy.CPU,
+        True,
+    )
 
 
 def test_only_warnings_still_prove_use() -> None:
     source = "W1121 00:00:01.0 1 profile_guided_latency_estimator.cc:9]"
-    listed = ["Found 3 instructions from the profile.", "Missing 1 instructions from the profile.", "  fusion.1"]
-    main = judge(collect(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())))).main
+    listed = [
+        "Found 3 instructions from the profile.",
+        "Missing 1 instructions from the profile.",
+        "  fusion.1",
+    ]
+    main = judge(
+        collect(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())))
+    ).main
     assert (main.verdict, main.module) == (ProfileUse.PARTLY_USED, "")
 
 
@@ -372,7 +450,11 @@ def test_an_empty_log_tells_nothing() -> None:
 def test_a_cached_executable_tells_nothing() -> None:
     line = b"DEBUG:jax:Persistent compilation cache hit for 'jit_step' with key 1"
     main = judge(collect(read_events(io.BytesIO(line)))).main
-    assert (main.verdict, main.module, main.remedy) == (ProfileUse.CANNOT_TELL, "jit_step", Remedy.CACHE)
+    assert (main.verdict, main.module, main.remedy) == (
+        ProfileUse.CANNOT_TELL,
+        "jit_step",
+        Remedy.CACHE,
+    )
 
 
 def test_the_speed_of_light_model_is_no_profile() -> None:
@@ -390,11 +472,17 @@ def test_the_speed_of_light_model_is_no_profile() -> None:
 def test_the_checker_in_a_traceback(line: str) -> None:
     text = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}\n{line}\n"
     main = judge(collect(read_events(io.BytesIO(text.encode())))).main
-    assert (main.module, main.verdict, main.remedy) == ("jit_step", ProfileUse.NOT_USED, Remedy.CHECKER)
+    assert (main.module, main.verdict, main.remedy) == (
+        "jit_step",
+        ProfileUse.NOT_USED,
+        Remedy.CHECKER,
+    )
 
 
 def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
-    line = b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    line = (
+        b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    )
     assert "AutoPGLE recorded nothing" in judge(collect(read_events(io.BytesIO(line)))).warnings[0]
 
 
@@ -422,24 +510,36 @@ def test_a_schedule_proves_use_where_the_log_is_silent() -> None:
 
 
 def test_a_schedule_with_other_costs_disproves_use() -> None:
-    main = of_lines("Found profile, using profile guided latency estimator", schedule=evidence(30, 0)).main
+    main = of_lines(
+        "Found profile, using profile guided latency estimator", schedule=evidence(30, 0)
+    ).main
     assert (main.verdict, main.remedy) == (ProfileUse.NOT_USED, Remedy.NOT_GIVEN)
 
 
 def test_a_schedule_without_common_names_proves_nothing() -> None:
     main = of_lines("W@1:nothing", schedule=evidence(0, 0)).main
-    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.NO_NAMES.replace("DUMP", "."))
+    assert (main.verdict, main.remedy) == (
+        ProfileUse.CANNOT_TELL,
+        Remedy.NO_NAMES.replace("DUMP", "."),
+    )
 
 
-def covering(covered: int, wanted: int, *, time: float, kept: float = 1.0, mismatched: int = 0) -> ScheduleEvidence:
+def covering(
+    covered: int, wanted: int, *, time: float, kept: float = 1.0, mismatched: int = 0
+) -> ScheduleEvidence:
     """A dump that agrees with a profile, which covers so much of the module."""
-    known = KnownCoverage(covered=covered, wanted=wanted, time_coverage=time, kept_share=kept, mismatched=mismatched)
+    known = KnownCoverage(
+        covered=covered, wanted=wanted, time_coverage=time, kept_share=kept, mismatched=mismatched
+    )
     return replace(evidence(8, 8), coverage=known)
 
 
 def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     """That decides, not the number of instructions: the log counts 8 of 26, the dump half of the step's time."""
-    counted = ["W@1:Found 8 instructions from the profile.", "W@1:Missing 18 instructions from the profile."]
+    counted = [
+        "W@1:Found 8 instructions from the profile.",
+        "W@1:Missing 18 instructions from the profile.",
+    ]
     lines = [FOUND.format("jit_step"), *counted, LHS.format(5)]
     proof = covering(8, 26, time=0.48)
     assert of_lines(*lines).main.verdict is ProfileUse.PARTLY_USED
@@ -451,7 +551,10 @@ def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     assert of_lines(*lines, schedule=proof, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
     assert main.remedy.startswith("this profile was made by another program")
     main = of_lines(*lines, schedule=covering(8, 26, time=0.97)).main
-    assert (main.verdict, main.remedy.partition(" with ")[0]) == (ProfileUse.USED, "see what is missing")
+    assert (main.verdict, main.remedy.partition(" with ")[0]) == (
+        ProfileUse.USED,
+        "see what is missing",
+    )
 
 
 def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:

@@ -26,7 +26,10 @@ def _start():
 
         pgle_hook.install(os.environ["PGLE_HOOK"])
     except Exception as error:  # never break the program
-        sys.stderr.write("pgle: warning: the capture hook did not start (%s: %s)\n" % (type(error).__name__, error))
+        sys.stderr.write(
+            "pgle: warning: the capture hook did not start (%s: %s)\n"
+            % (type(error).__name__, error)
+        )
 
 
 _start()

@@ -65,7 +65,10 @@ def guarded(function):
     try:
         return function()
     except Exception as error:
-        warn("the capture hook failed (%s: %s); the program continues" % (type(error).__name__, error))
+        warn(
+            "the capture hook failed (%s: %s); the program continues"
+            % (type(error).__name__, error)
+        )
         return None
 
 

@@ -63,14 +63,20 @@ def _watch_processes(jax, devices, ranks, record):
 
     @functools.wraps(initialize)
     def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
-        if num_processes is None and all(os.environ.get(name) == value for name, value in ranks.items()):
+        if num_processes is None and all(
+            os.environ.get(name) == value for name, value in ranks.items()
+        ):
             with socket.socket() as free:
                 free.bind(("localhost", 0))
                 address = "localhost:%d" % free.getsockname()[1]
             return initialize(address, 1, 0)
         number = args[0] if args else kwargs.get("process_id")
         if num_processes is None or num_processes > 1:
-            record.waits_for("process %s of %s" % (number, num_processes) if num_processes else "its other processes")
+            record.waits_for(
+                "process %s of %s" % (number, num_processes)
+                if num_processes
+                else "its other processes"
+            )
         result = initialize(coordinator_address, num_processes, *args, **kwargs)
         record.waits_for("")
         guarded(lambda: _share(jax, devices, record))
@@ -141,7 +147,9 @@ class CaptureRecord:
         self._write()
 
     def _end(self):
-        error = getattr(sys, "last_value", None)  # which Python sets for an exception that ends a program
+        error = getattr(
+            sys, "last_value", None
+        )  # which Python sets for an exception that ends a program
         if error is not None:
             self._about["error"] = describe(error)
         self._write()
@@ -172,7 +180,10 @@ class CaptureRecord:
             options = guarded(lambda: _given_options(arguments))
             if options:
                 self._about["options"][name] = options
-            self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
+            self._names[id(executable)] = (
+                name,
+                executable,
+            )  # which is kept, so that its id stays its own
         self._write()
 
     def executed(self, executable):
@@ -201,9 +212,17 @@ def describe(error):
     """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last outside of packages."""
     text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(part in frame.filename for part in ("-packages", "pgle_hook"))]
+    own = [
+        frame
+        for frame in frames
+        if not any(part in frame.filename for part in ("-packages", "pgle_hook"))
+    ]
     frame = (own or frames or [None])[-1]
-    return "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno) if frame else text
+    return (
+        "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno)
+        if frame
+        else text
+    )
 
 
 def _is_installed(name):
@@ -220,13 +239,20 @@ def _given_options(arguments):
     build = options.executable_build_options
     found = [
         (name, LEVELS.get(value, value))
-        for name, value in ((name, _option(build, name[4:], default)) for name, default in EFFORT.items())
+        for name, value in (
+            (name, _option(build, name[4:], default)) for name, default in EFFORT.items()
+        )
         if value and value != EFFORT[name]
     ]
-    left_out = build.debug_options.xla_disable_hlo_passes  # jax_compiler_enable_remat_pass, when it is off
+    left_out = (
+        build.debug_options.xla_disable_hlo_passes
+    )  # jax_compiler_enable_remat_pass, when it is off
     found += [("xla_disable_hlo_passes", left_out)] if left_out else []
     found += options.env_option_overrides
-    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in found]
+    return [
+        (name, str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in found
+    ]
 
 
 def _option(build, name, default):
@@ -241,7 +267,9 @@ def _option(build, name, default):
 # results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`). All virtual devices
 # are on this one machine, so a module is judged by what all of them do together.
 
-OPERATIONS = 1e10  # arithmetic operations of one execution, loops counted once, from which a module is large
+OPERATIONS = (
+    1e10  # arithmetic operations of one execution, loops counted once, from which a module is large
+)
 
 BYTES = 2e8  # the same for the bytes that it reads and writes
 

@@ -26,7 +26,9 @@ from pgle_hook import guarded, jax_private, warn
 
 PLATFORM = "gpu"  # as `Device.platform` and `jax.default_backend` call NVIDIA's GPUs
 NAMES = (PLATFORM, "cuda")
-PLATFORM_VERSION = "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
+PLATFORM_VERSION = (
+    "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
+)
 SETTINGS = ("jax_platforms", "jax_platform_name")
 CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
 MESHES = os.path.join("jax", "_src", "mesh_utils.py")
@@ -98,14 +100,22 @@ class GpuAnswers:
         self._property(device, "device_kind", about["kind"])
         _, hosts, each = (int(part) for part in about["topology"].split("x"))
         device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
-        process = device.process_index  # of jax's own meshes: one process a host; the program sees that it is one
+        process = (
+            device.process_index
+        )  # of jax's own meshes: one process a host; the program sees that it is one
         device.process_index = property(
-            lambda this: self._rank(this) // each if self._asks_for_mesh() else process.__get__(this)
+            lambda this: (
+                self._rank(this) // each if self._asks_for_mesh() else process.__get__(this)
+            )
         )
         device.compute_capability = about["compute_capability"]
         device.core_count = about["core_count"]
-        used = dict.fromkeys(("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0)
-        device.memory_stats = lambda this: dict(used, bytes_limit=total, largest_free_block_bytes=total)
+        used = dict.fromkeys(
+            ("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0
+        )
+        device.memory_stats = lambda this: dict(
+            used, bytes_limit=total, largest_free_block_bytes=total
+        )
 
     def _rank(self, device):
         """A device's place among all of the job; their ids have gaps between processes."""
@@ -150,8 +160,10 @@ def _cudnn(module):
         except Exception:  # no plugin, no library
             found = 0
         if not found:
-            warn("no cuDNN is installed here; the program is captured as with cuDNN %d.%d"
-                 % (CUDNN // 10000, CUDNN // 100 % 100))  # fmt: skip
+            warn(
+                "no cuDNN is installed here; the program is captured as with cuDNN %d.%d"
+                % (CUDNN // 10000, CUDNN // 100 % 100)
+            )
         return found or CUDNN
 
     module.check_cudnn_version = new_check
@@ -191,7 +203,10 @@ class Lowering:
 
         @functools.wraps(lower)
         def new_lower(name, jaxpr, *args, **kwargs):
-            if tuple(kwargs.get("platforms", ())) not in (("cpu",), ("gpu",)):  # the device of a mesh is a gpu
+            if tuple(kwargs.get("platforms", ())) not in (
+                ("cpu",),
+                ("gpu",),
+            ):  # the device of a mesh is a gpu
                 return lower(name, jaxpr, *args, **kwargs)
             return self._lowered(lower, name, jaxpr, args, kwargs)
 
@@ -234,14 +249,18 @@ class Lowering:
             zeros = for_gpus and jax_private.signature(for_gpus.module, 0)
             if not zeros:
                 if for_gpus:
-                    warn("%s runs on GPUs alone, and this jax does not say how its results are sharded; "
-                         "set JAX_USE_SHARDY_PARTITIONER=true" % name)  # fmt: skip
+                    warn(
+                        "%s runs on GPUs alone, and this jax does not say how its results are sharded; "
+                        "set JAX_USE_SHARDY_PARTITIONER=true" % name
+                    )
                 raise
             return self._note(for_gpus, for_gpus.module, zeros)
         if why is not None:
             text = " ".join(str(why).split())[:200]
-            warn("%s cannot be lowered for GPUs here (%s: %s); its code for CPUs is captured, without moves to host "
-                 "memory" % (name, type(why).__name__, text))  # fmt: skip
+            warn(
+                "%s cannot be lowered for GPUs here (%s: %s); its code for CPUs is captured, without moves to host "
+                "memory" % (name, type(why).__name__, text)
+            )
         return self._note(result, for_gpus and for_gpus.module, None)
 
     def _note(self, result, for_gpus, instead):
@@ -292,7 +311,10 @@ def partition(dumped, module, compile_, given, targets):
         else:
             with open(os.path.join(folder, "log"), errors="replace") as log:
                 answer = " ".join(log.read().split())[-300:]
-            warn("%s cannot be partitioned in the program (%s)" % (os.path.basename(dumped), answer or "no answer"))
+            warn(
+                "%s cannot be partitioned in the program (%s)"
+                % (os.path.basename(dumped), answer or "no answer")
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,7 +12,9 @@ from pgle_hook import guarded, jax_private, warn, watch
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
 from pgle_hook.window import Profiler, TraceWindow
 
-POLL_S = 0.05  # how often steps are written and the quiet time is looked at; costs nothing measurable
+POLL_S = (
+    0.05  # how often steps are written and the quiet time is looked at; costs nothing measurable
+)
 
 FACTS_S = 1.0  # time between two writings of the facts; the first does not wait: a program may be killed soon
 
@@ -116,7 +118,9 @@ class Hook:
 
     def _close(self):
         self.facts.set("window_closed", time.time())
-        guarded(self.facts.write)  # for many kernels what follows takes minutes, or ends the program
+        guarded(
+            self.facts.write
+        )  # for many kernels what follows takes minutes, or ends the program
         self.window.closed(time.monotonic())
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
@@ -166,7 +170,9 @@ class Hook:
         if guarded(lambda: self.files.join(jax_private.process_of)):
             self.files.separate(os.environ)
             self.flags = [self.files.own_dump(flag) for flag in self.flags]
-            if getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir:  # rank 0 alone dumps it
+            if (
+                getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir
+            ):  # rank 0 alone dumps it
                 self.jax.config.update("jax_dump_ir_to", "")
         restore_flags(self.flags)
         if "xla_flags" not in self.facts.values:
@@ -196,7 +202,9 @@ class Hook:
             return
         with self._lock:
             begun = self._current[1] if self._current else 0.0
-            self._end_current(self._left if self._left and self._left > begun else time.perf_counter())
+            self._end_current(
+                self._left if self._left and self._left > begun else time.perf_counter()
+            )
             if self.profiler.is_open:
                 self._close()
             self.facts.set("window", self.window.describe())
@@ -220,11 +228,19 @@ def own_traces(jax, on_start, on_stop):
     module = jax.profiler
     session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
     if session is not None:
-        watch(session, "start", before=lambda this, *_, **__: started(getattr(this, "log_dir", None)))
+        watch(
+            session, "start", before=lambda this, *_, **__: started(getattr(this, "log_dir", None))
+        )
         watch(session, "stop", after=lambda *_, **__: on_stop())
         return
-    private = sys.modules[module.start_trace.__globals__["__name__"]]  # where `jax.profiler.trace` finds the two
-    watch(private, "start_trace", before=lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]))
+    private = sys.modules[
+        module.start_trace.__globals__["__name__"]
+    ]  # where `jax.profiler.trace` finds the two
+    watch(
+        private,
+        "start_trace",
+        before=lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]),
+    )
     watch(private, "stop_trace", after=lambda *_, **__: on_stop())
     module.start_trace, module.stop_trace = private.start_trace, private.stop_trace
 
@@ -239,7 +255,14 @@ class AutoPgle:
     def __init__(self, facts, jax, wordings):
         self._facts = facts
         self._wordings = wordings
-        self.seen = {"recompiled": {}, "loaded": [], "missed": [], "hits": [], "found_optimised": 0, "ahead_of_time": 0}
+        self.seen = {
+            "recompiled": {},
+            "loaded": [],
+            "missed": [],
+            "hits": [],
+            "found_optimised": 0,
+            "ahead_of_time": 0,
+        }
         facts.set("auto_pgle", self.seen)
         jax_private.compiler_messages(lambda text: guarded(lambda: self.note(text)))
         jax_private.optimised_found(self._found)
@@ -267,7 +290,9 @@ HEAVY = 0.1
 """A module is counted if its compilation took at least this share of the longest one. The very first compilation is not
 taken for the longest: it includes what XLA sets up once."""
 
-HEAVIEST = 0.5  # a compilation is one of the longest if it took at least this share of the longest so far
+HEAVIEST = (
+    0.5  # a compilation is one of the longest if it took at least this share of the longest so far
+)
 
 MOST = 5000
 """Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""
@@ -313,7 +338,9 @@ class ExecutionCounter:
 
     def _new_data(self, data, executable, *args, **kwargs):
         """What jax asks after a call from Python: what C++ makes the next call with. None: Python makes it."""
-        self._local.keep = bool(self.counting and executable is not None and guarded(lambda: self._count(executable)))
+        self._local.keep = bool(
+            self.counting and executable is not None and guarded(lambda: self._count(executable))
+        )
         return None if self._local.keep else data(executable, *args, **kwargs)
 
     def _new_rebuild(self, rebuild, profiler):
@@ -323,10 +350,18 @@ class ExecutionCounter:
 
     def _count(self, executable):
         """Count an execution; whether the next is to be counted too."""
-        key = id(getattr(executable, "xla_executable", executable))  # older jax makes the object around it anew
+        key = id(
+            getattr(executable, "xla_executable", executable)
+        )  # older jax makes the object around it anew
         fresh, self._local.fresh = getattr(self._local, "fresh", 0.0), 0.0
-        self._seconds[key] = max(fresh, self._seconds.get(key, 0.0))  # a new object may have a deleted one's id
-        if self._seconds[key] < HEAVY * (self._heaviest or 0.0) or self._kept >= MOST or os.getpid() != self._pid:
+        self._seconds[key] = max(
+            fresh, self._seconds.get(key, 0.0)
+        )  # a new object may have a deleted one's id
+        if (
+            self._seconds[key] < HEAVY * (self._heaviest or 0.0)
+            or self._kept >= MOST
+            or os.getpid() != self._pid
+        ):
             return False
         self._kept += 1
         self._on_execution(key)

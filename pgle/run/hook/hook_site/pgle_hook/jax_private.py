@@ -114,7 +114,11 @@ def is_of_jax(name):
     if callable(getattr(jax.lax, name, None)) or callable(getattr(jax.numpy, name, None)):
         return True
     jitted = type(jax.jit(lambda: None))
-    inner = [module for path, module in list(sys.modules.items()) if path.startswith("jax._src.") and module]
+    inner = [
+        module
+        for path, module in list(sys.modules.items())
+        if path.startswith("jax._src.") and module
+    ]
     return any(isinstance(vars(module).get(name), jitted) for module in inner)
 
 
@@ -152,7 +156,11 @@ def compiled_instead(other, before, after):
         The executables of other modules by their ids, with the module of each; filled as modules are compiled.
     """
     compiler = importlib.import_module("jax._src.compiler")
-    name = "backend_compile_and_load" if hasattr(compiler, "backend_compile_and_load") else "backend_compile"
+    name = (
+        "backend_compile_and_load"
+        if hasattr(compiler, "backend_compile_and_load")
+        else "backend_compile"
+    )
     compile_, found = getattr(compiler, name), {}
 
     def new_compile(backend, module, *args, **kwargs):
@@ -186,7 +194,9 @@ def compile_deviceless(compile_, module, given, targets, folder):
         folder: for XLA's dumps.
     """
     mlir = lowering()
-    if hasattr(mlir, "global_thread_pool"):  # its threads stayed in the parent, and its end would wait for them
+    if hasattr(
+        mlir, "global_thread_pool"
+    ):  # its threads stayed in the parent, and its end would wait for them
         module.context.enable_multithreading(False)
         mlir.global_thread_pool_of_parent = mlir.global_thread_pool
         mlir.global_thread_pool = importlib.import_module("jaxlib.mlir.ir").ThreadPool()
@@ -194,12 +204,19 @@ def compile_deviceless(compile_, module, given, targets, folder):
     build = options.executable_build_options
     build.debug_options.xla_dump_to = folder
     build.debug_options.xla_dump_hlo_as_proto = True
-    if tuple(int(part) for part in jaxlib_version().split(".")[:2]) < (0, 6):  # has no dump of its own for this
+    if tuple(int(part) for part in jaxlib_version().split(".")[:2]) < (
+        0,
+        6,
+    ):  # has no dump of its own for this
         build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
     devices = _topology_devices(targets, options.num_partitions * options.num_replicas)
     client = devices[0].client
     kind = type(sys.modules["jax"].sharding.SingleDeviceSharding(devices[0])._internal_device_list)
-    compile_(client, module, *(kind(tuple(devices)) if isinstance(item, kind) else item for item in given))
+    compile_(
+        client,
+        module,
+        *(kind(tuple(devices)) if isinstance(item, kind) else item for item in given),
+    )
 
 
 def _topology_devices(targets, count):
@@ -228,7 +245,9 @@ def _answer_costs(kind, backend, modules):
         try:
             bindings = sys.modules[device_types()[0].__module__]
             code = lowering().module_to_bytecode(module)
-            hlo = bindings.mlir.mlir_module_to_xla_computation(code, use_tuple_args=False).as_hlo_module()
+            hlo = bindings.mlir.mlir_module_to_xla_computation(
+                code, use_tuple_args=False
+            ).as_hlo_module()
             costs = bindings.hlo_module_cost_analysis(backend, hlo)
             devices = module.operation.attributes["mhlo.num_partitions"].value
         except Exception:  # a release without these parts
@@ -263,12 +282,18 @@ def _signature(module, least):
     with module.context, ir.Location.unknown():
         made = ir.Module.create()
         for attribute in module.operation.attributes:
-            name = attribute if isinstance(attribute, str) else attribute.name  # a mapping in later releases
+            name = (
+                attribute if isinstance(attribute, str) else attribute.name
+            )  # a mapping in later releases
             made.operation.attributes[name] = module.operation.attributes[name]
         for item in operations:
             if item.operation.name != "func.func" or _symbol(item) == "main":
                 made.body.append(item.operation.clone())
-        block = next(item for item in made.body.operations if _symbol(item) == "main").regions[0].blocks[0]
+        block = (
+            next(item for item in made.body.operations if _symbol(item) == "main")
+            .regions[0]
+            .blocks[0]
+        )
         for item in reversed(list(block.operations)):
             item.operation.erase()
         with ir.InsertionPoint(block):
@@ -302,7 +327,11 @@ def _all_sharded(ir, module, main, results):
     attributes = module.operation.attributes
     if "mhlo.num_partitions" not in attributes or attributes["mhlo.num_partitions"].value == 1:
         return True
-    given = list(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else [{}] * len(results)
+    given = (
+        list(main.attributes["res_attrs"])
+        if "res_attrs" in main.attributes
+        else [{}] * len(results)
+    )
     return all(
         "sdy.sharding" in own or "mhlo.sharding" in own or not ir.RankedTensorType(result).shape
         for own, result in zip(given, results)  # noqa: B905 (Python 3.9)
@@ -319,7 +348,9 @@ def _zeros(ir, result):
     is_integer = re.fullmatch(r"[su]?i\d+", str(element))
     zero = (ir.IntegerAttr if is_integer else ir.FloatAttr).get(element, 0)
     value = ir.DenseElementsAttr.get_splat(result, zero)
-    return ir.Operation.create("stablehlo.constant", results=[result], attributes={"value": value}).result
+    return ir.Operation.create(
+        "stablehlo.constant", results=[result], attributes={"value": value}
+    ).result
 
 
 def may_be_left_out(call):

@@ -61,7 +61,9 @@ class HookFiles:
         """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
         each other's files."""
         shared = self._paths(self._config["rank"])["hlo"]
-        return re.sub(_DUMP % re.escape(shared), lambda found: found.group().replace(shared, self.hlo), flags)
+        return re.sub(
+            _DUMP % re.escape(shared), lambda found: found.group().replace(shared, self.hlo), flags
+        )
 
     def separate(self, environ):
         """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
@@ -79,7 +81,9 @@ def _own_rank(launchers, environ):
             rank, size = int(environ[rank_name]), int(environ[size_name])
         except (KeyError, ValueError):
             continue
-        if 0 <= rank < size > 1:  # an interactive `srun --pty` is a step of one, in which mpirun starts more
+        if (
+            0 <= rank < size > 1
+        ):  # an interactive `srun --pty` is a step of one, in which mpirun starts more
             return rank
     return None
 
@@ -104,7 +108,15 @@ def restore_flags(ours, environ=os.environ):
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
 
 
-PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "numpy")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-pjrt",
+    "numpy",
+)
 
 KEPT_TIMES = 200
 
@@ -125,7 +137,9 @@ class StepWriter:
 
     def note(self, number, seconds, profiled, compiled):
         """One step, to be written soon; marks only where they are true."""
-        marks = {name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds}
+        marks = {
+            name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds
+        }
         self._noted.append(dict({"step": number, "step_time_s": round(seconds, 9)}, **marks))
 
     def write(self):

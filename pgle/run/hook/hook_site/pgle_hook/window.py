@@ -7,7 +7,9 @@ from contextlib import suppress
 
 from pgle_hook import warn
 
-WARM_STEPS = 3  # auto: steps, or executions of a heavy module, without compilation before the window opens
+WARM_STEPS = (
+    3  # auto: steps, or executions of a heavy module, without compilation before the window opens
+)
 
 TRACED_STEPS = 5
 """auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a cut last step."""
@@ -67,7 +69,11 @@ class TraceWindow:
             self._traced.append(number)
         elif self._state == "waiting":
             self._quiet_steps = 0 if compiled else self._quiet_steps + 1
-            if self._range[0] <= number <= self._range[1] if self._range else self._quiet_steps >= WARM_STEPS:
+            if (
+                self._range[0] <= number <= self._range[1]
+                if self._range
+                else self._quiet_steps >= WARM_STEPS
+            ):
                 self._traced.append(number)
                 return self._open()
         return None
@@ -82,7 +88,10 @@ class TraceWindow:
         if heavy:
             self._are_counted = False
         if heavy and self._is_timed():
-            self._counts, self._since = {}, now  # opened too soon: what the program is about begins now
+            self._counts, self._since = (
+                {},
+                now,
+            )  # opened too soon: what the program is about begins now
         return self._open() if self._state == "waiting" and self.kind == "all" else None
 
     def on_execution(self, now, module="step"):
@@ -93,7 +102,11 @@ class TraceWindow:
             quiet = min(QUIET_S, QUIET_PART * (self._last_compile - self._first_compile))
             if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
                 return self._open()
-        elif self._is_timed() and now - self._since >= self._seconds and self._executions >= TRACED_STEPS:
+        elif (
+            self._is_timed()
+            and now - self._since >= self._seconds
+            and self._executions >= TRACED_STEPS
+        ):
             return self._close()
         return None
 
@@ -102,7 +115,9 @@ class TraceWindow:
         if self._state == "waiting" and self._last_compile is not None:
             by_time = self.kind == "seconds" or (self.kind == "auto" and self._seen is None)
             return self._open() if by_time and now - self._last_compile > QUIET_S else None
-        if self._opened_at is not None and (self._is_timed() or (self.kind == "seconds" and self._state == "open")):
+        if self._opened_at is not None and (
+            self._is_timed() or (self.kind == "seconds" and self._state == "open")
+        ):
             longest = LONGEST_S if self.kind == "auto" and self._are_counted else self._seconds
             return self._close() if now - self._since > longest else None
         return None
@@ -131,7 +146,11 @@ class TraceWindow:
         if self._opened_at is not None:
             end = self._closed_at
             found = {"seconds": self._seconds if end is None else round(end - self._opened_at, 3)}
-            return dict(found, executions=self._executions) if self.kind == "auto" and self._are_counted else found
+            return (
+                dict(found, executions=self._executions)
+                if self.kind == "auto" and self._are_counted
+                else found
+            )
         if self._why_not:
             return {"none": self._why_not}
         why, remedy = self._never()
@@ -152,23 +171,38 @@ class TraceWindow:
 
     def _is_timed(self):
         """Whether time and executions close an open window, not marks."""
-        return self.kind == "auto" and self._state == "open" and self._opened_at is not None and not self._traced
+        return (
+            self.kind == "auto"
+            and self._state == "open"
+            and self._opened_at is not None
+            and not self._traced
+        )
 
     def _never(self):
         """Why a window did not open until the end, and the remedy."""
         if self._range and self._seen:
-            why = "steps %d-%d never began; the program went from %d to %d" % (*self._range, *self._seen)
+            why = "steps %d-%d never began; the program went from %d to %d" % (
+                *self._range,
+                *self._seen,
+            )
             return why, "choose among these, or --window all"
         if self._range:
             why = "the program marked no steps, so steps %d-%d never began" % self._range
-            return why, "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out"
+            return (
+                why,
+                "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out",
+            )
         if self._seen and self.kind == "auto":
             why = "the program ended after steps %d to %d, before %d steps without compilation"
             return why % (*self._seen, WARM_STEPS + 1), LONGER
         if self._are_counted:
             why = "the program ended when no module had been executed more than %d times since the last compilation"
             return why % self._executions + ", too soon to call it settled", LONGER
-        return "the program marked no steps, and ended less than %g s after its last compilation" % QUIET_S, LONGER
+        return (
+            "the program marked no steps, and ended less than %g s after its last compilation"
+            % QUIET_S,
+            LONGER,
+        )
 
 
 # The profilers that a window opens: JAX's own, or the CUDA profiler range that nsys captures.
@@ -190,10 +224,15 @@ class Profiler:
 
     def __init__(self, capture, files, jax):
         self.is_open = self.busy = False
-        self._begin = {"jax": self._begin_session, "nsys": self._begin_range}.get(capture, lambda: False)
+        self._begin = {"jax": self._begin_session, "nsys": self._begin_range}.get(
+            capture, lambda: False
+        )
         self._end = self._end_session if capture == "jax" else lambda: self._cuda.cudaProfilerStop()
         self._files, self._jax = files, jax
-        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace  # ours: the program's are watched
+        self._start, self._stop = (
+            jax.profiler.start_trace,
+            jax.profiler.stop_trace,
+        )  # ours: the program's are watched
 
     def open(self):
         """Begin to record; a failure is a warning."""
@@ -224,7 +263,9 @@ class Profiler:
         make = getattr(self._jax.profiler, "ProfileOptions", None)  # older releases have none
         if make is not None:
             options["profiler_options"] = make()
-            options["profiler_options"].python_tracer_level = 0  # calls of Python cost time and are no use for costs
+            options[
+                "profiler_options"
+            ].python_tracer_level = 0  # calls of Python cost time and are no use for costs
         try:
             self._start(self._files.trace, **options)
         except Exception as error:
@@ -235,7 +276,9 @@ class Profiler:
     def _end_session(self):
         warning = threading.Timer(SAID_S, warn, [STILL])
         warning.daemon = True
-        with suppress(RuntimeError):  # at the end of a program Python 3.12 starts no thread any more
+        with suppress(
+            RuntimeError
+        ):  # at the end of a program Python 3.12 starts no thread any more
             warning.start()
         try:
             self._stop()
