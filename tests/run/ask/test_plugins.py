@@ -9,9 +9,15 @@ import pytest
 
 from pgle.run.ask.jaxlib import repair
 
+pytestmark = pytest.mark.usefixtures("no_uv")
 PYTHON = "/env/bin/python"
 INSTALL = f"{PYTHON} -m pip install --no-deps"
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def no_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
 
 
 def wheels(cuda: int, version: str) -> dict[str, str]:
