@@ -35,7 +35,6 @@ COMMANDS = (
     "doctor",
     "predict hlo/jax-0.12.0.1/async",
     "report pax_fsdp4/proc0.sqlite --force -o PAGE",
-    f"merge {PROFILE} {OTHER} --force -o OUT",
     "convert nsys_synthetic/synthetic_cases.sqlite --force -o OUT",
     "convert pax_fsdp4/proc0.sqlite --force -o OUT",
     "compare pax_fsdp4/proc0.sqlite pax_fsdp4/proc3.sqlite",

@@ -56,12 +56,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
         ),
         "tune": ("predictions", "Which flags, with the profile, make a step fastest; no GPU."),
-        "perf-table": ("profiles", "Measured tables for XLA's own cost model, from traces."),
     },
     "Improve": {
         "complete": ("profiles", "Fill the gaps of a profile."),
         "carry": ("profiles", "Use a profile for another jax, another size, an edited program."),
-        "merge": ("profiles", "Merge profiles of ranks or runs."),
         "flags": ("flags", "Explain, lint and preset XLA, NCCL, CUDA and JAX settings."),
     },
     "Look": {
@@ -289,7 +287,7 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             _discard_output()
             return None, 0
         case MemoryError():
-            return "out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2
+            return "out of memory; give fewer inputs at once", 2
         case OSError() if error.filename:  # a name that is too long, a folder without permission
             return f"{error.filename}: {error.strerror}; check the path", 2
         case FileNotFoundError() if not error.filename and not _has_working_directory():

@@ -1,4 +1,4 @@
-"""Commands that make cost profiles and tables from traces, and that check, fill, carry and merge profiles.
+"""Commands that make cost profiles from traces, and that check, fill and carry profiles.
 
 Each imports what it runs when it runs, of which its help needs nothing.
 """
@@ -11,9 +11,7 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import PATH, Place
-from pgle.files import AnyPath
-from pgle.report import text
+from pgle.cli.options import PATH
 
 
 @command(
@@ -49,43 +47,6 @@ def convert_command(**options: Any) -> Answer[Any]:
     pgle convert logdir/ -o profile.pb
     """
     return api.convert(**options)
-
-
-@command(
-    opt.INPUTS,
-    opt.option(
-        "-o --output out", "The table (.pbtxt).", "FILE", Place(".pbtxt", ".txtpb"), required=True
-    ),
-    opt.hlo(" of the traced run"),
-    opt.module("Which modules: auto, all or a regular expression.", "auto"),
-    opt.TARGET,
-    opt.FORCE,
-    *opt.PAGE,
-)
-def perf_table_command(
-    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, **options: Any
-) -> Answer[Any]:
-    """From traces the measured table that XLA's own cost model reads: one per cluster, for every program.
-
-    INPUT: traces as for 'pgle convert'. The table holds what collectives took, by size and group, and needs no names or
-    fingerprints; XLA prefers a cost profile, if there is one. Before the table is written, small modules are compiled
-    with it to see whether this jaxlib takes each entry (no GPU needed).
-
-    \b
-    pgle perf-table runs/a -o cluster.pbtxt
-    pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
-    """
-    from pgle.report import flags as report
-    from pgle.run.convert import ConvertRequest, default_hlo
-    from pgle.run.perf_table import perf_table
-    from pgle.xla.targets import load_target
-
-    request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
-    with text.progress("reading traces") as advance:
-        found = perf_table(request, load_target(target), progress=advance)
-    return api.answer(
-        "perf-table", found, report.perf_table_page(found), report.perf_table_document(found)
-    )
 
 
 @command(
@@ -174,45 +135,3 @@ def carry_command(**options: Any) -> Answer[Any]:
     carried, written = carry_file(**options)
     page = report.carry_page(carried, written, after_conversion(written.path, [options["new"]]))
     return api.answer("carry", carried, page, report.carry_document(carried, written))
-
-
-@command(
-    opt.argument("profiles", "PROFILE...", nargs=-1, required=True),
-    opt.OUT,
-    opt.choice("--of", "Ranks of one run, or independent runs.", "ranks", "runs", default="ranks"),
-    opt.STAT,
-    opt.option(
-        "--collective-stat", "Collectives.  [default: min of ranks, --stat of runs]", "NAME"
-    ),
-    opt.FORCE,
-    *opt.PAGE,
-)
-def merge_command(
-    profiles: tuple[AnyPath, ...],
-    output: AnyPath,
-    of: str,
-    stat: str,
-    collective_stat: str | None,
-    force: bool,
-) -> Answer[Any]:
-    """Merge cost profiles of ranks or runs into one.
-
-    Costs are --stat over the inputs, each counted once per sample; percentiles interpolate. A collective's time on one
-    rank includes waiting for the last one, so of ranks the least counts, which still includes some. If you have the
-    traces, give `pgle convert` all of them instead. A name that is another opcode or shape in each input is left out.
-
-    \b
-    pgle merge rank*.pbtxt -o profile.pbtxt
-    pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
-    """
-    from pgle.costs.measure.samples import parse_statistic
-    from pgle.costs.profile.merge import MergeOf, MergeOptions
-    from pgle.report import profiles as report
-    from pgle.report.next_steps import after_summary
-    from pgle.run.convert import merge_files
-
-    collective = parse_statistic(collective_stat) if collective_stat else None
-    options = MergeOptions(of=MergeOf(of), stat=parse_statistic(stat), collective_stat=collective)
-    merged, written = merge_files(profiles, output, options, force=force)
-    page = report.merge_page(merged, written, after_summary(written.path))
-    return api.answer("merge", merged, page, report.merge_document(merged, written), version=2)

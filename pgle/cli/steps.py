@@ -165,11 +165,10 @@ _FILE = opt.option("--file path", "JSON lines.", "FILE", LOCAL, default="perf/hi
 
 @click.group(cls=Commands)
 def history_command() -> None:
-    """Keep step times over time; they show how much launches differ.
+    """Keep step times of runs, to measure how much launches differ.
 
     \b
     pgle history add runs/a/perf --name llama-7b
-    pgle history show
     pgle compare base.log new.log --history perf/history.jsonl
     """
 
@@ -212,9 +211,9 @@ def add(
     from pgle.report import compare as report
     from pgle.report.next_steps import after_entry
     from pgle.run.ask.machine import git_commit
-    from pgle.run.compare import add_entry, hardware_name
+    from pgle.run.compare import add_entry, hardware_name, read_history
     from pgle.run.inputs.step_times import read_side
-    from pgle.steps.estimate import Entry
+    from pgle.steps.estimate import Entry, make_trends
     from pgle.steps.series import Rules, check_runs
 
     try:
@@ -238,30 +237,8 @@ def add(
         note=note,
     )
     add_entry(path, entry)
-    page = report.added_page(path, entry, after_entry(path, name))
-    return api.answer("history", entry, page, {"file": path, "added": entry})
-
-
-@history_command.command(
-    params=[
-        opt.option("--name", "Only this workload.", "NAME"),
-        opt.option("--hardware", "Only this hardware.", "NAME"),
-        _FILE,
-        *opt.PAGE,
-    ]
-)
-def show(name: str | None, hardware: str | None, path: Path) -> Answer[Any]:
-    """Show the entries of each workload and hardware, and how much launches differ.
-
-    \b
-    pgle history show --name llama-7b
-    """
-    from pgle.report import compare as report
-    from pgle.report.next_steps import after_trends
-    from pgle.run.compare import read_history
-    from pgle.steps.estimate import make_trends
-
     entries, warnings = read_history(path)
-    trends = make_trends(entries, name=name, hardware=hardware)
-    page = report.history_page(path, trends, warnings, after_trends(path))
-    return api.answer("history", trends, page, report.history_document(trends, warnings))
+    of_workload = [old for old in entries if (old.name, old.hardware) == (name, entry.hardware)]
+    (trend,) = make_trends(of_workload)
+    page = report.history_page(path, entry, trend, warnings=warnings, following=after_entry(path))
+    return api.answer("history", trend, page, report.history_document(path, trend, warnings))

@@ -305,64 +305,25 @@ def append(
 NEWEST = 5  # entries of a history on the first screen
 
 
-def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Page:
-    """What was added to a history."""
-    kind = "simulated" if entry.simulated else "measured"
-    time = f"{figures.time(entry.median_s * 1e6)} ± {figures.share(entry.spread)}"
+def history_page(
+    path: object,
+    added: Entry,
+    trend: Trend,
+    *,
+    warnings: Sequence[str] = (),
+    following: Sequence[str] = (),
+) -> Page:
+    """A page on an entry that was added, and on its trend: the newest entries first."""
+    time = f"{figures.time(added.median_s * 1e6)} ± {figures.share(added.spread)}"
     return Page(
         title=f"{path} · pgle history add",
-        identity=(f"{printable(entry.name)} on {printable(entry.hardware)}", kind, str(path)),
-        verdict=f"Added: {time}, {many(entry.steps, 'steady step')}",
+        identity=(_named(trend), _entry_count(trend), str(path)),
+        verdict=f"Added: {time}, {many(added.steps, 'steady step')}",
         tone="good",
-        next=tuple(following),
-    )
-
-
-def history_page(
-    path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()
-) -> Page:
-    """The newest entries of the only trend, or a row for each of several with its entries in a section."""
-    count = sum(len(trend.entries) for trend in trends)
-    page = Page(
-        title=f"{path} · pgle history show",
-        identity=("1 entry" if count == 1 else f"{count:,} entries", str(path)),
-        verdict=many(len(trends), "trend"),
+        table=_entries(trend),
+        notes=(_noise(trend),),
         next=tuple(following),
         warnings=tuple(warnings),
-    )
-    if len(trends) == 1:
-        (trend,) = trends
-        noise = (
-            "" if trend.noise is None else f"; launches differ by {figures.share(trend.noise, 2)}"
-        )
-        return replace(
-            page,
-            identity=(_named(trend), *page.identity),
-            verdict=f"Now {figures.time(trend.level_s * 1e6)}{noise}",
-            table=_entries(trend),
-            notes=(_noise(trend),),
-        )
-    rows = (
-        (
-            printable(trend.name),
-            printable(trend.hardware),
-            len(trend.entries),
-            trend.entries[-1].time[:16],
-            trend.level_s * 1e6,
-            trend.noise and figures.share(trend.noise, 2),
-        )
-        for trend in trends
-    )
-    return replace(
-        page,
-        table=table(
-            "workload | hardware | entries (count) | newest | step now (time) | launches differ by",
-            rows,
-        ),
-        sections=tuple(
-            Section(str(number), _named(trend), (_entries(trend), Prose(_noise(trend))))
-            for number, trend in enumerate(trends, 1)
-        ),
     )
 
 
@@ -384,23 +345,30 @@ def _entries(trend: Trend) -> Table:
     return table(heads, rows, shown=NEWEST)
 
 
+def _entry_count(trend: Trend) -> str:
+    count = len(trend.entries)
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
 def _named(trend: Trend) -> str:
     kind = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
     return f"{printable(trend.name)} on {printable(trend.hardware)}{kind}"
 
 
 def _noise(trend: Trend) -> str:
-    """What the spread of launches is computed from."""
+    """How much launches differ, and from how many entries that is known."""
     if trend.noise is None:
         return "One entry at this level. Add more runs to measure how much launches differ."
     is_all = len(trend.present) == len(trend.entries)
     since = "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
-    return f"Standard deviation of {len(trend.present)} entries{since}."
+    entries = f"{len(trend.present)} entries{since}"
+    return f"Launches differ by {figures.share(trend.noise, 2)} (standard deviation of {entries})."
 
 
-def history_document(trends: Sequence[Trend], warnings: Iterable[str]) -> dict[str, Any]:
-    """``pgle.history/1``: trends with their entries, present level and noise."""
+def history_document(path: object, trend: Trend, warnings: Iterable[str]) -> dict[str, Any]:
+    """``pgle.history/1``: the trend with its entries, present level and noise."""
     return {
-        "trends": [text.whole(trend, "level_s noise") for trend in trends],
+        "file": str(path),
+        "trend": text.whole(trend, "level_s noise"),
         "warnings": list(warnings),
     }

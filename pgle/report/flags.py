@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
-from pgle.next import CONVERT, quoted, typed
+from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.run.inputs.next_command import UNKNOWN
 from pgle.xla.flags.catalogue import Effect, KnownSetting, catalogue, effects_of, known_in
 
 if TYPE_CHECKING:
-    from pgle.run.perf_table import PerfTable
     from pgle.xla.flags.catalogue import Lint
     from pgle.xla.flags.presets import Preset
     from pgle.xla.flags.text import FlagFinding
@@ -181,71 +179,3 @@ def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
         table=table("preset | for", rows, shown=99),
         next=(typed("pgle", "flags", "preset", "recommended"),),
     )
-
-
-SHOWN = 5  # transfers on the first screen
-
-
-def perf_table_page(found: PerfTable) -> Page:
-    """What the table gives on the measured program, else what was measured; each point in a section."""
-    measured = (
-        (
-            f"{item.kind}, {item.group} devices",
-            item.size_bytes,
-            us,
-            item.size_bytes / us / 1e3,
-            Cell("no", "warn") if item in found.ignored else "yes",
-        )
-        for item, us in found.transfers.items()
-    )
-    heads = "measured collective | size (size) | time (time) | GB/s (rate) | XLA uses it"
-    transfers, count = table(heads, measured, shown=SHOWN), many(len(found.transfers), "collective")
-    network = ""
-    if found.network_gb_s is not None:
-        by = many(len(found.networks_gb_s), "collective")
-        network = f"network: {found.network_gb_s:.3g} GB/s per GPU, by {by} across hosts; give it with --network"
-    rehearse = typed("pgle", "rehearse", f"--flag={_flag(found)}", "--", *UNKNOWN)
-    return Page(
-        title="pgle perf-table",
-        identity=(found.key, f"jaxlib {found.jaxlib}" if found.jaxlib else ""),
-        verdict=_advice(found).partition(". ")[0],
-        tone="good" if found.key else "warn",
-        table=transfers,
-        notes=(
-            f"measured: {count}; {many(found.filled, 'point')} of other sizes from XLA's own table",
-            network,
-            f"wrote {found.written}",
-            *(("add to XLA_FLAGS:", _flag(found)) if found.key else ()),
-        ),
-        sections=(Section("collectives", "Measured collectives", (transfers,)),),
-        next=(rehearse if found.key else str(CONVERT),),
-        warnings=found.warnings,
-    )
-
-
-def _flag(found: PerfTable) -> str:
-    from pgle.run.perf_table import COLLECTIVES_FLAG
-
-    return f"{COLLECTIVES_FLAG}={found.written}"
-
-
-def _advice(found: PerfTable) -> str:
-    """What to do next."""
-    if not found.key:
-        return "XLA would ignore this table. Give it a cost profile instead: 'pgle convert'."
-    return f"XLA uses this table. Set XLA_FLAGS='{_flag(found)}'; pgle rehearse predicts the gain first."
-
-
-def perf_table_document(found: PerfTable) -> dict[str, object]:
-    """``pgle.perf-table/1``."""
-    return {
-        **text.picked(found, "key jaxlib"),
-        "collectives": [
-            {**text.plain(item), "time_us": us, "taken": item not in found.ignored}
-            for item, us in found.transfers.items()
-        ],
-        **text.picked(found, "filled network_gb_s"),
-        "written": [found.written],
-        "next": _advice(found),
-        "warnings": found.warnings,
-    }

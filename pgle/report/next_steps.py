@@ -100,18 +100,9 @@ def after_comparison(
     return (typed("pgle", "history", "add", new, "--name", found.new.label),)
 
 
-def after_entry(path: Path, name: str) -> Commands:
-    """The trend that an entry of a history was added to."""
-    return (typed("pgle", "history", "show", "--name", name, *_kept_in(path)),)
-
-
-def after_trends(path: Path) -> Commands:
+def after_entry(path: Path) -> Commands:
     """The comparison that takes the launch spread from a history."""
     return (typed("pgle", "compare", "BASE", "NEW", "--history", path),)
-
-
-def _kept_in(path: Path) -> tuple[str, ...]:
-    return () if path == Path("perf/history.jsonl") else ("--file", str(path))
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pgle.costs.measure.measured import ProgramCosts
     from pgle.costs.profile.carry import Carried
     from pgle.costs.profile.coverage import Completion
-    from pgle.costs.profile.merge import MergedProfile
     from pgle.run.convert import Conversion, Written
     from pgle.trace.summary import TraceSummary
 
@@ -596,44 +595,6 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
     """A row of a table with `_SUMS`, unless there are no costs."""
     if every := [cost.cost_us for cost in costs]:
         yield (*label, len(every), sum(every))
-
-
-def merge_page(merged: MergedProfile, written: Written, following: Sequence[str] = ()) -> Page:
-    """How much was merged and how, and what was left out."""
-    rows: list[tuple[Value, ...]] = []
-    for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
-        of_kind = [cost for cost in merged.profile.costs if cost.likely_kind == kind]
-        rows += _sums((kind.value + ("" if all(cost.kind for cost in of_kind) else "?"),), of_kind)
-    unlike = (
-        (merged.partial, "not in all inputs"),
-        (merged.conflicts, "of other instructions in each input"),
-    )
-    notes = (
-        f"{many(len(names), 'name')} {what}: {some(map(printable, names), 3)}"
-        for names, what in unlike
-        if names
-    )
-    return Page(
-        title="pgle merge",
-        identity=(many(len(merged.inputs), "profile"),),
-        verdict=f"wrote {written.path}: {many(written.names, 'cost')}",
-        tone="good" if merged.is_of_one else "warn",
-        table=table(f"kind | {_SUMS}", rows),
-        notes=tuple(notes),
-        next=tuple(following),
-        warnings=merged.profile.warnings,
-        about=(("sha256", written.sha256),),
-    )
-
-
-def merge_document(merged: MergedProfile, written: Written) -> dict[str, object]:
-    """``pgle.merge/2``."""
-    return {
-        "written": written,
-        **text.picked(merged, "inputs not_in_all_inputs=partial"),
-        "conflicts": [{"name": name} for name in merged.conflicts],
-        "warnings": merged.profile.warnings,
-    }
 
 
 def complete_page(

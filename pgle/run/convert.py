@@ -1,12 +1,9 @@
-"""Profiles that pgle writes: `pgle convert` makes them of traces and HLO dumps, `pgle merge` of other profiles."""
+"""Profiles that pgle writes: `pgle convert` makes them from traces and HLO dumps."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from pgle.costs.measure.measured import (
     AggregateOptions,
@@ -19,18 +16,13 @@ from pgle.costs.profile.files import (
     SUFFIXES,
     check_suffix,
     profile_files,
-    read_profile,
     sidecar_path,
 )
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
 from pgle.run.inputs.traces import read_traces, run_dirs
-from pgle.run.process.process import executor
 from pgle.xla.hlo.dumps import read_dumps
-
-if TYPE_CHECKING:
-    from pgle.costs.profile.merge import MergedProfile, MergeInput, MergeOptions
 
 
 @dataclass(frozen=True)
@@ -148,10 +140,6 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
 """Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
 
-PARALLEL_PROFILES = 50  # so many are read by other processes faster than these start
-AT_A_TIME = 16  # profiles that one of them reads before it sends them
-READERS = 4  # of them
-
 
 @dataclass(frozen=True)
 class Written:
@@ -191,32 +179,3 @@ def write_profiles(
         )
     write_files(files, force=force, inputs=inputs)
     return tuple(written)
-
-
-def merge_files(
-    paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
-) -> tuple[MergedProfile, Written]:
-    """Read, merge and write: the merged profile, with remarks on it, and its file."""
-    from pgle.costs.profile.merge import merge
-
-    check_output(out, force=force, inputs=paths)
-    again = next((path for path, times in Counter(paths).items() if times > 1), None)
-    if again is not None:
-        raise UserError("given twice", where=again, remedy="name each profile once")
-    names = [path.name for path in paths]
-    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    labelled = list(zip(labels, paths, strict=True))
-    if len(paths) < PARALLEL_PROFILES or os.cpu_count() == 1:
-        merged = merge(map(_read, labelled), options)
-    else:
-        with executor(READERS) as pool:
-            merged = merge(pool.map(_read, labelled, chunksize=AT_A_TIME), options)
-    (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
-    return merged, written
-
-
-def _read(labelled: tuple[str, AnyPath]) -> MergeInput:
-    from pgle.costs.profile.merge import merge_input
-
-    label, path = labelled
-    return merge_input(label, read_profile(path))

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from pgle.errors import UserError
-from pgle.next import HISTORY_ADD, HISTORY_SHOW
+from pgle.next import HISTORY_ADD
 from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, level_shift
 from pgle.trace.columns import distinct
 
@@ -253,22 +253,14 @@ class Trend:
 
 
 def make_trends(
-    entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None
+    entries: Iterable[Entry],
 ) -> tuple[Trend, ...]:
-    """The entries by name and hardware, in order of time (as recorded where equal)."""
-    chosen = [
-        entry
-        for entry in entries
-        if name in (None, entry.name) and hardware in (None, entry.hardware)
-    ]
-    if not chosen:
-        raise UserError(
-            "no entry matches",
-            where="--name, --hardware",
-            remedy=f"see {HISTORY_SHOW} without them",
-        )
-    chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
-    groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
+    """Return a trend for each name and hardware, its entries in order of time.
+
+    Entries of one time keep their order.
+    """
+    in_order = sorted(entries, key=lambda entry: (entry.name, entry.hardware, entry.time))
+    groups = groupby(in_order, key=lambda entry: (entry.name, entry.hardware))
     return tuple(Trend(*key, tuple(group)) for key, group in groups)
 
 

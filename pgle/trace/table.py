@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import many, some
-from pgle.next import MERGE
 from pgle.trace.columns import Codes, Ints, changes
 
 SIMULATED = "simulated by pgle, no GPU ran this"  # the warning that a simulated trace carries, in its files too
@@ -274,7 +273,7 @@ def _nothing_tells(name: str, sources: Sequence[str]) -> str:
     )
     return (
         f"{given} name their process {name}, taken for windows of it; "
-        f"if they are of several ranks, convert each alone and join them with `{MERGE}`"
+        "if they are of several ranks, give the trace of one rank only"
     )
 
 

@@ -22,7 +22,7 @@ OF_HLO = {
     [
         *(
             ([name, "-h"], {"numpy", "google.protobuf"})
-            for name in ("run", "doctor", "compare", "convert", "merge", "tune")
+            for name in ("run", "doctor", "compare", "convert", "tune")
         ),
         (["show", PROFILE], {"numpy", "google.protobuf"}),
         (["diff", PROFILE, PROFILE], {"numpy", "google.protobuf"}),
@@ -35,10 +35,6 @@ OF_HLO = {
             ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async"],
             {"scipy"},
         ),  # numpy: it estimates what lacks a cost
-        (
-            ["merge", PROFILE, "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "-o", "OUT"],
-            {"scipy", "google.protobuf"},
-        ),
         (
             ["convert", "nsys_synthetic/synthetic_cases.sqlite", "-o", "OUT"],
             {"scipy", "numpy.ma", "google.protobuf", *OF_HLO},

@@ -32,11 +32,6 @@ def test_a_folder_is_one_of_this_machine(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["perf-table", "x.sqlite", "-o", "-"], "is stdin or stdout, and a file is needed"),
-        (
-            ["perf-table", "x.sqlite", "-o", "x.txt"],
-            "is of no known form; choose a name that ends in .pbtxt, .txtpb",
-        ),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
         (
@@ -47,7 +42,7 @@ def test_a_folder_is_one_of_this_machine(
             ["compare", "--abba", "1", "--html", "folder.html", "--", "touch", "ran"],
             "folder.html: is a directory",
         ),
-        (["perf-table", "x.sqlite", "-o", "taken.html/x.pbtxt"], "is a file, not a directory"),
+        (["compare", "a", "b", "--html", "taken.html/x.html"], "is a file, not a directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

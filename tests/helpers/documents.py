@@ -67,7 +67,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["show", BF16],
         ["show", "pax.pbtxt"],
         ["show", "made.pbtxt"],
-        ["show", "merged.pbtxt"],
         ["show", MADE],
         ["show", XPLANE],
         ["show", PAX[1]],
@@ -78,11 +77,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["convert", *PAX, *DUMP, "-o", "a.pbtxt"],
         ["convert", MADE, "-o", "b.pbtxt"],
         ["convert", PAX[1], "-o", "c.pbtxt"],
-    ],
-    "merge": [
-        ["merge", BF16, BIG, "-o", "m1.pbtxt"],
-        ["merge", "pax.pbtxt", BIG, "--of", "runs", "-o", "m2.pbtxt"],
-        ["merge", BIG, BF16, "--of", "runs", "-o", "m3.pbtxt"],
     ],
     "carry": [["carry", BF16, "--from", NEW, "--to", OLD, "-o", "c1.pbtxt"]],
     "complete": [
@@ -140,8 +134,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
         ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
         ["history", "add", "steps.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
-        ["history", "show", "--file", "h.jsonl"],
-        ["history", "show", "--name", "a", "--file", "h.jsonl"],
     ],
     "doctor": [["doctor"], ["doctor", "--python", sys.executable]],
     "init": [["init"], ["init", "slurm", "-o", "i"], ["init", "make", "-o", "j"]],
@@ -164,7 +156,6 @@ COMPILED: dict[str, list[list[str]]] = {
     "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "perf": [["convert", "r"], ["perf", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "run": [["run", "--run-dir", "whole", *SIMULATED, *OVERLAP]],
-    "perf-table": [["perf-table", "r", "-o", "cluster.pbtxt", "--target", "b200", "--force"]],
     "proof": [["doctor", "--prove", "--capture", "simulated", "--target", "a100"]],
 }
 
@@ -174,7 +165,6 @@ def prepare(folder: Path) -> None:
     write_steps(folder)
     produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
     produce(["convert", MADE, "-o", "made.pbtxt"], folder)
-    produce(["merge", "pax.pbtxt", "made.pbtxt", "-o", "merged.pbtxt"], folder)
 
 
 def write_steps(folder: Path) -> None:

@@ -126,7 +126,6 @@ def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
         ["convert", path, "-o", case.out(*suffixes), *options(case)],
         ["show", path],
         ["analyze", path],
-        ["perf-table", path, "-o", case.out(".pbtxt")],
     ]
     words = case.draw.choices(commands, (6, 2, 2, 1))[0]
     if words[0] != "show" and case.draw.random() < 0.2:
@@ -227,8 +226,6 @@ def profiles(case: Case) -> Words:
     commands: list[Words] = [
         ["show", paths[0], "--all"],
         ["diff", *paths],
-        ["merge", *paths, "-o", case.out(".pbtxt", ".pb")],
-        ["merge", *paths, "-o", case.out(".pbtxt", ".pb"), "--of", "runs", "--stat", "mean"],
     ]
     return case.draw.choice(commands)
 
@@ -278,7 +275,8 @@ def history(case: Case) -> Words:
         json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12)
     )
     path = case.given("h.jsonl", lines.encode(), damage.damage_json_lines)
-    return ["history", "show", "--file", path]
+    log = TESTDATA / "maxtext_pgle/llama2_7b_pgle_run.log"
+    return ["compare", log, log, "--history", path]
 
 
 def manifests(case: Case) -> Words:
@@ -374,7 +372,7 @@ def named(case: Case) -> Words:
         ["diff", path, path],
         ["confirm", path],
         ["flags", "preset", "pgle-perf", "--profile", path],
-        ["history", "show", "--file", path],
+        ["compare", path, path, "--history", path],
     ]
     return case.draw.choice(commands)
 
@@ -434,7 +432,7 @@ def asked(case: Case) -> Words:
             "-o",
             case.outputs / "r",
         ],
-        ["history", "show", "--file", sides[0], f"--name={value}"],
+        ["history", "add", sides[0], "--file", case.outputs / "h.jsonl", f"--name={value}"],
     ]
     return case.draw.choice(commands)
 
@@ -513,11 +511,7 @@ def _check(case: Case) -> None:
     for path in case.outputs.rglob("*"):
         if path.suffix == ".json":
             json.loads(path.read_bytes(), parse_constant=_no_number)
-        elif (
-            path.suffix in (".pbtxt", ".pb")
-            and case.words[0] != "perf-table"
-            and "hlo" not in path.name
-        ):
+        elif path.suffix in (".pbtxt", ".pb") and "hlo" not in path.name:
             costs = [cost.cost_us for cost in read_profile(path).costs]
             assert all(0 <= cost < float("inf") for cost in costs), (
                 f"costs written: {min(costs)} to {max(costs)}"

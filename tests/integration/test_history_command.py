@@ -17,21 +17,18 @@ def write_log(path: Path, level: float) -> str:
     return str(path)
 
 
-def fill(path: Path, tmp_path: Path, levels: list[float], hardware: str = "h100") -> None:
+def add(path: Path, log: str, day: int, *more: str, hardware: str = "h100") -> int:
+    named = ["--name", "llama", "--hardware", hardware, "--commit", f"c{day}"]
+    when = ["--time", f"2026-01-{day:02d}T00:00:00"]
+    return run(["history", "add", log, *named, *when, "--file", str(path), *more])
+
+
+def fill(path: Path, levels: list[float], *more: str, hardware: str = "h100") -> None:
+    """Add a run a day; `more` are options of the last addition, whose output stays."""
+    days = len(levels)
     for day, level in enumerate(levels, 1):
-        log = write_log(tmp_path / f"{day}.log", level)
-        words = [
-            "history",
-            "add",
-            log,
-            "--name",
-            "llama",
-            "--hardware",
-            hardware,
-            "--file",
-            str(path),
-        ]
-        assert run([*words, "--time", f"2026-01-{day:02d}T00:00:00", "--commit", f"c{day}"]) == 0
+        log = write_log(path.with_name(f"{day}.log"), level)
+        assert add(path, log, day, *(more if day == days else ("-q",)), hardware=hardware) == 0
 
 
 LEVELS = [1.0, 1.001, 0.999, 1.0, 1.001, 1.0, 1.041, 1.04, 1.039, 1.04, 1.041]
@@ -41,15 +38,12 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "h.jsonl"
-    fill(path, tmp_path, LEVELS)
-    capsys.readouterr()
-    assert run(["history", "show", "--all", "--file", str(path)]) == 0
+    fill(path, LEVELS, "--all")
     out = capsys.readouterr().out
     assert all(f"c{number}" in out for number in range(1, 12))
-    assert "launches differ by 0.08 %" in out
     assert (
-        "Standard deviation of 5 entries since 2026-01-07T00:00, when the level changed."
-        in " ".join(out.split())
+        "Launches differ by 0.08 % (standard deviation of 5 entries since 2026-01-07T00:00, "
+        "when the level changed)." in " ".join(out.split())
     )
     assert f"Next: give both runs: pgle compare … … --history {path}" in out
     assert max(map(len, out.splitlines()[1:-1])) <= 100  # the first line has the file's path
@@ -59,33 +53,23 @@ def test_the_newest_entries_come_first_and_fit_a_screen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "h.jsonl"
-    fill(path, tmp_path, LEVELS)
+    fill(path, LEVELS[:-1], "-q")
     capsys.readouterr()
-    assert run(["history", "show", "--file", str(path)]) == 0
+    assert add(path, write_log(tmp_path / "11.log", LEVELS[-1]), 11) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 12
+    assert len(lines) <= 13
     assert "c11" in lines[4]
     assert any(line.startswith("… and 6 more") for line in lines)
 
 
-def test_several_trends_have_a_row_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "h.jsonl"
-    for hardware in ("h100", "b200"):
-        fill(path, tmp_path, [1.0, 1.1], hardware=hardware)
-    capsys.readouterr()
-    assert run(["history", "show", "--file", str(path)]) == 0
-    rows = capsys.readouterr().out.splitlines()[4:6]
-    assert [row.split()[:3] for row in rows] == [["llama", "b200", "2"], ["llama", "h100", "2"]]
-
-
 def test_json_of_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "h.jsonl"
-    fill(path, tmp_path, LEVELS)
+    fill(path, LEVELS[:-1], "-q")
     capsys.readouterr()
-    assert run(["history", "show", "--file", str(path), "--json"]) == 0
+    assert add(path, write_log(tmp_path / "11.log", LEVELS[-1]), 11, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["schema"] == "pgle.history/1"
-    (trend,) = result["trends"]
+    trend = result["trend"]
     assert len(trend["entries"]) == 11
     assert trend["level_s"] == pytest.approx(1.04 * 1.002, rel=1e-3)
     assert trend["noise"] == pytest.approx(np.std(np.log(LEVELS[6:]), ddof=1), rel=0.01)
@@ -93,12 +77,11 @@ def test_json_of_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_hardware_is_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "h.jsonl"
-    fill(path, tmp_path, [1.0] * 4)
-    fill(path, tmp_path, [0.5] * 4, hardware="b200")
+    fill(path, [1.0] * 4, "-q")
     capsys.readouterr()
-    run(["history", "show", "--file", str(path), "--json"])
-    result = json.loads(capsys.readouterr().out)
-    assert [trend["hardware"] for trend in result["trends"]] == ["b200", "h100"]
+    assert add(path, write_log(tmp_path / "b.log", 0.5), 9, "--json", hardware="b200") == 0
+    trend = json.loads(capsys.readouterr().out)["trend"]
+    assert (trend["hardware"], len(trend["entries"])) == ("b200", 1)
 
 
 def test_the_commit_of_a_recorded_run_is_that_of_its_start(
@@ -135,16 +118,17 @@ def test_a_damaged_line_is_said_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "h.jsonl"
-    fill(path, tmp_path, [1.0])
+    fill(path, [1.0], "-q")
     path.write_text(path.read_text() + '{"time": "x", "name": "n", "hardware": "h"}\n')
-    assert run(["history", "show", "--file", str(path)]) == 0
+    assert add(path, write_log(tmp_path / "b.log", 1.0), 2) == 0
     assert "entry 2 could not be read (Object missing required field `median_s`)" in " ".join(
         capsys.readouterr().out.split()
     )
 
 
 def test_no_history_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["history", "show", "--file", str(tmp_path / "none.jsonl")]) == 2
+    log = write_log(tmp_path / "a.log", 1.0)
+    assert run(["compare", log, log, "--history", str(tmp_path / "none.jsonl")]) == 2
     assert "pgle history add RUN" in capsys.readouterr().err
 
 
@@ -153,10 +137,10 @@ def test_a_file_of_another_kind_is_refused(
 ) -> None:
     for name in ("a.jsonl", "a.sqlite"):
         (tmp_path / name).write_text("hello\n" * 200)
-        assert run(["history", "show", "--file", str(tmp_path / name)]) == 2
+        assert add(tmp_path / name, write_log(tmp_path / "a.log", 1.0), 1) == 2
         assert "is not a history of pgle" in capsys.readouterr().err
     (tmp_path / "b.sqlite").write_bytes(b"SQLite format 3\0" + bytes(999))
-    assert run(["history", "show", "--file", str(tmp_path / "b.sqlite")]) == 2
+    assert add(tmp_path / "b.sqlite", write_log(tmp_path / "a.log", 1.0), 1) == 2
     assert "is not text; a history is JSON lines; choose another --file" in capsys.readouterr().err
 
 

@@ -177,8 +177,7 @@ def after_results(run: RunDirectory) -> Iterator[str]:
         use: Any = SimpleNamespace(main=SimpleNamespace(verdict=verdict, profile=name))
         yield from report.after_confirmation(Path("a.log"), use)
         yield from report.after_confirmation(run.path / "perf", use)
-    yield from report.after_entry(Path("h.sqlite"), "a name")
-    yield from report.after_trends(Path("perf/history.jsonl"))
+    yield from report.after_entry(Path("perf/a history.jsonl"))
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
     for folder, traces in ((run.path, ()), (run.path, (Path("a trace"),)), (Path("new run"), ())):
         for outcome in ("recompiled", "no-gpu", "too-few-runs"):

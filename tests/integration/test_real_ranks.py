@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.run.directory.manifest import read_manifest
 from pgle.run.inputs.step_times import read_runs
@@ -121,18 +120,6 @@ def test_the_traces_of_all_ranks_are_read_as_one(profiled):
 def test_step_times_are_those_of_the_slowest_rank(profiled):
     (series,) = read_runs(str(profiled / "profile"))
     assert len(series) == 12
-
-
-def test_one_conversion_gives_one_profile_as_does_the_merge_of_each(profiled, tmp_path, capsys):
-    assert run(["convert", str(profiled), "-o", str(tmp_path / "all.pbtxt")]) == 0
-    parts = []
-    for rank in range(RANKS):
-        parts.append(str(tmp_path / f"rank{rank}.pbtxt"))
-        trace = str(profiled / f"profile/trace/rank{rank:04d}")
-        assert run(["convert", trace, "--hlo", str(profiled / "profile/hlo"), "-o", parts[-1]]) == 0
-    assert run(["merge", *parts, "-o", str(tmp_path / "merged.pbtxt")]) == 0
-    together, merged = read_profile(tmp_path / "all.pbtxt"), read_profile(tmp_path / "merged.pbtxt")
-    assert {cost.name for cost in together.costs} == {cost.name for cost in merged.costs}
 
 
 def test_ranks_that_are_given_different_profiles_are_refused(profiled, program, tmp_path):

@@ -33,7 +33,11 @@ SCREENS: list[tuple[list[str], int, str]] = [
         12,
         "5.0 % slower",
     ),
-    (["history", "show", "--file", "h.jsonl"], 12, "Now 205.4 ms; launches differ by "),
+    (
+        ["history", "add", "steps.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
+        12,
+        "Added: 200.4 ms ± ",
+    ),
     (
         ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
         20,

@@ -23,7 +23,6 @@ CHEAP = (
     "show",
     "predict",
     "diff",
-    "merge",
     "complete",
     "analyze",
     "compare",

@@ -21,11 +21,10 @@ from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
-from pgle.report import flags, stages
+from pgle.report import stages
 from pgle.report.page import plain
 from pgle.run.compiler.compile import Compiler
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.perf_table import PerfTable, Transfer
 from pgle.run.stages.auto import AutoResult
 from pgle.run.stages.stage import StageRequest, StageResult
 
@@ -41,7 +40,6 @@ COMMANDS = {
     "predict": ["predict", NEW],
     "analyze": ["analyze", *PAX, *DUMP],
     "flags": ["flags", "preset"],
-    "history": ["history", "show", "--file", "h.jsonl"],
     "lint": [
         "flags",
         "lint",
@@ -56,7 +54,6 @@ COMMANDS = {
     "doctor": ["doctor"],
     "init": ["init"],
     "here": [],
-    "merge": ["merge", BF16, BIG, "--force", "-o", "m.pbtxt"],
 }
 RECORDED = {
     "rehearse": ["rehearse", recorded.PROGRAM, "--no-cache", "--target", "a100", "-o", "rehearsal"],
@@ -83,15 +80,19 @@ RECORDED = {
         recorded.PROGRAM,
     ],
     "report": ["report", "runs/a"],
+    "history": [
+        "history",
+        "add",
+        "steps.jsonl",
+        "--name",
+        "a",
+        "--commit",
+        "c",
+        "--file",
+        "h.jsonl",
+    ],
 }
 """What compiles, or reads what was compiled."""
-TABLES = PerfTable(
-    transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
-    networks_gb_s=(37.25,), filled=1234, key="sm_90", jaxlib="0.12.0.1",
-    ignored=(Transfer("reduce-scatter", 512, 8, 16),),
-    written=Path("tables/cluster.pbtxt"),
-    warnings=(),
-)  # fmt: skip
 AUTO = AutoResult(
     StageResult(
         StageRequest("auto", ("python", "train.py", "--config", "a b"), RunDirectory(Path("runs/auto")), "baseline"),
@@ -104,7 +105,7 @@ Answer = list[Callable[[], object]]
 """What prints it."""
 WIDTHS = (60, 80, 100, 140)
 IN_TMUX = {
-    **{name: COMMANDS[name] for name in ("verify", "predict", "history", "show", "confirm", "compare")},
+    **{name: COMMANDS[name] for name in ("verify", "predict", "show", "confirm", "compare")},
     "analyze": ["analyze", NEW], "flags": COMMANDS["flags"],
     "report": ["report", "runs/a", "--force", "-o", "page.html"],
     "search": ["report", "tuned", "--force", "-o", "page.html"],
@@ -158,7 +159,7 @@ def answers(folder: Path) -> dict[str, Answer]:
                 run(words)
             is_again = name in COMMANDS and otherwise.getvalue()
             found[name] = [partial(run, words)] if is_again else list(shown)
-    made = {"perf-table": flags.perf_table_page(TABLES), "auto": stages.auto_page(AUTO)}
+    made = {"auto": stages.auto_page(AUTO)}
     return found | {name: [partial(plain.show, page)] for name, page in made.items()}
 
 
@@ -200,7 +201,7 @@ def lanes(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*COMMANDS, *RECORDED, "perf-table", "auto"])
+@pytest.mark.parametrize("name", [*COMMANDS, *RECORDED, "auto"])
 def test_it_fits_and_nothing_is_broken_or_missing(
     name: str, width: int, folder: Path, answers: dict[str, Answer], whole: dict[str, list[str]],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

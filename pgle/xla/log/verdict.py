@@ -20,7 +20,6 @@ from pgle.next import (
     PERF_SIMULATED,
     PROFILE,
     REHEARSE,
-    REWRITE,
     SHOW,
     VERIFY,
     quoted,
@@ -192,7 +191,7 @@ class ModuleVerdict(KnownCoverage):
 class Remedy:
     """What to do about a verdict; each names the next thing to type or to change."""
 
-    FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; check it with `{SHOW}`, rewrite it with `{REWRITE}`"
+    FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; name the file after what it holds, and check it with `{SHOW}`"
     PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
     DIRECTORY = (
         f"name a file in it after the module's fingerprint (`{CONVERT_ALL}`), or give one .pbtxt file; "

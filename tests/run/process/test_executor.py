@@ -9,10 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.profile.merge import MergeOptions
 from pgle.errors import UserError
-from pgle.run import convert
-from pgle.run.convert import merge_files
 from pgle.run.inputs import traces
 from pgle.run.inputs.traces import read_traces
 from pgle.run.process.process import executor
@@ -53,24 +50,6 @@ def test_processes_have_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("PGLE_TEST_VALUE", value)
         with executor(1) as pool:
             assert pool.submit(os.getenv, "PGLE_TEST_VALUE").result() == value
-
-
-def test_processes_merge_what_this_one_merges(
-    testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = (testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt").read_bytes()
-    monkeypatch.chdir(tmp_path)
-    names = [Path(f"rank{number}.pbtxt") for number in range(3)]
-    for name in names:
-        name.write_bytes(profile)
-    merge_files(names, Path("here.pbtxt"), MergeOptions())
-    monkeypatch.setattr(convert, "PARALLEL_PROFILES", 2)
-    monkeypatch.setattr(convert, "AT_A_TIME", 2)
-    merge_files(names, Path("there.pbtxt"), MergeOptions())
-    assert Path("there.pbtxt.json").read_bytes() == Path("here.pbtxt.json").read_bytes()
-    names[1].write_text("costs")
-    with pytest.raises(UserError, match=r"^rank1\.pbtxt: 1:"):
-        merge_files(names, Path("bad.pbtxt"), MergeOptions())
 
 
 def test_a_process_that_is_killed() -> None:
