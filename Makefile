@@ -15,6 +15,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PGLE := $(BIN)/pgle
+# A name with blanks: `named` as a target, `quoted` as a word of the shell.
+EMPTY :=
+BLANK := $(EMPTY) $(EMPTY)
+named = $(subst $(BLANK),\ ,$(1))
+quoted = '$(subst ','\'',$(1))'
+COMMA := ,
+MADE := $(call named,$(VENV))/.installed
+MADE_DEV := $(MADE)-dev
+PY := $(call quoted,$(BIN)/python)
 
 WORKLOAD ?= fsdp
 ARGS ?= $(if $(filter fsdp,$(WORKLOAD)),--layers 8 --model-dim 2048 --ff-dim 8192 --batch 4)
@@ -27,7 +36,7 @@ RUN ?= runs/demo
 # Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
 ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
 PROGRAM = $(or $(wildcard benchmarks/programs/$(WORKLOAD).py),-m pgle.workloads $(WORKLOAD))
-CMD ?= $(BIN)/python $(PROGRAM) --devices $(DEVICES) $(ONLY) $(ARGS)
+CMD ?= $(PY) $(PROGRAM) --devices $(DEVICES) $(ONLY) $(ARGS)
 export PGLE RUN TARGET DEVICES CAPTURE MODE CMD
 
 ifneq ($(words $(RUN)),1)
@@ -46,7 +55,7 @@ help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The workflow. Each stage makes a file that the next one depends on.
-demo: | $(VENV)/.installed  ## profile → convert → baseline → verify → perf → compare
+demo: | $(MADE)  ## profile → convert → baseline → verify → perf → compare
 	@scripts/demo.sh
 
 profile: $(RUN)/profile/steps.jsonl  ## Profile run: trace, HLO, step times
@@ -54,7 +63,7 @@ convert: $(RUN)/profile.pbtxt  ## Trace → cost profile
 baseline: $(RUN)/baseline/steps.jsonl  ## Run without the profile
 perf: $(RUN)/perf/steps.jsonl  ## Run with the profile; fails where XLA did not use it
 
-$(RUN)/profile/steps.jsonl: | $(VENV)/.installed
+$(RUN)/profile/steps.jsonl: | $(MADE)
 	scripts/profile.sh
 $(RUN)/profile.pbtxt: $(RUN)/profile/steps.jsonl
 	scripts/convert.sh
@@ -69,43 +78,43 @@ compare: verify $(RUN)/baseline/steps.jsonl $(RUN)/perf/steps.jsonl  ## Step tim
 	scripts/compare.sh
 tune: $(RUN)/profile.pbtxt  ## Search for flags by the measured costs, then all stages under what it found
 	scripts/tune.sh
-rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile, no GPU needed
+rehearse: | $(MADE)  ## Compile for TARGET with and without a profile, no GPU needed
 	scripts/rehearse.sh
 
 # The virtual environment and the checks.
-$(VENV)/.installed: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "pgle needs Python 3.11 or newer; say make PYTHON=/path/to/python3" >&2; exit 2; }
-	@mkdir -p $(VENV)
-	@LOG=$(VENV)/install.log scripts/install.sh 'pgle, jax and its CUDA plugin into $(VENV)' sh -c \
-	  '$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --disable-pip-version-check --editable ".[rehearse-cuda13]"'
-	@touch $@
+$(MADE): pyproject.toml
+	@test -n $(call quoted,$(PYTHON)) || { echo "pgle needs Python 3.11 or newer; say make PYTHON=/path/to/python3" >&2; exit 2; }
+	@mkdir -p $(call quoted,$(VENV))
+	@LOG=$(call quoted,$(VENV)/install.log) scripts/install.sh $(call quoted,pgle$(COMMA) jax and its CUDA plugin into $(VENV)) \
+	  scripts/make_venv.sh $(call quoted,$(PYTHON)) $(call quoted,$(VENV)) ".[rehearse-cuda13]"
+	@touch $(call quoted,$@)
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]'
-	@touch $@
+$(MADE_DEV): $(MADE)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]'
+	@touch $(call quoted,$@)
 
 test: lint  ## Lint, types and every test that this machine can run
 	@$(MAKE) --no-print-directory --jobs 2 types unit
 
-lint: $(VENV)/.installed-dev  ## ruff
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+lint: $(MADE_DEV)  ## ruff
+	$(call quoted,$(BIN)/ruff) format --check .
+	$(call quoted,$(BIN)/ruff) check .
 
-types: $(VENV)/.installed-dev  ## mypy --strict
-	$(BIN)/mypy
+types: $(MADE_DEV)  ## mypy --strict
+	$(call quoted,$(BIN)/mypy)
 
-fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for others
-	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
+fuzz: $(MADE_DEV)  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for others
+	FUZZ_CASES=20000 $(PY) -m pytest -n auto tests/fuzz
 
 # A process more than cores: tests wait for the programs that they start. Files start in the order of tests/conftest.py.
 # What tests start finds pgle compiled, though the environment asks for no bytecode.
 unit: export PYTHONDONTWRITEBYTECODE :=
 unit: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not minutes' $(PYTEST_ARGS)
+unit: $(MADE_DEV)  ## pytest; PYTEST_ARGS='-k nsys' to choose
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not minutes' $(PYTEST_ARGS)
 
-minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
-	$(BIN)/python -m pytest -m minutes
+minutes: $(MADE_DEV)  ## The tests that take minutes: a module of 2024 compiled, guides that compile
+	$(PY) -m pytest -m minutes
 
 # Two at a time; one that passed is skipped until pgle, its recipe or the test changes. What it prints is kept beside.
 FRAMEWORKS ?= flax equinox levanter maxtext
@@ -140,6 +149,6 @@ TRY := --editable '.[rehearse-cuda13]' pytest hypothesis jsonschema
 jax-releases:  ## `pgle run` with every release line of jax on five programs: the table of docs/install.md
 	$(PYTHON) scripts/try_jax.py $(JAX_RELEASES)
 
-format: $(VENV)/.installed-dev  ## Let ruff format and fix
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+format: $(MADE_DEV)  ## Let ruff format and fix
+	$(call quoted,$(BIN)/ruff) format .
+	$(call quoted,$(BIN)/ruff) check --fix .

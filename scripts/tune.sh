@@ -3,6 +3,6 @@
 set -eu
 [ -f "$RUN/tuned/report.json" ] || "${PGLE:-pgle}" tune "$RUN" -o "$RUN/tuned"
 [ -f "$RUN/tuned/flags.txt" ] || exit 0
-# shellcheck disable=SC2086  # CMD is a command line
+eval "set -- $CMD"  # a command line, quoted as the shell wants it
 exec "${PGLE:-pgle}" run --run-dir "$RUN-tuned" --capture "${CAPTURE:-auto}" --mode "${MODE:-sync}" \
-    --target "${TARGET:-h100}" --devices "${DEVICES:-4}" --flags-file "$RUN/tuned/flags.txt" -- $CMD
+    --target "${TARGET:-h100}" --devices "${DEVICES:-4}" --flags-file "$RUN/tuned/flags.txt" -- "$@"

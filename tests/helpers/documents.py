@@ -13,7 +13,8 @@ from typing import Any
 from pgle.cli.main import run
 
 ROOT = Path(__file__).parents[2]
-T = str(ROOT / "testdata")
+T = "testdata"
+"""The link that `link_testdata` makes where the commands run: no output depends on where the checkout is."""
 BF16, BIG = (
     f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt",
     f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt",
@@ -87,10 +88,13 @@ CHEAP: dict[str, list[list[str]]] = {
     "confirm": [
         ["confirm", f"{T}/maxtext_pgle/llama2_7b_pgle_run.log"],
         *(
-            ["confirm", str(path)]
+            ["confirm", str(path.relative_to(ROOT))]
             for path in sorted((ROOT / "testdata/logs/jax_0.10.2").glob("*.log*"))
         ),
-        ["confirm", str(min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")))],
+        [
+            "confirm",
+            str(min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")).relative_to(ROOT)),
+        ],
     ],
     "compare": [
         ["compare", *PAX],
@@ -162,9 +166,15 @@ COMPILED: dict[str, list[list[str]]] = {
 
 def prepare(folder: Path) -> None:
     """The inputs that the commands name without a folder."""
+    link_testdata(folder)
     write_steps(folder)
     produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
     produce(["convert", MADE, "-o", "made.pbtxt"], folder)
+
+
+def link_testdata(folder: Path) -> None:
+    """Have a folder in which `T` names the recordings."""
+    (folder / T).symlink_to(ROOT / T)
 
 
 def write_steps(folder: Path) -> None:

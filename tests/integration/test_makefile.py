@@ -36,3 +36,28 @@ def test_profile_runs_the_profile_stage_alone(tmp_path):
     done = make("profile", "RUN=runs/none", f"VENV={tmp_path}")
     scripts = [line.strip() for line in done.stdout.splitlines() if "scripts/" in line]
     assert scripts == ["scripts/profile.sh"]
+
+
+def test_a_virtual_environment_and_a_python_with_blanks_are_words(tmp_path):
+    place = tmp_path / "an env"
+    place.mkdir()
+    done = make("types", f"VENV={place}", "PYTHON=/a b/python3")
+    assert f"scripts/make_venv.sh '/a b/python3' '{place}'" in done.stdout
+    assert f"'{place}/bin/mypy'" in done.stdout
+    for name in (".installed", ".installed-dev"):
+        (place / name).touch()
+    assert make("types", f"VENV={place}").stdout == f"'{place}/bin/mypy'\n"
+
+
+def test_a_command_with_blanks_reaches_pgle_as_its_words(tmp_path):
+    program = tmp_path / "a pgle"
+    program.write_text('#!/bin/sh\nfor word in "$@"; do echo "<$word>"; done\n')
+    program.chmod(0o755)
+    command = "'/an env/bin/python' train.py --name 'a b'"
+    environ = {**os.environ, "PGLE": str(program), "RUN": "runs/a", "CMD": command}
+    done = subprocess.run(
+        [ROOT / "scripts" / "demo.sh"], capture_output=True, text=True, check=True, env=environ
+    )
+    words = done.stdout.splitlines()
+    last = words[words.index("<-->") + 1 :]
+    assert last == ["</an env/bin/python>", "<train.py>", "<--name>", "<a b>"]

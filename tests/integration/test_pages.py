@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import recorded
 from chromium import CHROMIUM, Page, browser
-from documents import DUMP, NEW, OLD, PAX, write_steps
+from documents import DUMP, NEW, OLD, PAX, link_testdata, write_steps
 
 from pgle.cli.main import run
 from pgle.run.compiler.compile import Compiler
@@ -58,6 +58,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("pages")
+    link_testdata(place)
     write_steps(place)
     with pytest.MonkeyPatch.context() as patch, chdir(place):
         patch.setattr(Compiler, "_ask", recorded.answer)

@@ -1,6 +1,7 @@
 """`pgle predict` on real modules, with measured and estimated costs."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,8 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "Next: give your program: pgle profile -- …"
-    rehearse = f"pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
+    dump = shlex.quote(str(PAX / "proc0" / "dump"))
+    rehearse = f"pgle rehearse {dump} --target a100 --devices 4"
     assert (
         predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["next"]
         .splitlines()[-1]
@@ -141,10 +143,9 @@ def test_what_is_not_scheduled_yet_names_the_command_that_does_it(
 ) -> None:
     module = ROOT / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mlir"
     assert run(["predict", str(module)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"pgle: {module}: StableHLO, not yet scheduled; pgle rehearse {module}\n"
-    )
+    command = f"pgle rehearse {shlex.quote(str(module))}"
+    said = f"pgle: {module}: StableHLO, not yet scheduled; {command}\n"
+    assert capsys.readouterr().err == said
 
 
 def test_of_a_run_directory_the_stage_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -152,7 +153,7 @@ def launcher(program, tmp_path):
     """A command that starts all ranks, as srun does, with the words for the program after it."""
     program.new_port()
     starter = tmp_path / "start.sh"
-    line = f"for rank in 0 1 2; do JAX_PROCESS_ID=$rank JAX_NUM_PROCESSES={RANKS} {sys.executable} "
+    line = f"for rank in 0 1 2; do JAX_PROCESS_ID=$rank JAX_NUM_PROCESSES={RANKS} {shlex.quote(sys.executable)} "
     starter.write_text(f"{line} {program(0)[1]} {program.port} & done; wait\n")
     return ["bash", str(starter)]
 

@@ -4,6 +4,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,8 @@ def test_a_profile_without_collectives_fails_however_much_time_it_covers(
     )
     text = capsys.readouterr().out
     assert "FAILED: 23 of 23 collectives lack a cost: 115.0 ms (as XLA assumes) of" in text
-    assert f"'pgle complete {blind} --hlo {DUMP} -o OUT.pbtxt'" in " ".join(text.split())
+    dump = shlex.quote(str(DUMP))
+    assert f"'pgle complete {blind} --hlo {dump} -o OUT.pbtxt'" in " ".join(text.split())
 
 
 def test_lost_collectives_whose_gaps_xla_models_weigh_what_is_estimated(

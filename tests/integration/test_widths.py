@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import recorded
-from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
+from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, T, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
@@ -35,7 +35,7 @@ COMMANDS = {
     "trace": ["show", PAX[0]],
     "verify": ["verify", BF16, "--hlo", NEW],
     "diff": ["diff", BF16, BIG],
-    "confirm": ["confirm", f"{ROOT}/testdata/maxtext_pgle/llama2_7b_pgle_run.log"],
+    "confirm": ["confirm", f"{T}/maxtext_pgle/llama2_7b_pgle_run.log"],
     "compare": ["compare", *PAX],
     "predict": ["predict", NEW],
     "analyze": ["analyze", *PAX, *DUMP],
