@@ -18,7 +18,8 @@ from pgle.costs.estimate.unknown import size_spread
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import ESTIMATE_RANGE, Prediction
 from pgle.xla.collectives import KINDS, is_product
-from pgle.xla.hlo.module import Instruction, Module, trip_count
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.trips import trip_count
 from pgle.xla.targets import Hardware
 
 PARTS = {
@@ -157,7 +158,9 @@ def _weight_sizes(module: Module) -> frozenset[int]:
     """Elements of what a step returns, its weights and the optimizer's state, and of their slices in loops."""
     root = module.instructions[module.entry_computation.root].shape
     trips = {
-        count for item in module.walk() if item.opcode == "while" and (count := trip_count(item))
+        count
+        for item in module.walk()
+        if item.opcode == "while" and (count := trip_count(module, item))
     } | {1}
     sizes = {prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions}
     return frozenset(

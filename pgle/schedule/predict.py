@@ -57,7 +57,8 @@ from pgle.xla.collectives import (
     result_shape,
     start_of,
 )
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
+from pgle.xla.hlo.trips import trip_count
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 FREE = frozenset(
@@ -403,7 +404,7 @@ class _ProgramReader:
         return Op(instruction.name, HostAction.DONE, start=start.name)
 
     def _loop(self, instruction: Instruction) -> Op:
-        trips = trip_count(instruction)
+        trips = trip_count(self.module, instruction)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
         bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
         if trips is None:

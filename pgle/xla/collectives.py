@@ -21,8 +21,8 @@ from pgle.xla.hlo.module import (
     Module,
     Shape,
     backend_config,
-    trip_count,
 )
+from pgle.xla.hlo.trips import trip_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +493,7 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
     while instruction is not None and (callers := module.callers.get(instruction.computation)):
         instruction = callers[0]
         if instruction.opcode == "while":
-            found.append((instruction.name, trip_count(instruction)))
+            found.append((instruction.name, trip_count(module, instruction)))
     return tuple(reversed(found))
 
 

@@ -55,7 +55,8 @@ from pgle.costs.profile.value import (
 from pgle.errors import UserError, some
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.collectives import group_size, is_start
-from pgle.xla.hlo.module import Instruction, Module, trip_count
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.trips import trip_count
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds
 from pgle.xla.targets import Hardware
 
@@ -585,7 +586,11 @@ def complete_profile(
     gaps = [row for row in rows if row.name not in known]
     fills = fill(table, known, gaps, estimator(table.module, hardware))
     entry = table.module.entry_computation.instructions
-    loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
+    loops = [
+        item
+        for item in entry
+        if item.opcode == "while" and trip_count(table.module, item) is not None
+    ]
     costs_us = {
         table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()
     }
@@ -670,4 +675,4 @@ def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -
                 total += _loop_us(module, item, costs_us)
             elif not is_start(item):
                 total += costs_us.get(item.name, 0.0)
-    return total * (trip_count(loop) or 1)
+    return total * (trip_count(module, loop) or 1)

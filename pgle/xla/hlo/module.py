@@ -1,9 +1,7 @@
-"""An HLO module as a value: computations, instructions, shapes, schedule; checked that a compiler can have made it.
+"""An HLO module as a value: computations, instructions, shapes, schedule.
 
 Made by `pgle.xla.hlo.dumps` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
 identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since jaxlib 0.8.0).
-
-Everything that walks a module follows calls without looking back, and a file may hold anything.
 """
 
 from __future__ import annotations
@@ -12,13 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, TypeVar, dataclass_transform
-
-from pgle.errors import UserError
 
 _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
@@ -64,6 +59,9 @@ MAX_HLO_BYTES = (
 )  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
 NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
 
+DEEPEST = 100
+"""Calls within calls, tuples within tuples; protocol buffers cannot nest deeper either, programs seen so far 6."""
+
 HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
 
 
@@ -75,6 +73,8 @@ class Shape:
     dimensions: tuple[int, ...] = ()  # sizes; empty for scalars and tuples
     elements: tuple[Shape, ...] = ()  # the shapes of a tuple
     memory_space: int = 0  # layout memory space; `HOST_MEMORY_SPACE` means host memory
+    # dimensions from the one whose elements lie side by side to the slowest; empty: the last one first
+    minor_to_major: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -128,6 +128,8 @@ class Instruction:
     # what the program states that it takes (frontend attribute ``latency_metadata``); None where absent. XLA's
     # speed-of-light model takes it for any instruction, its table of constants for custom calls.
     latency_ns: int | None = None
+    constant: int | None = None  # value of a scalar integer constant; None of anything else
+    direction: str = ""  # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,78 +259,14 @@ def backend_config(instruction: Instruction) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def trip_count(instruction: Instruction) -> int | None:
-    """How often the body of a ``while`` runs, where XLA knows (``known_trip_count``); None where it does not."""
+def known_trip_count(instruction: Instruction) -> int | None:
+    """How often the body of a ``while`` runs, if XLA states it (``known_trip_count``); else None.
+
+    `pgle.xla.hlo.trips` reads it from the module's constants where XLA does not.
+    """
     count = backend_config(instruction).get("known_trip_count")
     try:
         trips = int(count["n"]) if isinstance(count, dict) else None
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
     return trips if trips is not None and 0 <= trips < 1 << 63 else None
-
-
-MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
-DEEPEST = (
-    100  # calls within calls; protocol buffers cannot nest deeper either, programs seen so far 6
-)
-MOST_WORK = 100_000_000
-"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
-MOST_RUNS = 1 << 53
-"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number any more."""
-_LOOP_TIMES = 2
-
-
-def checked(module: Module) -> Module:
-    """The module itself.
-
-    Raises:
-        UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
-    """
-    wrong = _wrong_shape(module) or _wrong_calls(module)
-    if wrong:
-        raise UserError(
-            f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again"
-        )
-    return module
-
-
-def _wrong_shape(module: Module) -> str:
-    seen: set[int] = set()
-    for item in module.walk():
-        if id(item.shape) not in seen:
-            seen.add(id(item.shape))
-            if item.shape.size_bytes > MOST_BYTES:
-                return f"{item.name} holds more bytes than there are addresses"
-    return ""
-
-
-def _wrong_calls(module: Module) -> str:
-    calls = {
-        name: [(item, called) for item in computation.instructions for called in item.called]
-        for name, computation in module.computations.items()
-    }
-    graph = {name: [called for _, called in found] for name, found in calls.items()}
-    try:
-        order = tuple(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        return f"computation {error.args[1][0]} calls itself"
-    work: dict[str, int] = {}
-    depth: dict[str, int] = {}
-    runs: dict[str, int] = {}
-    for name in order:
-        found = calls.get(name, ())  # a computation may be named that is not there
-        own = len(module.computations[name].instructions) if name in module.computations else 0
-        work[name] = own + sum(
-            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found
-        )
-        depth[name] = 1 + max((depth[called] for _, called in found), default=0)
-        runs[name] = max(
-            (runs[called] * max(trip_count(item) or 1, 1) for item, called in found), default=1
-        )
-        if runs[name] > MOST_RUNS:
-            return f"loops in {name} run more than 2^53 times"
-        if depth[name] > DEEPEST:
-            return f"more than {DEEPEST} calls within calls"
-        if work[name] > MOST_WORK:
-            return f"computation {name} has more than {MOST_WORK:,} instructions, with all computations that it calls"
-    return ""

@@ -23,7 +23,8 @@ from google.protobuf.message import DecodeError
 from pgle.errors import UserError
 from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
-from pgle.xla.hlo.module import NOT_HLO, Computation, Instruction, Module, Shape, checked
+from pgle.xla.hlo.check import checked
+from pgle.xla.hlo.module import NOT_HLO, Computation, Instruction, Module, Shape
 from pgle.xla.protos import hlo_pb2
 
 _Event = hlo_pb2.HeapSimulatorTrace.Event
@@ -238,6 +239,30 @@ def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
+_WORD = {"s8": (1, True), "u8": (1, False), "s16": (2, True), "u16": (2, False)}
+"""By type: bytes of a value, and whether it has a sign (`LiteralProto` packs values of few bytes)."""
+
+
+def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
+    """The value of a constant that is one integer; None of any other constant."""
+    literal, shape = item.literal, item.shape
+    dtype = _DTYPES.get(shape.element_type, "opaque")
+    if shape.dimensions or not item.HasField("literal"):
+        return None
+    if dtype in _WORD:
+        size, signed = _WORD[dtype]
+        packed: bytes = getattr(literal, f"{dtype}s")
+        return int.from_bytes(packed, "little", signed=signed) if len(packed) == size else None
+    values = {
+        "pred": literal.preds,
+        "s32": literal.s32s,
+        "s64": literal.s64s,
+        "u32": literal.u32s,
+        "u64": literal.u64s,
+    }.get(dtype)
+    return int(values[0]) if values is not None and len(values) == 1 else None
+
+
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
@@ -300,6 +325,8 @@ class _Builder:
             is_collective and item.is_host_transfer,
             self.source(metadata) if metadata.op_name else "",
             _latency_ns(item) if item.HasField("frontend_attributes") else None,
+            _constant(item) if opcode == "constant" else None,
+            item.comparison_direction,
         )
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:
@@ -318,6 +345,7 @@ class _Builder:
                 tuple(proto.dimensions),
                 tuple([self.shape(element) for element in proto.tuple_shapes]),
                 proto.layout.memory_space,
+                tuple(proto.layout.minor_to_major),
             )
         return found
 

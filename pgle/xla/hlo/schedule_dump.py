@@ -37,7 +37,7 @@ _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedul
 # XLA's own indented form is touched: one field per line, a block closed at the indentation where it opened.
 _UNUSED_BLOCK = re.compile(
     r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz|frontend_attributes|literal"
-    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key)).*\n)*\1\}\n",
+    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key|preds|[su]\d+s)).*\n)*\1\}\n",
     re.MULTILINE,
 )
 _UNUSED_LINE = re.compile(

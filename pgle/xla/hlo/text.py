@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape, checked
+from pgle.xla.hlo.check import checked
+from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.proto import Groups, iota_groups, iota_ids, mesh_groups
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
@@ -22,7 +23,7 @@ _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
     r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target|kind"
-    r"|lhs_contracting_dims|is_host_transfer|source_target_pairs)="
+    r"|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
@@ -35,6 +36,7 @@ _GROUPS = re.compile(
     r"replica_groups=(\{(?:\{[^{}]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
     r"|mesh\[[^\]]*\](?:, device_ids=\([^ ]*\))? \{[^}]*\})"
 )
+_SCALAR = re.compile(r"(?:pred|[su]\d+)\[\](?:\{[^}]*\})?")
 _IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))? \{([^}]*)\}")
 _MESH_AXIS = re.compile(r"'?([^',=]+?)'?=(\d+)")
@@ -89,7 +91,13 @@ def _array(match: re.Match[str]) -> Shape:
         tuple([int(part.lstrip("<=") or 0) for part in dimensions.split(",")]) if dimensions else ()
     )
     space = _MEMORY_SPACE.search(layout) if layout and "S(" in layout else None
-    return Shape(dtype, sizes, (), 0 if space is None else int(space.group(1)))
+    order = _integers(layout[1:-1].partition(":")[0]) if layout else []
+    return Shape(
+        dtype,
+        sizes,
+        memory_space=0 if space is None else int(space.group(1)),
+        minor_to_major=tuple(order),
+    )
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -97,6 +105,14 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(
         [name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip()]
     )
+
+
+def _constant(text: str) -> int | None:
+    """An integer literal; None of one that is left out."""
+    text = text.strip()
+    if text in ("true", "false"):
+        return int(text == "true")
+    return int(text) if re.fullmatch(r"-?\d{1,20}", text) else None
 
 
 def _number(value: str) -> int | None:
@@ -114,6 +130,7 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "custom_call_target": ("custom_call_target", "", lambda value: unescape(value[1:-1])),
     "is_host_transfer": ("is_host_transfer", "", lambda value: value == "true"),
     "kind": ("fusion_kind", "fusion", str),
+    "direction": ("direction", "compare", str),
     "lhs_contracting_dims": (
         "dot_lhs_contracting",
         "dot",
@@ -280,6 +297,8 @@ class _Parser:
             self.fused.update(called)
         elif opcode == "parameter" and inside.isdigit():
             stated["parameter_number"] = int(inside)
+        elif opcode == "constant" and _SCALAR.fullmatch(shape_text):
+            stated["constant"] = _constant(inside)
         self.items[name] = Instruction(
             name, opcode, self.shape(shape_text), self.name, operands, **stated
         )

@@ -66,3 +66,21 @@ def test_an_async_done_that_waits_for_itself_wraps_nothing() -> None:
         f"ENTRY %e {P}  %u = f32[8] async-update(%d)\n  ROOT %d = f32[8] async-done(%u)\n}}\n"
     )
     assert module.wrapped(module.instructions["d"]) is None
+
+
+def test_names_are_of_their_computation() -> None:
+    """XLA's parser takes one name in two computations; the entry's instruction keeps it."""
+    text = (
+        "HloModule m\n\n"
+        "%f (x: f32[8]) -> f32[8] {\n  %x = f32[8] parameter(0)\n  ROOT %y = f32[8] negate(%x)\n}\n\n"
+        "ENTRY %main (x: f32[64]) -> f32[64] {\n  %x = f32[64] parameter(0)\n  ROOT %z = f32[64] negate(%x)\n}\n"
+    )
+    module = module_from_text(text.encode(), "m.txt")
+    assert {name: item.shape.dimensions for name, item in module.instructions.items()} == {
+        "f/x": (8,),
+        "y": (8,),
+        "x": (64,),
+        "z": (64,),
+    }
+    assert module.instructions["y"].operands == ("f/x",)
+    assert module.instructions["z"].operands == ("x",)

@@ -1,0 +1,117 @@
+"""A module as a reader made it, made sure of: names of their own, and calls and sizes that a compiler can have made.
+
+Everything that walks a module follows calls without looking back, and a file may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+
+from pgle.errors import UserError
+from pgle.xla.hlo.module import DEEPEST, Computation, Module
+from pgle.xla.hlo.trips import trip_count
+
+MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
+MOST_WORK = 100_000_000
+"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
+MOST_RUNS = 1 << 53
+"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number any more."""
+_LOOP_TIMES = 2
+
+
+def checked(module: Module) -> Module:
+    """The module, with a name of its own for each instruction.
+
+    Raises:
+        UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
+    """
+    module = replace(module, computations=_own_names(module))
+    wrong = _wrong_shape(module) or _wrong_calls(module)
+    if wrong:
+        raise UserError(
+            f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again"
+        )
+    return module
+
+
+def _own_names(module: Module) -> Mapping[str, Computation]:
+    """The computations, with names that are unique in the module.
+
+    Names in HLO text are of their computation (XLA's parser takes one name in two). Of instructions with one name, that
+    of the entry keeps it, else the first; others are called ``computation/name``.
+    """
+    owner: dict[str, str] = {}
+    again: set[str] = set()
+    for name in (module.entry, *module.computations):
+        for item in module.computations[name].instructions:
+            if owner.setdefault(item.name, name) != name:
+                again.add(name)
+    if not again:
+        return module.computations
+    return {
+        name: _renamed(item, owner) if name in again else item
+        for name, item in module.computations.items()
+    }
+
+
+def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
+    """A computation in which names of other computations' instructions are changed."""
+
+    def new(name: str) -> str:
+        return name if owner.get(name) == computation.name else f"{computation.name}/{name}"
+
+    items = [
+        replace(
+            item,
+            name=new(item.name),
+            operands=tuple(map(new, item.operands)),
+            control_predecessors=tuple(map(new, item.control_predecessors)),
+        )
+        for item in computation.instructions
+    ]
+    return replace(computation, instructions=tuple(items), root=new(computation.root))
+
+
+def _wrong_shape(module: Module) -> str:
+    seen: set[int] = set()
+    for item in module.walk():
+        if id(item.shape) not in seen:
+            seen.add(id(item.shape))
+            if item.shape.size_bytes > MOST_BYTES:
+                return f"{item.name} holds more bytes than there are addresses"
+    return ""
+
+
+def _wrong_calls(module: Module) -> str:
+    calls = {
+        name: [(item, called) for item in computation.instructions for called in item.called]
+        for name, computation in module.computations.items()
+    }
+    graph = {name: [called for _, called in found] for name, found in calls.items()}
+    try:
+        order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return f"computation {error.args[1][0]} calls itself"
+    work: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    runs: dict[str, int] = {}
+    for name in order:
+        found = calls.get(name, ())  # a computation may be named that is not there
+        own = len(module.computations[name].instructions) if name in module.computations else 0
+        work[name] = own + sum(
+            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found
+        )
+        depth[name] = 1 + max((depth[called] for _, called in found), default=0)
+        runs[name] = max(
+            (runs[called] * max(trip_count(module, item) or 1, 1) for item, called in found),
+            default=1,
+        )
+        if runs[name] > MOST_RUNS:
+            return f"loops in {name} run more than 2^53 times"
+        if depth[name] > DEEPEST:
+            return f"more than {DEEPEST} calls within calls"
+        if work[name] > MOST_WORK:
+            return f"computation {name} has more than {MOST_WORK:,} instructions, with all computations that it calls"
+    return ""

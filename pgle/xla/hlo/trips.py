@@ -1,0 +1,339 @@
+"""How often a loop runs: as XLA states it, else read from the start, step and bound of its induction variable.
+
+XLA's passes drop ``known_trip_count`` when they rewrite a loop (pipelined collectives peel iterations, double buffering
+unrolls it), and leave start, step and bound as constants. Integers are followed through tuples, copies, conversions,
+fusions, calls and loops around; each is an offset and, inside a loop, a multiple of one of the loop's variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, known_trip_count
+
+_SAME = frozenset(
+    ("bitcast", "convert", "copy", "copy-done", "copy-start", "opt-barrier", "reshape")
+)
+"""Opcodes whose scalar integer result is their first operand (of a ``copy-start`` its first element)."""
+
+_INVERSE = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+_MOST_STEPS = 300  # instructions followed for one loop, so that a file cannot exhaust the stack
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """An integer: ``factor`` times a variable of the loop, plus ``offset``."""
+
+    offset: int
+    factor: int = 0
+    variable: int = -1  # element of the loop's tuple; -1 where the factor is 0
+
+
+_Value = _Linear | None  # None: unknown
+_Parameters = Callable[[int, tuple[int, ...]], _Value]
+"""From the number of a parameter, and a place in its tuple, to the value there."""
+
+
+def trip_count(module: Module, loop: Instruction) -> int | None:
+    """How often the body of a ``while`` runs; None where its length is in no constant of the module."""
+    known = known_trip_count(loop)
+    if known is not None:
+        return known
+    reader = _Reader(module)
+    body, condition = reader.parts(loop)
+    if body is None or condition is None:
+        return None
+    try:
+        return reader.count(loop, body, condition)
+    except _TooLongError:
+        return None
+
+
+class _TooLongError(Exception):
+    """More instructions than a loop's variable can need."""
+
+
+@dataclass
+class _Reader:
+    """Follows integers through a module."""
+
+    module: Module
+    steps: int = 0
+    items: dict[str, Mapping[str, Instruction]] = field(default_factory=dict)  # by computation
+
+    def parts(self, loop: Instruction) -> tuple[Computation | None, Computation | None]:
+        """The body and the condition of a loop; None for what is missing."""
+        body = condition = None
+        for name in loop.called if loop.opcode == "while" else ():
+            computation = self.module.computations.get(name)
+            root = None if computation is None else self.find(computation, computation.root)
+            if root is None:
+                continue
+            if root.shape.dtype == "pred" and not root.shape.dimensions:
+                condition = computation
+            else:
+                body = computation
+        return body, condition
+
+    def count(self, loop: Instruction, body: Computation, condition: Computation) -> int | None:
+        """Iterations until the condition fails first."""
+        return self.holds(loop, body, condition, condition.root, self.during(loop, body))
+
+    def holds(
+        self,
+        loop: Instruction,
+        body: Computation,
+        condition: Computation,
+        name: str,
+        parameters: _Parameters,
+        *,
+        inverted: bool = False,
+    ) -> int | None:
+        """For how many iterations in a row a condition is true from the first on."""
+        item = self.find(condition, name)
+        if item is None:
+            return None
+        if item.opcode == "compare" and len(item.operands) == 2:
+            direction = _INVERSE.get(item.direction, "") if inverted else item.direction
+            left, right = (self.value(condition, each, (), parameters) for each in item.operands)
+            return self.compared(loop, body, direction, left, right)
+        if item.opcode == "not" and item.operands:
+            return self.holds(
+                loop, body, condition, item.operands[0], parameters, inverted=not inverted
+            )
+        if item.opcode == "and" and not inverted:
+            parts = [self.holds(loop, body, condition, each, parameters) for each in item.operands]
+            known = [part for part in parts if part is not None]
+            return min(known) if len(known) == len(parts) else None
+        if item.opcode in _SAME and item.operands:
+            return self.holds(
+                loop, body, condition, item.operands[0], parameters, inverted=inverted
+            )
+        inside = self.called(item)
+        if inside is None:
+            return None
+        given = self.arguments(condition, item, parameters)
+        return self.holds(loop, body, inside, inside.root, given, inverted=inverted)
+
+    def compared(
+        self, loop: Instruction, body: Computation, direction: str, left: _Value, right: _Value
+    ) -> int | None:
+        """For how many iterations a comparison of a loop's variable with a constant is true."""
+        if left is None or right is None:
+            return None
+        if left.factor == 0:
+            left, right, direction = right, left, _MIRRORED.get(direction, "")
+        if left.factor == 0 or right.factor != 0:
+            return None
+        start = self.before(loop, left.variable)
+        step = self.step(loop, body, left.variable)
+        if start is None or start.factor or step is None:
+            return None
+        first = left.offset + left.factor * start.offset
+        by = left.factor * step
+        trips = _trips(direction, first, by, right.offset)
+        if trips is None or not self.fits(loop, left.variable, start.offset + step * trips):
+            return None
+        return trips
+
+    def fits(self, loop: Instruction, place: int, last: int) -> bool:
+        """Whether the variable's type holds its last value, so that it does not wrap around."""
+        elements = loop.shape.elements
+        if not 0 <= place < len(elements):
+            return False
+        dtype = elements[place].dtype
+        bits = BITS.get(dtype, 0)
+        if dtype.startswith("u"):
+            return 0 <= last < 1 << bits
+        return dtype.startswith("s") and -(1 << bits - 1) <= last < 1 << bits - 1
+
+    def during(self, loop: Instruction, body: Computation) -> _Parameters:
+        """A loop's variables while it runs: one that no iteration changes is what it was before."""
+
+        def given(number: int, place: tuple[int, ...]) -> _Value:
+            if number or len(place) != 1:
+                return None
+            if self.is_kept(body, place[0]):
+                return self.before(loop, place[0])
+            return _Linear(0, 1, place[0])
+
+        return given
+
+    def step(self, loop: Instruction, body: Computation, place: int) -> int | None:
+        """What one iteration adds to a variable; None where it does anything else."""
+        after = self.value(body, body.root, (place,), self.during(loop, body))
+        if after is None or after.factor != 1 or after.variable != place:
+            return None
+        return after.offset
+
+    def is_kept(self, body: Computation, place: int) -> bool:
+        """Whether no iteration changes a variable."""
+        after = self.value(body, body.root, (place,), _variables)
+        return after == _Linear(0, 1, place)
+
+    def before(self, loop: Instruction, place: int) -> _Value:
+        """A variable's value before the loop; only a constant."""
+        computation = self.module.computations[loop.computation]
+        if not loop.operands:
+            return None
+        found = self.value(computation, loop.operands[0], (place,), self.around(loop.computation))
+        return found if found is not None and found.factor == 0 else None
+
+    def around(self, computation: str) -> _Parameters:
+        """The parameters of a computation by what its only caller gives it."""
+
+        def given(number: int, place: tuple[int, ...]) -> _Value:
+            callers = self.module.callers.get(computation, ())
+            if len(callers) != 1:
+                return None
+            (caller,) = callers
+            if caller.opcode == "while":
+                body, _ = self.parts(caller)
+                kept = body is not None and len(place) == 1 and self.is_kept(body, place[0])
+                return self.before(caller, place[0]) if kept else None
+            if caller.opcode not in ("call", "fusion", "async-start"):
+                return None
+            if number >= len(caller.operands):
+                return None
+            outer = self.module.computations[caller.computation]
+            return self.value(
+                outer, caller.operands[number], place, self.around(caller.computation)
+            )
+
+        return given
+
+    def called(self, item: Instruction) -> Computation | None:
+        """What a fusion or a call computes."""
+        if item.opcode not in ("call", "fusion") or not item.called:
+            return None
+        return self.module.computations.get(item.called[0])
+
+    def arguments(
+        self, computation: Computation, caller: Instruction, parameters: _Parameters
+    ) -> _Parameters:
+        """The parameters of what an instruction calls."""
+
+        def given(number: int, place: tuple[int, ...]) -> _Value:
+            if number >= len(caller.operands):
+                return None
+            return self.value(computation, caller.operands[number], place, parameters)
+
+        return given
+
+    def find(self, computation: Computation, name: str) -> Instruction | None:
+        """An instruction of a computation."""
+        if computation.name not in self.items:
+            self.items[computation.name] = {item.name: item for item in computation.instructions}
+        return self.items[computation.name].get(name)
+
+    def value(
+        self,
+        computation: Computation,
+        name: str,
+        place: tuple[int, ...],
+        parameters: _Parameters,
+    ) -> _Value:
+        """An integer scalar: of an instruction, or at a place in its tuple."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise _TooLongError
+        item = self.find(computation, name)
+        if item is None:
+            return None
+        if item.opcode == "parameter" and item.parameter_number is not None:
+            return parameters(item.parameter_number, place)
+        if item.opcode == "constant" and not place:
+            return None if item.constant is None else _Linear(item.constant)
+        if item.opcode == "get-tuple-element" and item.tuple_index is not None and item.operands:
+            return self.value(computation, item.operands[0], (item.tuple_index, *place), parameters)
+        if item.opcode == "tuple" and place and place[0] < len(item.operands):
+            return self.value(computation, item.operands[place[0]], place[1:], parameters)
+        if item.opcode in _SAME and item.operands:
+            inside = place[1:] if item.opcode == "copy-start" else place
+            return self.value(computation, item.operands[0], inside, parameters)
+        if item.opcode == "while" and len(place) == 1:
+            body, _ = self.parts(item)
+            if body is None or not item.operands or not self.is_kept(body, place[0]):
+                return None
+            return self.value(computation, item.operands[0], place, parameters)
+        inside_of = self.called(item)
+        if inside_of is not None:
+            given = self.arguments(computation, item, parameters)
+            return self.value(inside_of, inside_of.root, place, given)
+        if place:
+            return None
+        values = [self.value(computation, each, (), parameters) for each in item.operands]
+        return _computed(item.opcode, values)
+
+
+def _variables(number: int, place: tuple[int, ...]) -> _Value:
+    """A loop's variables as themselves."""
+    return _Linear(0, 1, place[0]) if number == 0 and len(place) == 1 else None
+
+
+def _computed(opcode: str, values: list[_Value]) -> _Value:
+    """An integer operation on known operands."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return None
+    first, *rest = known
+    if opcode == "negate":
+        return _Linear(-first.offset, -first.factor, first.variable)
+    if len(rest) != 1:
+        return None
+    (second,) = rest
+    if opcode == "subtract":
+        return _sum(first, _Linear(-second.offset, -second.factor, second.variable))
+    if opcode == "add":
+        return _sum(first, second)
+    if opcode == "multiply":
+        return _product(first, second)
+    if first.factor or second.factor:
+        return None
+    if opcode == "maximum":
+        return _Linear(max(first.offset, second.offset))
+    return _Linear(min(first.offset, second.offset)) if opcode == "minimum" else None
+
+
+def _sum(first: _Linear, second: _Linear) -> _Value:
+    factor, offset = first.factor + second.factor, first.offset + second.offset
+    if first.factor and second.factor and first.variable != second.variable:
+        return None
+    if factor == 0:
+        return _Linear(offset)
+    return _Linear(offset, factor, max(first.variable, second.variable))
+
+
+def _product(first: _Linear, second: _Linear) -> _Value:
+    if first.factor and second.factor:
+        return None
+    constant, other = (second, first) if first.factor else (first, second)
+    if constant.offset == 0:
+        return _Linear(0)
+    times = constant.offset
+    return _Linear(other.offset * times, other.factor * times, other.variable)
+
+
+def _trips(direction: str, first: int, by: int, bound: int) -> int | None:
+    """How many of first, first + by, … compare true in a row; None where all do."""
+    if direction in ("GT", "GE"):
+        mirrored = _MIRRORED[direction]
+        return _trips(mirrored, -first, -by, -bound)
+    if direction == "LE":
+        return _trips("LT", first, by, bound + 1)
+    if direction == "LT":
+        if first >= bound:
+            return 0
+        return -(-(bound - first) // by) if by > 0 else None
+    if direction == "NE":
+        if first == bound:
+            return 0
+        is_met = by != 0 and (bound - first) % by == 0 and (bound - first) // by > 0
+        return (bound - first) // by if is_met else None
+    if direction == "EQ":
+        if first != bound:
+            return 0
+        return 1 if by else None
+    return None
