@@ -22,11 +22,11 @@ import numpy as np
 from scipy.signal import lfilter
 
 from pgle.steps.compare import Verdict, compare
+from pgle.steps.dependence import block_length
 from pgle.steps.estimate import (
     Assumptions,
     Entry,
     LaunchSpread,
-    block_length,
     bootstrap_medians,
     make_trends,
     measured_spread,

@@ -1,4 +1,4 @@
-"""Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then the ground."""
+"""Imports only look down: cli, report, run, analyze, tune, schedule, costs, steps, trace, xla, then the ground."""
 
 import ast
 import re
@@ -16,12 +16,12 @@ STOREYS = (
     "errors files masking next",
     "xla",
     "trace",
+    "steps",
     "costs",
     "schedule",
     "tune",
     "scale",
     "analyze",
-    "steps",
     "run",
     "report",
     "cli",

@@ -20,6 +20,7 @@ from pgle.errors import many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.simulate import Stream
+from pgle.steps.patterns import LEAST_LOST, PatternKind
 from pgle.trace.columns import totals
 from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Module
@@ -292,28 +293,74 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
     listed = ", ".join(
         f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS]
     )
-    groups: dict[RowGroup, list[tuple[str, float]]] = defaultdict(list)
-    for group, name, more_us in step.parts.excess():
-        groups[group].append((name, more_us))
-    rows = []
-    for group, found in groups.items():
-        name, most_us = found[0]
-        most = (
-            f"most: {name}"
-            if group in (RowGroup.LAUNCH, RowGroup.BETWEEN)
-            else f"most: {in_words(most_us)}, {name}"
-        )
-        most = f"most before {name}" if group == RowGroup.HOST else most
-        more = sum(row[1] for row in found)
-        note = f"{in_words(more)} more in each slow step; {most}"
-        rows.append(EvidenceRow(str(group), more * (len(slow) / len(steps)), note))
+    share = len(slow) / len(steps)
+    rows = _rows_of_groups(step.parts.excess(), share, "in each slow step")
     return StepFinding(
         us,
         f"{len(slow)} of {many(len(steps), 'step')} longer than the others, {listed}: {step.percent(us)} of the mean "
         "step",
-        tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
+        rows,
         "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
     )
+
+
+def _rows_of_groups(
+    more: Iterable[tuple[RowGroup, str, float]], share: float, where: str
+) -> tuple[EvidenceRow, ...]:
+    """What some steps have more of, by group, with the row of each group that has most.
+
+    Args:
+        more: group, name and microseconds more, the largest first.
+        share: of the steps that have it.
+        where: in words.
+    """
+    groups: dict[RowGroup, list[tuple[str, float]]] = defaultdict(list)
+    for group, name, more_us in more:
+        groups[group].append((name, more_us))
+    rows = []
+    for group, found in groups.items():
+        name, most_us = found[0]
+        most = f"most: {in_words(most_us)}, {name}"
+        if group in (RowGroup.LAUNCH, RowGroup.BETWEEN):
+            most = f"most: {name}"
+        if group == RowGroup.HOST:
+            most = f"most before {name}"
+        us = sum(row[1] for row in found)
+        rows.append(EvidenceRow(str(group), us * share, f"{in_words(us)} more {where}; {most}"))
+    return tuple(sorted(rows, key=lambda row: -row.us)[:ROWS])
+
+
+_CHANGES = {
+    PatternKind.GROWTH: "find what grows with the steps: lists and caches of the host, the input's length, falling "
+    "clocks (nvidia-smi -q -d PERFORMANCE)",
+    PatternKind.LEVEL: "find what changed at that step: clocks (nvidia-smi -q -d PERFORMANCE), another job on the "
+    "node, the input, a second compilation",
+    PatternKind.SPAN: "find what ran meanwhile: clocks (nvidia-smi -q -d PERFORMANCE), another job on the node, a "
+    "checkpoint that is written in the background",
+    PatternKind.PERIOD: "find what only these steps do: gradient accumulation, logging, input of two sizes",
+}
+"""What to do about steps that change over time."""
+
+
+def changing_steps(step: MeasuredStep) -> StepFinding | None:
+    """Steps that get longer, change level, or take turns."""
+    patterns = step.parts.patterns
+    if not patterns:
+        return None
+    numbers = [item.execution for item in step.parts.steps]
+    first = patterns[0]
+    falls = first.change < 0 and first.kind in (PatternKind.GROWTH, PatternKind.LEVEL)
+    return StepFinding(
+        first.lost * step.step_us,
+        "; ".join(item.describe(numbers, "execution") for item in patterns),
+        _rows_of_groups(step.parts.along(first), 1.0, "in the mean step than in the shortest ones"),
+        _START_LATER if falls else _CHANGES[first.kind],
+        unclaimed=_SETTLES if falls else "",
+    )
+
+
+_START_LATER = "start the trace later, when steps have settled"
+_SETTLES = "steps get shorter by themselves"
 
 
 def other_modules(step: MeasuredStep) -> StepFinding:
@@ -658,6 +705,16 @@ RULES: Mapping[str, Rule] = {
         "Find what slows single steps",
         0.01,
         "steps that take 5 % longer than the median step, and lengthen the mean step by at least 1 %",
+        _OWN,
+        simulated=False,
+    ),
+    "changing-steps": Rule(
+        changing_steps,
+        "steps that change over time",
+        "Find why steps change over time",
+        LEAST_LOST,
+        "steps that grow, change level or take turns beyond chance (5 % of shuffled steps, F test at 1 %), and lengthen "
+        "the mean step by at least 0.5 %",
         _OWN,
         simulated=False,
     ),

@@ -15,7 +15,7 @@ Times are whole nanoseconds since the start of a device's window, as float64: su
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.simulate import Breakdown, Stream
+from pgle.steps.patterns import StepPattern, find_patterns
 from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.steady import ModuleExecutions
@@ -90,6 +91,25 @@ class StepParts:
     def typical_us(self) -> Floats:
         """float64[k]: in a mean step without the slow ones."""
         return self.mean_us(slow=False)
+
+    @cached_property
+    def patterns(self) -> tuple[StepPattern, ...]:
+        """How steps change over time, the largest change first."""
+        return find_patterns(_with_pauses(self.steps))
+
+    def along(self, pattern: StepPattern) -> list[tuple[RowGroup, str, float]]:
+        """What a pattern adds to each row of a mean step, compared with the shortest steps; the largest first."""
+        shape = np.expm1(pattern.fitted)
+        added = float((shape - shape.min()).mean())
+        shape -= shape.mean()
+        pauses = np.array([step.pause_us is not None for step in self.steps])
+        times = self.inside_us.copy()
+        times += np.where(
+            pauses, self.pause_us, self.pause_us[:, pauses].mean(axis=1, keepdims=True)
+        )
+        more = times @ shape / float(shape @ shape) * added
+        order = np.argsort(-more, kind="stable").tolist()
+        return [(*self.rows[at], float(more[at])) for at in order if more[at] > 0]
 
     @property
     def slow_us(self) -> float:
@@ -242,17 +262,32 @@ def _step_times(
         span[at] += (window.finishes - window.begins) / 1e3
         pause[at[:-1]] += np.maximum(window.begins[1:] - window.finishes[:-1], 0.0) / 1e3
     span, pause, known = span / np.maximum(ran, 1), pause / np.maximum(paused, 1), paused > 0
-    usual_pause = median(pause[known]) if known.any() else 0.0
-    time = span + np.where(known, pause, usual_pause)
-    slow = np.zeros(len(time), np.bool_)
-    if len(time) > 2:
-        above = time - median(time)
-        slow = above > max(SLOW * median(time), noise_of(np.abs(above)))
     pauses = [
         us if is_known else None
         for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)
     ]
-    return tuple(map(StepTime, executions.tolist(), span.tolist(), pauses, slow.tolist()))
+    columns = zip(executions.tolist(), span.tolist(), pauses, strict=True)
+    steps = [StepTime(*row, is_slow=False) for row in columns]
+    slow = _slow(_with_pauses(steps)).tolist()
+    return tuple(replace(step, is_slow=is_slow) for step, is_slow in zip(steps, slow, strict=True))
+
+
+def _with_pauses(steps: Sequence[StepTime]) -> Floats:
+    """float64[n], steps in µs; after the last one, the usual pause."""
+    pauses = [step.pause_us for step in steps if step.pause_us is not None]
+    usual = median(np.array(pauses)) if pauses else 0.0
+    times = (step.span_us + (usual if step.pause_us is None else step.pause_us) for step in steps)
+    return np.array(list(times), np.float64)
+
+
+def _slow(times: Floats) -> npt.NDArray[np.bool_]:
+    """The steps that are much longer than most, and than a change over time explains."""
+    if len(times) <= 2:
+        return np.zeros(len(times), np.bool_)
+    for pattern in find_patterns(times):
+        times = times / np.exp(pattern.fitted)
+    above = times - median(times)
+    return np.asarray(above > max(SLOW * median(times), noise_of(np.abs(above))))
 
 
 LAUNCH_GAP_NS = 20_000

@@ -17,19 +17,11 @@ from msgspec import Meta
 
 from pgle.errors import UserError
 from pgle.next import HISTORY_ADD
+from pgle.steps.dependence import block_length, blocks
 from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, level_shift
 from pgle.trace.columns import distinct
 
 FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
-WINDOW = 5.0
-"""Autocorrelations are summed up to this many times the time found so far (Sokal, "Monte Carlo methods in statistical
-mechanics", 1996, section 3)."""
-BLOCK = 5.0
-"""Length of a block in autocorrelation times: blocks are then nearly independent (benchmarks/compare_power.py)."""
-MOST_BLOCKS = 10
-"""A block is at least the steps divided by this. More blocks would narrow the interval by 7 % at most (t quantile 2.10
-against 1.96), but see less of slow noise (Ibragimov and Müller, "t-statistic based correlation and heterogeneity robust
-inference", Journal of Business & Economic Statistics 28, 2010)."""
 RESAMPLES = 500
 MOST_RESAMPLED = 4000  # longer runs are thinned to medians of so many groups of steps, which makes the error too large
 SEED = 20240306
@@ -83,43 +75,6 @@ def _detrended(values: Floats) -> Floats:
         grain = max(float(np.diff(levels).min()), 1e-9)
         rest = np.round(rest / grain) * grain
     return rest
-
-
-def autocorrelation_time(values: Floats) -> float:
-    """Integrated autocorrelation time in steps, at least 1: n steps tell as much as n / time independent ones.
-
-    Taken on normal scores of the ranks, so that spikes do not hide the rest. The larger of the windowed sum and of
-    what the lag-1 autocorrelation means for a first-order process, corrected for its bias in short series (Kendall,
-    "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954).
-    """
-    from scipy.special import ndtri
-
-    count = len(values)
-    if count < 4 or np.ptp(values) == 0:
-        return 1.0
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    scores = ndtri((np.cumsum(counts) - counts / 2) / count)[place]
-    scores -= scores.mean()
-    power = np.abs(np.fft.rfft(scores, 2 * count)) ** 2
-    correlation = np.fft.irfft(power)[:count]
-    correlation /= correlation[0]
-    sums = 1 + 2 * np.cumsum(correlation[1:])
-    enough = np.flatnonzero(np.arange(1, count) >= WINDOW * sums)
-    windowed = float(sums[enough[0]]) if len(enough) else float(count)
-    lag1 = min(float(correlation[1]) + (1 + 3 * float(correlation[1])) / count, 0.98)
-    return max(1.0, windowed, (1 + lag1) / (1 - lag1))
-
-
-def block_length(values: Floats) -> int:
-    """Steps per block: `BLOCK` autocorrelation times beyond the first, at least n / `MOST_BLOCKS`, and 1."""
-    needed = math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
-    return max(needed, len(values) // MOST_BLOCKS, 1)
-
-
-def blocks(values: Floats, length: int) -> Floats:
-    """Medians of consecutive blocks of `length`; the incomplete block is left out at the start."""
-    count = len(values) // length
-    return np.median(values[len(values) - count * length :].reshape(count, length), axis=1)
 
 
 def bootstrap_medians(values: Floats, block: int, *, seed: int = SEED) -> Floats:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.steps.patterns import find_patterns
 from pgle.trace.columns import distinct
 from pgle.trace.steady import compute_ns, find_executions
 from pgle.trace.table import Trace
@@ -209,7 +210,7 @@ FREQUENT_STALLS = (
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
 LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case
 FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
-LEVEL_SHIFT = 0.03  # a lasting change of step time by this share gets a warning
+LEVEL_SHIFT = 0.03  # of the step: a smaller change of level is none
 SHORTEST_LEVEL = 3  # values; fewer are an excursion, no new level
 CLEAR = 4.0  # standard errors by which the means of two levels must differ
 
@@ -296,13 +297,9 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
         _warm_up(chosen, warnings)
     kept = np.flatnonzero(chosen.keep)
     stalled = sum(item.seconds for item in chosen.left_out if item.rule in ("stall", "checkpoint"))
-    shift = level_shift(np.log(seconds[kept]))
-    if shift is not None:
-        at, change = shift
-        warnings.append(
-            f"{series.source}: steps are {abs(np.expm1(change)) * 100:.1f} % {'longer' if change > 0 else 'shorter'} "
-            f"from step {number[kept[at]]} on; choose one part with --steps FIRST:LAST"
-        )
+    for pattern in find_patterns(seconds[kept]):
+        advice = "" if pattern.period > 1 else "; choose one part with --steps FIRST:LAST"
+        warnings.append(f"{series.source}: {pattern.describe(number[kept].tolist())}{advice}")
     total = float(seconds[kept].sum()) + stalled
     return StepTimes(
         series=series,

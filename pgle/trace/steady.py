@@ -7,7 +7,8 @@ Rules, per module:
    the median of the second half by more than `WARM_UP_EXCESS`, and by more than executions of the second half differ
    from it by noise on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
    devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
-   last end, by more than `LONG_EXCESS` and that noise. At least two executions stay.
+   last end, by more than `LONG_EXCESS` and that noise. Or they exceed what the executions right behind them have, by
+   as much: if these get longer in time, the line through them counts. At least two executions stay.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
@@ -36,6 +37,11 @@ LONG_EXCESS = 0.5
 """A leading execution is warm-up, too, when it takes so much longer than the steady median: libraries are loaded and
 communicators made in it. The first of 4 × H100 (MaxText, NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with
 no more compute than these have on two of the devices."""
+
+NEXT = 6
+"""Executions behind one that it is compared with: of fewer, no rank test tells growth from noise at 1 %."""
+
+GROWS = 2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 
@@ -235,11 +241,64 @@ def _above_steady(
     return excess, noise_of(np.concatenate(apart)) if apart else 0.0
 
 
+def _above_next(
+    values: Floats, by_device: Sequence[Rows], executions: Ints
+) -> Mapping[int, list[float]]:
+    """How far executions lie above the ones right behind them, beyond noise, device by device.
+
+    Steps that grow hide a warm-up from a comparison with the second half of the executions, so this one looks at the
+    next `NEXT` executions only, or half of all.
+
+    Returns:
+        By execution, its excess on each device as a share; 0 where that is within noise.
+    """
+    excess: dict[int, list[float]] = {}
+    for here in by_device:
+        ahead = max(NEXT, len(here) // 2)
+        for at in range(len(here) - NEXT):
+            mine = values[here]
+            expected, noise = _expected(mine[at + 1 : at + 1 + ahead])
+            above = mine[at] / expected - 1 if expected > 0 else 0.0
+            limit = max(WARM_UP_EXCESS, noise, _noise_of_changes(mine))
+            found = above if above > limit else 0.0
+            excess.setdefault(int(executions[here[at]]), []).append(found)
+    return excess
+
+
+def _expected(behind: Floats) -> tuple[float, float]:
+    """What an execution would have if it was as the ones behind it, and how far these differ by noise, as a share."""
+    place = np.arange(len(behind))
+    one, other = np.triu_indices(len(behind), 1)
+    slope = 0.0
+    if _grows(behind):  # the median slope of all pairs (Theil and Sen)
+        slope = median((behind[other] - behind[one]) / (other - one))
+    level = median(behind - slope * place)
+    rest = np.abs(behind - slope * place - level)
+    expected = level - slope
+    return expected, noise_of(rest) / expected if expected > 0 else 0.0
+
+
+def _grows(values: Floats) -> bool:
+    """Whether values rise or fall in time, by the rank test of Mann and Kendall."""
+    count = len(values)
+    one, other = np.triu_indices(count, 1)
+    ordered = abs(float(np.sign(values[other] - values[one]).sum()))
+    deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return bool((ordered - 1) / deviation > GROWS)
+
+
+def _noise_of_changes(values: Floats) -> float:
+    """How far executions differ by noise, of the change from one to the next: growth and levels do not count."""
+    change = np.diff(np.log(np.maximum(values, 1)))
+    return noise_of(np.abs(change - median(change))) / float(np.sqrt(2))
+
+
 def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
     """The leading executions that are slower than the limits on the typical device, with the reason."""
     compute, noise = _above_steady(found, found.compute_ns, by_device)
     span, span_noise = _above_steady(found, found.span_ns.astype(np.float64), by_device)
     limit = min(max(WARM_UP_EXCESS, noise), MAX_WARM_UP_EXCESS)
+    above_next = _above_next(found.compute_ns, by_device, found.execution)
     for number in sorted(compute)[: max(len(compute) // 2, len(compute) - 2)]:
         here = np.array(compute[number])
         if median(here) > limit:
@@ -254,5 +313,7 @@ def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tup
                 number,
                 f"warm-up: {1 + longer:.1f} times the steady median from first start to last end",
             )
+        elif (above := median(np.array(above_next.get(number, [0.0])))) > 0:
+            yield number, f"warm-up: compute {above * 100:.1f} % above the executions behind it"
         else:
             return

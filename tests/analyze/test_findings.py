@@ -192,6 +192,17 @@ def one_slow() -> Trace:
     return made((device, number, step) for device in range(2) for number, step in runs)
 
 
+def growing() -> Trace:
+    """Each of twelve steps takes 1 % longer than the one before, on both devices."""
+    runs = []
+    clock = 0.0
+    for number in range(12):
+        step = Step().run("negate.1", 5000 * 1.01**number)
+        runs.append((number, [replace(run, start=run.start + clock) for run in step.runs]))
+        clock += step.clock + 5
+    return made((device, number, step) for device in range(2) for number, step in runs)
+
+
 def with_another_module() -> Trace:
     """Another module runs for 500 µs after each step."""
     step = usual()
@@ -222,6 +233,7 @@ FAULTS = {
     ),
     "rank-skew": skewed,
     "slow-steps": one_slow,
+    "changing-steps": growing,
     "other-modules": with_another_module,
     "scatter-add": lambda: steps_of(usual().run("scatter.1", 700)),
     "slow-matmul": lambda: steps_of(usual().run("dot.1", 4 * expected_us("dot.1"))),

@@ -381,6 +381,35 @@ def test_events_that_are_recorded_twice_count_once(
     assert any("recorded twice" in line for line in step.trace.warnings)
 
 
+@pytest.mark.parametrize(
+    ("factor", "words", "lost"),
+    [
+        (lambda place: 1.01**place, "longer from execution 2 to 10 (1.0 % each)", 0.039),
+        (lambda place: 1 + 0.05 * (place >= 4), "longer from execution 6 on", 0.027),
+        (lambda place: 1 + 0.08 * (place % 2), "every second step is", 0.034),
+    ],
+)
+def test_steps_that_change_over_time_are_found(
+    factor: Callable[[int], float], words: str, lost: float, tmp_path: Path, longer: list[Path]
+) -> None:
+    faulty = Faulty(longer, tmp_path, MAIN)
+    for place, execution in enumerate(every(faulty)):
+        faulty.stretch(execution, factor(place))
+    findings = find_findings(measured_step(side(faulty.write())))
+    (found,) = (one for one in findings if one.id == "changing-steps")
+    assert words in found.number
+    assert found.share == pytest.approx(lost, rel=0.1)
+    assert "slow-steps" not in {one.id for one in findings}
+
+
+def test_a_warm_up_before_steps_that_grow_is_left_out(tmp_path: Path, longer: list[Path]) -> None:
+    faulty = Faulty(longer, tmp_path, MAIN)
+    for place, execution in enumerate(every(faulty)):
+        faulty.stretch(execution, 1.04 if place == 0 else 1.01**place)
+    step = measured_step(side(faulty.write()))
+    assert {0, 1, 2} == set(step.costs.window.dropped)
+
+
 def test_the_clock_of_a_rank_does_not_matter(tmp_path: Path, clean: MeasuredStep) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     faulty.edit(clock_moved(7_000_000_123), rank=1)

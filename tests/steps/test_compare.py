@@ -19,15 +19,13 @@ from pgle.steps.compare import (
     overall,
     parse_share,
 )
+from pgle.steps.dependence import autocorrelation_time, block_length, blocks
 from pgle.steps.estimate import (
     MOST_RESAMPLED,
     SAME_PLACE,
     UNKNOWN_PLACE,
     Assumptions,
     LaunchSpread,
-    autocorrelation_time,
-    block_length,
-    blocks,
     bootstrap_medians,
     t_quantile,
 )

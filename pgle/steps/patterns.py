@@ -1,0 +1,344 @@
+"""How the steps of a run change over time: they grow, change level, or every k-th one takes longer.
+
+`compare` and `analyze` use this one rule. Two questions are asked: does the step change in the course of the run
+(growth, another level from some step on, another level for a while), and does every k-th step differ? An answer counts
+if three things hold:
+
+1. Ranks: shuffled steps show a pattern as clear as this in at most `SHUFFLED` of all shuffles. The patterns of one
+   question share this level (the smallest p of several tests: Westfall and Young, "Resampling-Based Multiple Testing",
+   1993).
+2. Size against noise: the F test of the pattern, counted for each place where it could begin, is below `BY_CHANCE`.
+3. It costs a mean step at least `LEAST_LOST`, compared with a run whose steps all are as the shortest ones.
+
+Steps of a long run depend on each other. If the steps around a pattern do so significantly, blocks of steps are tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+
+from pgle.steps.dependence import BLOCK, autocorrelation_time, blocks
+from pgle.trace.columns import MAD_TO_DEVIATION, Flags, Floats
+
+FEWEST = 6  # steps below which a pattern is not looked for: five give no rank test at `SHUFFLED`
+SHUFFLED = 0.05  # share of shuffles that may show as clear a pattern
+BY_CHANCE = 0.01  # of the F test, after counting all places of the pattern
+LEAST_LOST = 0.005
+"""Of the mean step. `compare` takes steps that differ by less as equal (`Assumptions.margin`)."""
+SHUFFLES = 999
+SEED = 20240306
+SHORTEST_LEVEL = 3  # steps; fewer are single slow steps, no level
+MOST_POINTS = 60  # that a question looks at; of longer runs, medians of blocks of steps
+LONGEST_PERIOD = 16  # steps
+PERIODS_SEEN = 3  # times that a period must come to be one
+LEAST_SHOWN = 0.0005  # growth of each step; less would be 0.0 %
+OUTLIER = (
+    5.0  # robust standard deviations from the pattern; a step further off counts as one so far off
+)
+
+
+class PatternKind(StrEnum):
+    """How steps change."""
+
+    GROWTH = "growth"  # each step differs from the one before by the same share
+    LEVEL = "level"  # from some step on
+    SPAN = "span"  # for a while
+    PERIOD = "period"  # every k-th step
+
+
+@dataclass(frozen=True, eq=False)
+class StepPattern:
+    """One change of the steps of a run over time."""
+
+    kind: PatternKind
+    # logarithm: of growth, of a step compared with the one before; else of the steps that differ, with the others
+    change: float
+    first: int  # index of the first step that differs; of growth 0
+    last: int  # index of the last step that differs
+    period: int  # steps from one that differs to the next; 1 where they follow each other
+    p: float  # share of shuffles that show as clear a pattern
+    fitted: Floats  # float64[n], logarithms: what the pattern adds to each step
+
+    @property
+    def lost(self) -> float:
+        """By how much the mean step would be shorter if all were as the shortest: a share of the mean step."""
+        times = np.exp(self.fitted)
+        return float(1 - times.min() / times.mean())
+
+    def describe(self, steps: Sequence[int], what: str = "step") -> str:
+        """The pattern as one clause.
+
+        Args:
+            steps: the number of each step.
+            what: what a step is called.
+        """
+        share = f"{abs(math.expm1(self.change)) * 100:.1f} %"
+        more = "longer" if self.change > 0 else "shorter"
+        first, last = steps[self.first], steps[self.last]
+        if self.kind == PatternKind.GROWTH:
+            whole = abs(math.expm1(self.change * (self.last - self.first))) * 100
+            each = f" ({share} each)" if abs(self.change) >= LEAST_SHOWN else ""
+            return f"steps get {whole:.1f} % {more} from {what} {first} to {last}{each}"
+        if self.kind == PatternKind.LEVEL:
+            return f"steps are {share} {more} from {what} {first} on"
+        if self.kind == PatternKind.SPAN:
+            return f"steps are {share} {more} from {what} {first} to {last}"
+        which = {2: "second", 3: "third"}.get(self.period, f"{self.period}th")
+        return f"every {which} step is {share} {more} ({what} {first}, {steps[self.first + self.period]} …)"
+
+
+def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
+    """The changes over time of the times of a run's steps, at most one for each question; the largest first."""
+    if len(seconds) < FEWEST or np.ptp(seconds) == 0:
+        return ()
+    logs = np.log(seconds)
+    first, second = _clearest_first(logs)
+    guessed = _fitted(logs, first)
+    one = _answer(logs - _added(_answer(logs - guessed, second)), first)
+    other = _answer(logs - _added(one), second)
+    found = [item for item in (one, other) if item is not None]
+    large = [item for item in found if item.lost >= LEAST_LOST]
+    return tuple(sorted(large, key=lambda item: -item.lost))
+
+
+def _added(pattern: StepPattern | None) -> Floats | float:
+    """What a pattern adds to each step."""
+    return 0.0 if pattern is None else pattern.fitted
+
+
+def _clearest_first(logs: Floats) -> list[bool]:
+    """Both questions, the one whose best pattern explains more first: does it concern periods?"""
+    clear = {is_periodic: _best(_points(logs), is_periodic)[1] for is_periodic in (False, True)}
+    return sorted(clear, key=lambda is_periodic: -clear[is_periodic])
+
+
+def _points(logs: Floats) -> Floats:
+    """Steps, or the last ones of a long run, whose pattern is guessed before it is tested."""
+    return logs[-2 * MOST_POINTS :]
+
+
+def _fitted(logs: Floats, is_periodic: bool) -> Floats | float:
+    """What the best pattern of a question adds to each step, whether it is beyond chance or not."""
+    values = logs if is_periodic else blocks(logs, -(-len(logs) // (2 * MOST_POINTS)))
+    values = _points(values)
+    place, _ = _best(values, is_periodic)
+    if place is None:
+        return 0.0
+    length = 1 if is_periodic else len(logs) // len(values)
+    return _pattern(logs, values, place, length, 1.0).fitted
+
+
+def _answer(logs: Floats, is_periodic: bool) -> StepPattern | None:
+    """The pattern of one question, or None if there is none beyond chance."""
+    length = 1
+    if not is_periodic:
+        length = max(_dependent_steps(logs), -(-len(logs) // MOST_POINTS))
+    values = blocks(logs, length)
+    if is_periodic:
+        values = _points(values)
+    if len(values) < FEWEST:
+        return None
+    place, explained = _best(values, is_periodic)
+    if place is None or not _exceeds_noise(values, explained, is_periodic):
+        return None
+    p = _shuffled(values, is_periodic)
+    if p > SHUFFLED:
+        return None
+    return _pattern(logs, values, place, length, p)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One pattern that steps could have."""
+
+    kind: PatternKind
+    first: int
+    last: int
+    period: int
+
+    def steps(self, count: int) -> Flags:
+        """bool[count], the ones that differ."""
+        found = np.zeros(count, bool)
+        found[self.first : self.last + 1 : self.period] = True
+        return found
+
+
+@cache
+def _places(count: int, is_periodic: bool) -> tuple[tuple[_Place, ...], Floats]:
+    """Every pattern of a question, and its shape: float64[k, count], each with mean 0 and length 1."""
+    places = list(_periods(count) if is_periodic else _courses(count))
+    shapes = np.array([_shape(place, count) for place in places]).reshape(len(places), count)
+    shapes -= shapes.mean(axis=1, keepdims=True)
+    shapes /= np.maximum(np.linalg.norm(shapes, axis=1, keepdims=True), 1e-12)
+    return tuple(places), shapes
+
+
+def _shape(place: _Place, count: int) -> Floats:
+    if place.kind == PatternKind.GROWTH:
+        return np.arange(count, dtype=np.float64)
+    return place.steps(count).astype(np.float64)
+
+
+def _courses(count: int) -> Iterator[_Place]:
+    last = count - 1
+    yield _Place(PatternKind.GROWTH, 0, last, 1)
+    for begin in range(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1):
+        yield _Place(PatternKind.LEVEL, begin, last, 1)
+        for end in range(begin + SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1):
+            yield _Place(PatternKind.SPAN, begin, end - 1, 1)
+
+
+def _periods(count: int) -> Iterator[_Place]:
+    for period in range(2, min(LONGEST_PERIOD, count // PERIODS_SEEN) + 1):
+        phases = 1 if period == 2 else period  # the longer one of two is chosen later
+        for first in range(phases):
+            yield _periodic(first, period, count)
+
+
+def _best(values: Floats, is_periodic: bool) -> tuple[_Place | None, float]:
+    """The place of the pattern that explains most of some values, and the share of their squares that it explains."""
+    places, shapes = _places(len(values), is_periodic)
+    if not places:
+        return None, 0.0
+    clipped = _clipped(values - np.median(values))
+    for _ in range(2):  # values far from the pattern found first do not decide
+        centred = clipped - clipped.mean()
+        along = shapes @ centred
+        best = int(np.argmax(np.abs(along)))
+        fit = along[best] * shapes[best] + clipped.mean()
+        clipped = fit + _clipped(values - np.median(values) - fit)
+    total = float((centred**2).sum())
+    return places[best], float(along[best] ** 2) / total if total > 0 else 0.0
+
+
+def _clipped(rest: Floats) -> Floats:
+    """Values no further from 0 than `OUTLIER` robust standard deviations."""
+    bound = OUTLIER * MAD_TO_DEVIATION * float(np.median(np.abs(rest)))
+    return np.clip(rest, -bound, bound) if bound > 0 else rest
+
+
+def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
+    """The F test of the best pattern, for as many places as it could have (Bonferroni)."""
+    from scipy.special import fdtrc  # only here: it takes longer to import than all else
+
+    if explained >= 1:
+        return True
+    freedom = len(values) - 2
+    ratio = explained / (1 - explained) * freedom
+    places = len(_places(len(values), is_periodic)[0])
+    return float(fdtrc(1, freedom, ratio)) * places <= BY_CHANCE
+
+
+def _shuffled(values: Floats, is_periodic: bool) -> float:
+    """The share of shuffles whose ranks show as clear a pattern of this question as the values do."""
+    places, shapes = _places(len(values), is_periodic)
+    ranks = _ranks(values)
+    random = np.random.default_rng(SEED)
+    orders = random.permuted(np.tile(ranks, (SHUFFLES, 1)), axis=1)
+    orders = np.vstack([ranks, orders])
+    by_kind = _rows_by_kind(places)
+    ps = []
+    for rows in by_kind.values():
+        clear = np.round(np.abs(orders @ shapes[rows].T).max(axis=1), 9)
+        below = np.searchsorted(np.sort(clear), clear, side="left")
+        ps.append((len(clear) - below) / len(clear))  # of each order, as if it were the real one
+    least = np.min(ps, axis=0)
+    return float((least <= least[0]).mean())
+
+
+def _rows_by_kind(places: Sequence[_Place]) -> Mapping[tuple[PatternKind, int], list[int]]:
+    """The rows of each test: of each kind, and of each period."""
+    found: dict[tuple[PatternKind, int], list[int]] = {}
+    for row, place in enumerate(places):
+        found.setdefault((place.kind, place.period), []).append(row)
+    return found
+
+
+def _ranks(values: Floats) -> Floats:
+    """The centred ranks, equal values at their mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - counts / 2)[place]
+    return np.asarray(ranks - ranks.mean(), np.float64)
+
+
+def _dependent_steps(logs: Floats) -> int:
+    """Steps that make a nearly independent block, 1 if the steps around the best course depend on nothing."""
+    length = -(-len(logs) // (2 * MOST_POINTS))
+    values = blocks(logs, length)
+    rest = values - _fitted(values, False)
+    rest = _clipped(rest - np.median(rest))
+    squares = float((rest**2).sum())
+    lag1 = float((rest[1:] * rest[:-1]).sum()) / squares if squares > 0 else 0.0
+    if lag1 <= 2 / math.sqrt(len(rest)):  # two standard errors of independent steps
+        return 1
+    steps = math.ceil(BLOCK * (autocorrelation_time(rest) - 1)) + 1
+    return steps * length
+
+
+def _pattern(logs: Floats, values: Floats, place: _Place, length: int, p: float) -> StepPattern:
+    """The size of a pattern of `values`, blocks of `length` steps, and what it adds to each step."""
+    count, before = len(logs), len(logs) - len(values) * length
+    if place.kind == PatternKind.GROWTH:
+        change = _slope(values) / length
+        return StepPattern(
+            kind=place.kind,
+            change=change,
+            first=0,
+            last=count - 1,
+            period=1,
+            p=p,
+            fitted=np.asarray(change * np.arange(count), np.float64),
+        )
+    found = _in_steps(place, logs, before, length)
+    differ = found.steps(count)
+    change = float(np.median(logs[differ]) - np.median(logs[~differ]))
+    if found.period == 2 and change < 0:  # of two levels that take turns, the longer one is named
+        found = _periodic(1 - found.first, 2, count)
+        differ = ~differ
+        change = -change
+    return StepPattern(
+        kind=found.kind,
+        change=change,
+        first=found.first,
+        last=found.last,
+        period=found.period,
+        p=p,
+        fitted=np.asarray(change * differ, np.float64),
+    )
+
+
+def _in_steps(place: _Place, logs: Floats, before: int, length: int) -> _Place:
+    """A place in blocks of `length` steps as one in steps; `before` steps are in no block."""
+    if place.kind == PatternKind.PERIOD:
+        return _periodic((place.first + before) % place.period, place.period, len(logs))
+    first = before + place.first * length
+    if place.kind == PatternKind.LEVEL:
+        first = _edge(logs, first, length)
+    return _Place(place.kind, first, before + (place.last + 1) * length - 1, 1)
+
+
+def _periodic(first: int, period: int, count: int) -> _Place:
+    """Every `period`-th step of a run, from a first one on."""
+    last = first + (count - 1 - first) // period * period
+    return _Place(PatternKind.PERIOD, first, last, period)
+
+
+def _edge(logs: Floats, near: int, length: int) -> int:
+    """The step near a given one from which on the level differs most clearly."""
+    if length == 1:
+        return near
+    sums = np.cumsum(logs - logs.mean())
+    at = np.arange(max(near - length, 1), min(near + length, len(logs) - 1) + 1)
+    return int(at[np.argmax(sums[at - 1] ** 2 / (at * (len(logs) - at)))])
+
+
+def _slope(values: Floats) -> float:
+    """The median slope of all pairs (Theil and Sen): single values far off do not matter."""
+    one, other = np.triu_indices(len(values), 1)
+    return float(np.median((values[other] - values[one]) / (other - one)))
