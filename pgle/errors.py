@@ -29,6 +29,21 @@ def printable(text: str) -> str:
     )
 
 
+_OBEYED = re.compile(
+    r"^(?P<blanks>[^\S\n]*):(?=:[A-Za-z][\w-]*(?: [^\n]*)?::)|##(?=\w*\[)", re.MULTILINE
+)
+"""What a CI runner obeys in a log: GitHub lines that begin with ``::error::`` (after blanks) and ``##[error]`` anywhere
+(github.com/actions/runner, src/Runner.Common/ActionCommand.cs), Azure Pipelines ``##vso[…]``, TeamCity
+``##teamcity[…]``."""
+
+
+def inert(text: str) -> str:
+    """Lines for a log, in which no name from outside is a command to the CI runner that reads the log."""
+    return _OBEYED.sub(
+        lambda found: "#\\x23" if found["blanks"] is None else f"{found['blanks']}\\x3a", text
+    )
+
+
 def shown(text: str, most: int = 500) -> str:
     """As `printable`; of a text that nobody reads to its end, as a damaged file may name things, the beginning."""
     if len(text) <= most:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from pgle import __version__
-from pgle.errors import UserError, WorkloadError, call_it, named, one_line, suggestion
+from pgle.errors import UserError, WorkloadError, call_it, inert, named, one_line, suggestion
 from pgle.next import quoted, typed
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def run(arguments: list[str]) -> int:
             parts = {"what": line, "where": None, "remedy": None}
             parts = {name: _masked(getattr(error, name, other)) for name, other in parts.items()}
             text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
-        print(f"pgle: {_masked(one_line(named(line)))}", file=sys.stderr)
+        print(inert(f"pgle: {_masked(one_line(named(line)))}"), file=sys.stderr)
         return code
 
 

@@ -25,7 +25,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from pgle.errors import LONGEST_LINE, cut, named, one_line, printable, shown
+from pgle.errors import LONGEST_LINE, cut, inert, named, one_line, printable, shown
 
 if TYPE_CHECKING:
     from pgle.files import Progress
@@ -83,7 +83,7 @@ class Screen(Console):
             return
         with self.capture() as lines:
             super().print(*objects, **options)
-        self.file.write(_BLANKS_AT_END.sub("", lines.get()))
+        self.file.write(inert(_BLANKS_AT_END.sub("", lines.get())))
 
     def _wrapped(self, item: Any) -> Text:
         lines: list[str] = []
@@ -290,7 +290,7 @@ def warn(lines: Iterable[str]) -> None:
 
 def say(line: str) -> None:
     """Print a line of pgle's own to stderr."""
-    text = f"pgle: {named(one_line(line))}"
+    text = inert(f"pgle: {named(one_line(line))}")
     if sys.stderr.isatty():
         text = fill(
             text,
@@ -349,11 +349,14 @@ def as_json(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
     UTF-8 cannot encode, is escaped.
     """
-    found = json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False) + "\n"
-    return "\n".join(
-        line if line.isprintable() else _escaped(line, str.isprintable)
-        for line in found.split("\n")
-    )
+    return json_lines(json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False))
+
+
+def json_lines(document: str) -> str:
+    """JSON with the same values that no terminal and no CI runner acts upon, and that UTF-8 can encode."""
+    lines = document.rstrip("\n").replace("##", "#\\u0023").split("\n")
+    kept = (line if line.isprintable() else _escaped(line, str.isprintable) for line in lines)
+    return "\n".join(kept) + "\n"
 
 
 def _escaped(line: str, stays: Callable[[str], bool]) -> str:
@@ -476,4 +479,4 @@ def _redrawn(line: Line, ended: threading.Event) -> None:
 
 def _logged(line: Line, ended: threading.Event) -> None:
     while not ended.wait(LOG_S):
-        print(f"pgle: {line.text(time.monotonic())}", file=sys.stderr, flush=True)
+        print(inert(f"pgle: {line.text(time.monotonic())}"), file=sys.stderr, flush=True)

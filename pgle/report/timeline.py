@@ -356,7 +356,7 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
         )
         label = f" ({costs})" if costs not in ("", "predicted", "measured") else ""
         step, *others = panel.facts
-        lines.append(f"{panel.label}: {', '.join([step + label, *others])}")
+        lines.append(printable(f"{panel.label}: {', '.join([step + label, *others])}"))
         for kind, styles in _KINDS.items():
             busy = panel.busy(*styles)
             if len(busy):

@@ -19,6 +19,7 @@ from pgle.report.page.value import Chart, Page
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 LIGHT: Mapping[str, str] = {
     "paper": "#ffffff",
@@ -68,15 +69,18 @@ def templates() -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: printable_lines(value) if type(value) is str else value,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
+    environment.filters["lines"] = printable_lines
     environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
     return environment
 
 
-def printable_lines(text: str) -> str:
-    """`pgle.errors.printable` line by line, so that lines stay lines."""
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+def printable_lines(text: str) -> Markup:
+    """Escaped text whose lines stay lines; every other value of a template is one line."""
+    from markupsafe import escape
+
+    return escape("\n".join(map(printable, text.split("\n"))))
 
 
 def style_sheet() -> str:

@@ -58,14 +58,14 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
                 f"no section '{key}' in this answer", remedy=choices(key, known) if known else None
             )
     if page.identity and not text.quiet:
-        screen.print(" · ".join(page.identity), soft_wrap=True)
+        screen.print(printable(" · ".join(page.identity)), soft_wrap=True)
     screen.print(
-        _mark(page.tone) + page.verdict,
+        _mark(page.tone) + printable(page.verdict),
         style=f"bold {STYLES.get(page.tone, '')}".strip(),
         soft_wrap=True,
     )
     if page.paste:
-        screen.print(f"  {page.paste}", style="cyan", soft_wrap=True)
+        screen.print(f"  {printable(page.paste)}", style="cyan", soft_wrap=True)
     if text.quiet:
         return
     if page.table is not None:
@@ -93,7 +93,8 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         )
     if os.environ.get("PGLE_NEXT") != "0":
         for place, command in enumerate(page.next if everything else page.next[:1]):
-            screen.print(f"{'' if place else 'Next: '}{command}", style="cyan", soft_wrap=True)
+            words = printable(command)
+            screen.print(f"{'' if place else 'Next: '}{words}", style="cyan", soft_wrap=True)
 
 
 def _mark(tone: str) -> str:
@@ -106,7 +107,8 @@ def _mark(tone: str) -> str:
 
 
 def _table(screen: text.Screen, content: Table, everything: bool) -> None:
-    cells, heads = content.cells(), content.heads()
+    cells = content.cells()
+    heads = list(map(printable, content.heads()))
     first = cells if everything else cells[: content.shown]
     right = {at for at, is_number in enumerate(content.right()) if is_number}
     rows = [list(map(_styled, row)) for row in first]
@@ -136,18 +138,17 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
     screen.print(text.grid(heads, rows, right={2}, whole={2}))
     for place, action in enumerate(actions if everything else (), start=1):
         if action.command:
-            screen.print(f"{place}: {action.command}", style="cyan", soft_wrap=True)
+            screen.print(f"{place}: {printable(action.command)}", style="cyan", soft_wrap=True)
 
 
 def _section(screen: text.Screen, section: Section, everything: bool) -> None:
     screen.print()
-    screen.print(section.heading, style="bold")
+    screen.print(printable(section.heading), style="bold")
     for part in section.parts:
         if isinstance(part, Table):
             _table(screen, part, everything)
         elif isinstance(part, Prose):
-            style = "cyan" if part.code else STYLES.get(part.tone, "")
-            screen.print("  " * part.code + part.text, style=style, soft_wrap=part.code)
+            _prose(screen, part)
         elif isinstance(part, TimelineData):
             widest = max(
                 (len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0
@@ -161,6 +162,15 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
             screen.print(part.alt, soft_wrap=True)
 
 
+def _prose(screen: text.Screen, part: Prose) -> None:
+    """A paragraph; each line of code is indented, so that none can pass for a line of pgle's own."""
+    if part.code:
+        for line in part.text.split("\n"):
+            screen.print(f"  {printable(line)}", style="cyan", soft_wrap=True)
+    else:
+        screen.print(printable(part.text), style=STYLES.get(part.tone, ""))
+
+
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
 _ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolinks need
 
@@ -171,7 +181,7 @@ def markdown(page: Page) -> str:
     blocks += [_rows(page.table)] if page.table is not None else []
     blocks += [_escaped(str(note.value if isinstance(note, Cell) else note)) for note in page.notes]
     blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
-    blocks += ["Next:", _fenced("\n".join(page.next), "sh")] if page.next else []
+    blocks += ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")] if page.next else []
     sections = page.sections
     if page.about:
         sections += (

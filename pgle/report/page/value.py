@@ -18,6 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 from pgle.next import to_type
 from pgle.report.page.figures import Unit, column
+from pgle.report.text import json_lines
 
 Tone: TypeAlias = Literal["", "good", "bad", "warn", "soft", "exposed", "hidden", "head"]
 MOST_ACTIONS = 3
@@ -259,7 +260,7 @@ def as_json(page: Page) -> str:
     text = msgspec.json.encode(
         {"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)}
     )
-    return msgspec.json.format(text, indent=2).decode() + "\n"
+    return json_lines(msgspec.json.format(text, indent=2).decode())
 
 
 def read_page(path: AnyPath) -> Page:

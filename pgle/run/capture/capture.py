@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from pgle.errors import UserError, WorkloadError, one_line, shell_code, some
+from pgle.errors import UserError, WorkloadError, inert, one_line, shell_code, some
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
@@ -188,7 +188,7 @@ def capture_modules(
 
 
 def _say(text: str) -> None:
-    print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
+    print(inert(f"pgle: {one_line(text)}"), file=sys.stderr, flush=True)
 
 
 def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[str, str]:
