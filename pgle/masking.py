@@ -1,14 +1,14 @@
 """The one place that decides what pgle keeps of command lines, flags, environments and output: no credentials.
 
-Beginnings of tokens are those of gitleaks' rules (github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License).
-docs/run-directory.md names forms that no rule finds.
+How tokens begin is documented by who issues them, and collected in the rules of gitleaks and trufflehog
+(github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License). docs/run-directory.md names forms that no rule finds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,32 @@ ALLOWED = (
 
 # Names. Those of the first kind have any value; of the second, a number is a count of tokens or the like; those of the
 # third are the end of a name.
-_ANY = r"(?i:secret(?!ion)|passw|passphrase|credential|pwd|cookie|licen[cs]e|webhook)[\w-]{0,64}"
+_ANY = (
+    r"(?i:secret(?!ion)|passw|pass(?:phrase|code|key)|credential|pwd|cookie|licen[cs]e|webhook|mnemonic"
+    r"|(?<![a-z])(?:psk|bearer|pw)(?![a-z]))[\w-]{0,64}(?: (?i:key|token|code|phrase|value))?"
+)
 _KEYED = (
-    r"(?i:token(?!s|i[sz])|auth(?!or(?!iz))|(?:api|access|account|private|encryption|signing|master|shared|ssh)[_-]?key(?!s)"
+    r"(?i:token(?!s|i[sz])|auth(?!or(?!iz))"
+    r"|(?:api|access|account|private|encryption|signing|master|shared|ssh|recovery|deploy)[ _-]?key(?!s)"
     r"|(?<![a-z0-9])(?!(?:p?rng|random|cache|sort|dict|group|public|primary|top|k)[_-])(?:[a-z0-9]+[_-]){1,6}key\b)[\w-]{0,64}"
 )
-_LAST = r"(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt)|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
+_LAST = r"(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt|sig|sas)|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
+_SESSION = r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat|jwt|access[_-]code)"
+"""Names of credentials and of harmless things alike: the value decides."""
+_OPAQUE = (
+    r"(?=[\w+/=~!$%^&*-]{0,200}\d)(?=[\w+/=~!$%^&*-]{0,200}[A-Za-z])"
+    r"[\w+/=~!$%^&*-]{8,2000}(?![\w.+/=~-])"
+)
+"""What nobody gives as a name: digits and letters, without a full stop."""
 
 # From a name to its value. Quotes may be those of JSON inside JSON; colours may come between.
 _QUOTES = r"(?:\x1b\[[\d;]*m|[\\\"'`])*"
-_SIGN = r"(?:: ?\w+ ?=|=>|:=|->|[=:](?!=)|>|[\"']? value=|(?i:%3[AD]))"
+_SIGN = r"(?:: ?\w+ ?=|=>|:=|->|[=:](?!=)|>|[\"']?,? *[\"']?(?i:value)[\"']? ?[:=]|(?i:%3[AD]))"
 _IS = rf"(?:{_QUOTES}(?:%22)?\]?[ \t]*{_SIGN}[ \t]*[\[({{]?{_QUOTES}|[\\]*[\"'],[ \t]*b?[\\]*[\"'])"
 _END = r"(?![^\s\"',;)\]}\\<>])"
 _NO_SWITCH = rf"(?!(?i:none|null|nil|true|false|yes|no|unset|enabled|disabled|\**){_END})"
 _NO_NUMBER = rf"(?![-+]?[\d.,]*\d(?:[eE][-+]?\d+)?%?(?:/\w+)?{_END})"
-_SCHEME = r"(?:(?i:bearer|basic|digest|token) +|(?:SecretStr\(|b)?[\\]*[\"'])?"
+_SCHEME = r"(?:(?i:bearer|basic|digest|token|apikey|negotiate|ntlm|splunk|sharedkey|bot) +|(?:SecretStr\(|b)?[\\]*[\"'])?"
 _WORD = r"[^\s\"'<>\x1b]+"
 _VALUE = rf"{_SCHEME}(?:(?<=[\"'])(?:(?![\\]*[\"']).)+|{_WORD})"
 _OPTION = r"(?<![^\s\"'])--?[\w-]{0,64}?"
@@ -53,11 +64,17 @@ _TOKENS = (
     "EZAK EZTK FLWSECK_ fo1_ fm1a_ fm1r_ fm2_ fio-u- glc_ glsa_ GR1348941 HRKU-AA lin_api_ ntn_ pplx- "
     "pscale_ PMAK- pnu_ rdme_ rubygems_ shippo_ shpat_ shpca_ shppa_ shpss_ sgp_ sntrys_ sntryu_ sq0atp- "
     "xkeysib- gsk_ s-s4t2 sm_aat_ sm_pat_ sm_sat_ "
+    "xai- r8_ tskey- wandb_v1_ tgp_v1_ csk- jina_ pcsk_ lsv2_pt_ lsv2_sk_ phx_ e2b_ tvly- GOCSPX- bkua_ CCIPAT_ "
+    "sbp_ sb_secret_ nfp_ whsec_ sq0csp- EAAAE EAAAl figd_ figu_ ATATT3x ATCTT3x ATBB NRAK- NRII- CFPAT- "
+    "squ_ sqp_ sqa_ mdb_sa_sk_ rzp_live_ rzp_test_ waka_ cfut_ cfat_ vcp_ vca_ hf_oauth_ gAAAAA 1//0 "
+    "glwt- glrtr- cal_live_"
 )
 """How tokens begin; what follows holds a digit or a capital letter, else it may be any name."""
+_LONG_TOKENS = "fw_ rnd_ re_ secret_ tk_ ak- as- sess- pat_ tfp_"
+"""How tokens and other names begin: a token has 16 letters and digits in a row."""
 _TOKENS_OF_A_FORM = {
     "akia asia abia acca": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{8,}",
-    "eyj eyk": r"ey[JK][\w-]{10,2000}\.[\w-]+",
+    "eyj eyk": r"ey[JK][\w-]{10,2000}(?:\.[\w-]+){1,4}",
     "dapi": r"dapi[a-f0-9]{32}",
     "key-": r"key-[0-9a-f]{32}\b",
     "rpa_": r"rpa_[A-Z0-9]{16,}",
@@ -65,7 +82,71 @@ _TOKENS_OF_A_FORM = {
     "sha256~": r"sha256~[\w-]{43}",
     "q~": r"\w{3}\dQ~[\w.~-]{31,}",
     "atlasv1": r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{16,}",
+    "sk": r"SK[0-9a-f]{32}\b",
+    "cio": r"cio[A-Za-z0-9]{32}\b",
+    "oy2": r"oy2[a-z0-9]{43}\b",
+    "pat": r"pat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b",
+    "pat-": r"pat-[a-z]{2}\d-[0-9a-f-]{36}\b",
 }
+
+_NOUN = r"passw(?:or)?d|passphrase|passcode|secret|(?:\w+ )?token|(?:api|access|secret|private|encryption) key"
+_NO_VALUE = (
+    r"not|too|in|be|the|an?|set|used|of|at|as|for|valid|invalid|missing|required|ok|empty|none|on|off|to|from|per|and"
+    r"|passed|given|needed|stored|kept|read|available|correct|wrong|expired|unknown|no|true|false|optional|ignored"
+)
+_STRING = r"[\"'][^\"'\n]{0,80}[\"']"
+
+_OPTIONS_OF_PROGRAMS: Mapping[str, str] = {
+    "-p": r"mysql\w*|mariadb[\w-]*|mongo\w*|sshpass|cqlsh|influx|7za?|rar|unrar",
+    "-a": r"redis-cli|redis-benchmark|valkey-cli",
+    "-w": r"ldap\w+",
+    "-P": r"zip|unzip|sqlcmd|bcp|isql|tsql|ipmitool|mosquitto_\w+",
+    "-k": r"openssl",
+    "-K": r"openssl",
+    "-N": r"ssh-keygen",
+}
+"""The option that takes the password, and the programs of which it does (their manual pages)."""
+_ACCOUNT = r"(?<!\S)(?:-u|-U|--user(?:-?name)?)[ =]?(?!-)[\w@.+%-]+(?<!\.py)(?!\S)"
+_NO_PORT = r"(?!\d+:\d+(?:/\w+)?(?:\s|\Z))"
+_REST = r"[^|;&\n]{0,400}?"  # of a command, up to what follows
+_COMMANDS: Sequence[tuple[str, str]] = (
+    *(
+        (
+            option.lower(),
+            rf"(?P<before>(?<![\w.-])(?:{programs})(?= ){_REST} {option} ?)(?![ -]){_WORD}",
+        )
+        for option, programs in _OPTIONS_OF_PROGRAMS.items()
+    ),
+    (
+        "-u --user",
+        rf"(?P<before>{_ACCOUNT}{_REST} -p ?)(?![ -]){_NO_PORT}{_WORD}",
+    ),
+    ("-u ", rf"(?P<before>(?<!\S)-U ?[\w.\\-]+%){_WORD}"),
+    ("-user", rf"(?P<before>--proxy-user[ =][\"']?[\w.-]+:){_WORD}"),
+    ("curl", rf"(?P<before>\bcurl {_REST}-b [\"']?[\w.-]+=){_WORD}"),
+    ("vault wandb", rf"(?P<before>\b(?:vault|wandb) login (?:--?[\w-]+(?:=\S+)? )*)(?!-){_WORD}"),
+    (
+        "config",
+        rf"(?P<before>\bconfig(?:ure)? (?:set )?\S*(?i:token|secret|passw|auth|key)\S* )(?!-){_WORD}",
+    ),
+    ("--from-literal", rf"(?P<before>--from-literal[ =][\"']?[\w.-]+=){_WORD}"),
+    ("htpasswd", rf"(?P<before>\bhtpasswd (?:-\w+ )+\S+ \S+ ){_WORD}"),
+    (
+        "echo printf",
+        r"(?P<before>\b(?:echo|printf) (?:-n )?)\S+(?= *\|[^|]{0,200}(?:-stdin|sudo -\w*S|passwd|login|-token))",
+    ),
+    ("<<<", rf"(?P<before>(?i:login|stdin|token|passw|sudo){_REST}<<< ?[\"']?){_WORD}"),
+    (
+        "sqlplus jdbc:oracle",
+        r"(?P<before>\b(?:sqlplus (?:-\w+ )*|jdbc:oracle:\w+:)[^/\s@]{0,64}/)[^\s@]+(?=@)",
+    ),
+    (
+        "@",
+        r"(?<![\w/:.])[A-Za-z][\w.-]{0,63}:(?!//)(?!\d+@)[^\s:@/\"']{4,}@(?!sha\d)(?=[\w.-]+(?::\d|/))",
+    ),
+    (":", rf"(?P<before>(?<!\S)[\w.*-]+:(?:\d{{4,5}}|\*):[\w*-]+:[\w.-]+:){_OPAQUE}(?!\S)"),
+)
+"""Credentials among the words of a command, of an account before its host, and of a password file of PostgreSQL."""
 
 _RULES: Sequence[tuple[str, str]] = (
     (
@@ -74,8 +155,8 @@ _RULES: Sequence[tuple[str, str]] = (
     ),
     ("://", r"://(?:[^/\s:@\"']*:[^/\s\"']+|[^/\s\"'@]{16,})@(?=[\w.\[-])"),
     (
-        "?sig &sig ;sig &x- ?x- ?key= &key= code=",
-        r"[?&;](?i:sig|signature|key|code|x-\w+-\w+)=[^\s&\"']{8,}",
+        "?sig &sig ;sig &x- ?x- ?key= &key= code= session= sid=",
+        r"[?&;#](?i:sig|signature|key|code|session|sid|x-\w+-\w+)=[^\s&\"']{8,}",
     ),
     (
         "hooks webhook telegram spaces/",
@@ -88,18 +169,44 @@ _RULES: Sequence[tuple[str, str]] = (
         rf"{_NO_SWITCH}(?!{_SCHEME}\*\*\*)[^\r\n\"']+",
     ),
     (
-        "secret passw passphrase credential pwd cookie licen webhook token auth key",
+        "auth credential login",
+        rf"(?i:auth\w*|credentials?|login)[\"']?\s*[=:(][\w.(\[ ]{{0,60}}{_STRING}, *(?:\w+ ?= ?)?b?[\"'][^\"'\n]+",
+    ),
+    (
+        "session sig sas otp pin pat jwt access",
+        rf"{_SESSION}{_IS}{_OPAQUE}|{_OPTION}{_SESSION}[ \t]+{_OPAQUE}",
+    ),
+    (
+        "secret passw passphrase passcode credential pwd cookie licen webhook token auth key psk pw bearer mnemonic",
         rf"(?:{_ANY}{_IS}|{_KEYED}{_IS}{_NO_NUMBER}){_NO_SWITCH}{_VALUE}"
         rf"|{_OPTION}(?:{_ANY}[ \t]+|{_KEYED}[ \t]+{_NO_NUMBER})(?!-){_NO_SWITCH}{_VALUE}"
-        r"|(?i:setenv \w*(?:secret|token|passw|key)\w* +)\S+"
-        r"|(?i:password|passwd|passphrase|secret|token|key) (?i:is|was|set to|changed to) [\"'`]?"
-        r"(?!(?i:not|too|in|be|the|an?|set|used|of|at|as|for|valid|invalid|missing|required|ok|empty|none)\b)[^\s\"'`]{4,}",
+        r"|(?i:setenv \w*(?:secret|token|passw|key)\w* +)\S+",
     ),
     (
         "pass pw pin pat cred sid otp jwt",
         rf"{_LAST}(?:(?=[\"'=\\\x1b%>]|: ?\w+ ?=){_IS}|(?:(?<=[_-]\w{{3}})|(?<=[_-]\w{{4}})): ?){_NO_SWITCH}{_VALUE}"
         rf"|{_OPTION}(?<=[_-]){_LAST}[ \t]+(?!-){_NO_SWITCH}(?:pass:)?{_WORD}|\bsshpass -p ?\S+",
     ),
+    (
+        "OTP PIN PSK JWT",
+        r"\b(?:OTP|PIN|PSK|JWT)[ \t]*[:=][ \t]*(?=\S*\d)\S{4,}",
+    ),
+    (
+        "passw passphrase passcode token secret key",
+        rf"\b(?i:{_NOUN}) (?:(?i:is|was|set to|(?:has|have) been (?:re)?set to|changed to):? |(?=[\"'`]))[\"'`]?"
+        rf"(?!(?i:{_NO_VALUE})\b)[^\s\"'`]{{4,}}"
+        rf"|\b(?i:key (?:is|was):? )[\"'`]?{_OPAQUE}"
+        rf"|\b(?i:using|with|use|generated|new|enter|created|got) (?i:(?:the|an?|new|your) )?(?i:{_NOUN}):? [\"'`]?{_OPAQUE}",
+    ),
+    (
+        "token secret credential passw fernet key login auth",
+        rf"(?i:token(?!i)|secret|credential|passw(?:or)?d|fernet|api_?key|login)\w*\((?:{_STRING}, *)?b?[\"']{_OPAQUE}",
+    ),
+    (
+        "username kaggle",
+        rf"[\"']username[\"']: ?{_STRING}, ?[\"']key[\"']: ?[\"'][^\"']+|\bkaggle config set .{{0,200}}-v \S+",
+    ),
+    *_COMMANDS,
     (
         "login",
         r"\blogin (?:\S+ password \S+|[0-9a-f]{40}\b)|\blogin\((?:[^)\n]{0,80}?key *= *)?[\"'][\w./+=-]{12,}[\"']",
@@ -113,6 +220,11 @@ _RULES: Sequence[tuple[str, str]] = (
         _TOKENS,
         rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _TOKENS.split()))})"
         r"(?=[\w.~/+=|-]{0,200}[A-Z0-9])[\w.~/+=|-]{8,}",
+    ),
+    (
+        _LONG_TOKENS,
+        rf"(?<![A-Za-z0-9])(?:{_LONG_TOKENS.replace(' ', '|')})(?:[A-Za-z0-9]{{1,12}}[_-])?"
+        r"(?=[A-Za-z0-9]*\d)(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{16,}",
     ),
     *((hints, rf"\b{form}") for hints, form in _TOKENS_OF_A_FORM.items()),
 )
@@ -128,12 +240,16 @@ def _compiled() -> tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]:
 
 
 _FOLLOWING = {
+    "-p": r"(?=.*\d)(?=.*[A-Za-z])[^\s:/,.-]{6,}",
     "--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}",
     "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}",
 }
-"""Options that may be of a credential, or of the k of the k best, or of the name of a metric; what follows if it is."""
-_SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}")
-_IN_A_VARIABLE = re.compile(r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY)(?:_|\d|$)", re.I)
+"""Options that may be of a credential, or of a port, the k of the k best, the name of a metric; what follows if it is."""
+_SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}")
+_IN_A_VARIABLE = re.compile(
+    r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY|SESSION|BEARER|PSK|SIG|SIGNATURE|SAS|PASSCODE|DSN)(?:_|\d|$)",
+    re.I,
+)
 
 _PEM_BEGINS, _PEM_ENDS = re.compile(_PEM), re.compile("-----END [A-Z0-9 ]*KEY")
 _PEM_BODY = re.compile(r"[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*\s*")
@@ -184,20 +300,61 @@ def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line with what looks like a credential masked: ``--api-key=***``, ``--token ***``."""
+    own = _password_options(argv)
+    options = {*own, "-p"} if _has_account(argv) else own
     kept: list[str] = []
     for before, word in zip(("", *argv), argv, strict=False):
-        name, _, value = word.partition("=")
-        follows = before.startswith("-") and "=" not in before and not word.startswith("-")
-        if (follows and _is_secret(before, word)) or any(
-            re.fullmatch(option, before) and re.fullmatch(_FOLLOWING[option], word)
-            for option in _FOLLOWING
-        ):
+        attached = next((option for option in own if word.startswith(option)), word)
+        if _follows_its_name(before, word) or _is_password(before, word, options):
             kept.append(MASK)
+        elif word != attached and not word.startswith("--"):
+            kept.append(f"{attached}{MASK}")
         else:
-            masked = _masked(name, value)
-            is_named = masked != value and re.fullmatch(r"[\w.-]+", name) is not None
-            kept.append(f"{name}={masked}" if is_named else kept_text(word))
+            kept.append(_kept_word(word))
     return tuple(kept)
+
+
+def _kept_word(word: str) -> str:
+    """A word of a command line, by itself."""
+    name, _, value = word.partition("=")
+    masked = _masked(name, value)
+    is_named = masked != value and re.fullmatch(r"[\w.-]+", name) is not None
+    return f"{name}={masked}" if is_named else kept_text(word)
+
+
+def _follows_its_name(before: str, word: str) -> bool:
+    """Whether a word is a credential by the option before it."""
+    is_named = before.startswith("-") and "=" not in before and not _is_option(word)
+    if is_named and _is_secret(before, word):
+        return True
+    forms = (form for option, form in _FOLLOWING.items() if re.fullmatch(option, before))
+    return any(re.fullmatch(form, word) for form in forms)
+
+
+def _is_password(before: str, word: str, options: Collection[str]) -> bool:
+    """Whether a word follows one of the options that take a password."""
+    is_value = before in options and not _is_option(word)
+    return is_value and re.match(_NO_PORT, word) is not None
+
+
+def _password_options(argv: Sequence[str]) -> set[str]:
+    """The short options that take a password, by the programs of a command."""
+    names = [word.rpartition("/")[2] for word in argv]
+    return {
+        option
+        for option, programs in _OPTIONS_OF_PROGRAMS.items()
+        if any(re.fullmatch(programs, name) for name in names)
+    }
+
+
+def _has_account(argv: Sequence[str]) -> bool:
+    """Whether a command names an account: ``-u me``, and not the ``python -u train.py`` of unbuffered output."""
+    return re.search(_ACCOUNT, " ".join(argv)) is not None
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word that begins with a dash may be an option: a password may begin so too."""
+    return word.startswith("-") and re.fullmatch(rf"--?{_OPAQUE}", word) is None
 
 
 def kept_flags(text: str) -> str:
@@ -218,8 +375,13 @@ def _kept_line(line: str, rules: Sequence[tuple[tuple[str, ...], re.Pattern[str]
     small = line.lower()
     for words, pattern in rules:
         if any(word in small for word in words):
-            line = pattern.sub(MASK, line)
+            line = pattern.sub(_mask, line)
     return line
+
+
+def _mask(found: re.Match[str]) -> str:
+    """What takes the place of a finding; what its pattern calls `before` stays."""
+    return f"{found.groupdict().get('before') or ''}{MASK}"
 
 
 def kept_output(lines: bytes) -> bytes:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from secret_forms import BODY, FORMS, HARMLESS, KEYS, TOKENS, secret_of
+from public_forms import ARGV, VARIABLES, S
+from public_forms import LOGS as PUBLIC
+from secret_forms import BODY, FORMS, HARMLESS, HARMLESS_ARGV, KEYS, TOKENS, secret_of
 
 from pgle.masking import (
     Masker,
@@ -156,6 +158,46 @@ def test_no_token_is_kept_whatever_its_name(token):
     for text in (f"x {token} y", f'"{token}"', f"[{token}]"):
         assert token[8:] not in kept_text(text)
     assert token[8:] not in repr(kept_argv(["train.py", token, f"--x={token}", "--x", token]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "form"), [(rule, form) for rule, forms in PUBLIC.items() for form in forms]
+)
+def test_no_public_form_of_a_credential_is_kept_in_a_log(rule, form):
+    secrets = (S, "FakeFake", "fake0fake", "FAKEFAKE", "0fa1e0fa", "Fake0Fak")
+    hidden = [part for part in secrets if part in form]
+    assert hidden, rule
+    for text in (form, f"12:00:01 INFO {form}"):
+        assert not any(part in kept_text(text) for part in hidden)
+
+
+@pytest.mark.parametrize("words", ARGV, ids=" ".join)
+def test_no_public_form_of_a_credential_is_kept_on_a_command_line(words):
+    kept = repr(kept_argv(["python", "train.py", *words, "--lr=1e-3"]))
+    assert not any(part in kept for part in (S, "correcthorse", "481516"))
+    assert "--lr=1e-3" in kept
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_no_public_form_of_a_credential_is_kept_in_a_variable(name):
+    kept = kept_environment({name: VARIABLES[name]})[name]
+    assert S not in kept and "FakeFake" not in kept
+
+
+@pytest.mark.parametrize("words", HARMLESS_ARGV, ids=" ".join)
+def test_words_of_a_command_that_are_no_credential_stay(words):
+    assert kept_argv(words) == tuple(words)
+
+
+def test_what_a_command_says_before_its_password_stays():
+    assert kept_text("mysql -u root -phunter22x db") == "mysql -u root -p*** db"
+    assert kept_text("redis-cli -h host -a hunter22x ping") == "redis-cli -h host -a *** ping"
+
+
+def test_no_line_of_the_recorded_logs_is_masked():
+    logs = [path.read_bytes() for path in LOGS.rglob("*.log")]
+    assert len(logs) > 10
+    assert [kept_output(log) for log in logs] == logs
 
 
 @pytest.mark.parametrize("line", HARMLESS)
