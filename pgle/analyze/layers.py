@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.costs.estimate.estimate import (
-    attention_operations,
-    bytes_accessed,
-    matmuls,
-    pointwise_operations,
-)
+from pgle.costs.estimate.estimate import bytes_accessed, pointwise_operations
+from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.costs.profile.value import Cost, has_remat
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 from pgle.xla.targets import Hardware, dtype_family

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.estimate import attention_operations, matmuls
+from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.costs.estimate.unknown import size_spread
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import ESTIMATE_RANGE, Prediction

@@ -11,14 +11,8 @@ from math import exp, log, log2, prod, sqrt
 from statistics import fmean, stdev
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.estimate import (
-    attention_operations,
-    first_array,
-    is_radix_sort,
-    matmuls,
-    operand_shape,
-    sort_passes,
-)
+from pgle.costs.estimate.passes import is_radix_sort, sort_passes
+from pgle.costs.estimate.products import attention_operations, first_array, matmuls, operand_shape
 from pgle.errors import UserError
 from pgle.xla.collectives import (
     FREE_TARGETS,

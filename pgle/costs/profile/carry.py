@@ -18,7 +18,8 @@ from statistics import median
 from typing import TypeVar
 
 from pgle.costs.estimate.communication import payload_bytes
-from pgle.costs.estimate.estimate import estimator, matmuls
+from pgle.costs.estimate.estimate import estimator
+from pgle.costs.estimate.products import matmuls
 from pgle.costs.profile.coverage import fill
 from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs

@@ -130,6 +130,10 @@ class Instruction:
     latency_ns: int | None = None
     constant: int | None = None  # value of a scalar integer constant; None of anything else
     direction: str = ""  # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
+    # of products: ``high``, ``highest``, or the algorithm that the program asks for (``dot_bf16_bf16_f32_x3``); empty:
+    # XLA's default
+    precision: str = ""
+    fft_length: tuple[int, ...] = ()  # of an FFT: lengths of the last dimensions
 
 
 @dataclass(frozen=True, slots=True)

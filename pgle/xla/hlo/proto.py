@@ -263,6 +263,19 @@ def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
     return int(values[0]) if values is not None and len(values) == 1 else None
 
 
+def _precision(config: hlo_pb2.PrecisionConfig) -> str:
+    """The algorithm that a product asks for, else the highest precision of its operands; empty by default."""
+    names = hlo_pb2.PrecisionConfig.Algorithm
+    if config.algorithm and config.algorithm in names.values():
+        name: str = names.Name(config.algorithm)
+        return name.removeprefix("ALG_").lower()
+    highest = max(config.operand_precision, default=0)
+    if highest in (hlo_pb2.PrecisionConfig.HIGH, hlo_pb2.PrecisionConfig.HIGHEST):
+        word: str = hlo_pb2.PrecisionConfig.Precision.Name(highest)
+        return word.lower()
+    return ""
+
+
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
@@ -327,6 +340,8 @@ class _Builder:
             _latency_ns(item) if item.HasField("frontend_attributes") else None,
             _constant(item) if opcode == "constant" else None,
             item.comparison_direction,
+            _precision(item.precision_config) if item.HasField("precision_config") else "",
+            tuple(item.fft_length) if opcode == "fft" else (),
         )
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:

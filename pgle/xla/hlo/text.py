@@ -23,7 +23,8 @@ _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
     r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target|kind"
-    r"|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction)="
+    r"|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
+    r"|operand_precision|algorithm|fft_length)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
@@ -119,6 +120,11 @@ def _number(value: str) -> int | None:
     return int(value) if value.isdigit() else None
 
 
+def _highest(value: str) -> str:
+    """``{high,highest}`` as the higher of both; the default as empty text."""
+    return next((word for word in ("highest", "high") if word in value.strip("{}").split(",")), "")
+
+
 _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "control-predecessors": ("control_predecessors", "", _names),
     "channel_id": ("channel_id", "", _number),
@@ -136,6 +142,9 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
         "dot",
         lambda value: tuple(_integers(value.strip("{}"))),
     ),
+    "operand_precision": ("precision", "", _highest),
+    "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
+    "fft_length": ("fft_length", "fft", lambda value: tuple(_integers(value.strip("{}")))),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
 """By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and how it is read."""

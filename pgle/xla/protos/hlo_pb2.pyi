@@ -430,6 +430,79 @@ class DotDimensionNumbers(google.protobuf.message.Message):
 global___DotDimensionNumbers = DotDimensionNumbers
 
 @typing.final
+class PrecisionConfig(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Precision:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _PrecisionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrecisionConfig._Precision.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        DEFAULT: PrecisionConfig._Precision.ValueType  # 0
+        HIGH: PrecisionConfig._Precision.ValueType  # 1
+        HIGHEST: PrecisionConfig._Precision.ValueType  # 2
+        PACKED_NIBBLE: PrecisionConfig._Precision.ValueType  # 3
+
+    class Precision(_Precision, metaclass=_PrecisionEnumTypeWrapper): ...
+    DEFAULT: PrecisionConfig.Precision.ValueType  # 0
+    HIGH: PrecisionConfig.Precision.ValueType  # 1
+    HIGHEST: PrecisionConfig.Precision.ValueType  # 2
+    PACKED_NIBBLE: PrecisionConfig.Precision.ValueType  # 3
+
+    class _Algorithm:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _AlgorithmEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrecisionConfig._Algorithm.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        ALG_UNSET: PrecisionConfig._Algorithm.ValueType  # 0
+        ALG_DOT_ANY_F8_ANY_F8_F32: PrecisionConfig._Algorithm.ValueType  # 1
+        ALG_DOT_ANY_F8_ANY_F8_F32_FAST_ACCUM: PrecisionConfig._Algorithm.ValueType  # 2
+        ALG_DOT_F16_F16_F16: PrecisionConfig._Algorithm.ValueType  # 3
+        ALG_DOT_F16_F16_F32: PrecisionConfig._Algorithm.ValueType  # 4
+        ALG_DOT_BF16_BF16_BF16: PrecisionConfig._Algorithm.ValueType  # 5
+        ALG_DOT_BF16_BF16_F32: PrecisionConfig._Algorithm.ValueType  # 6
+        ALG_DOT_BF16_BF16_F32_X3: PrecisionConfig._Algorithm.ValueType  # 7
+        ALG_DOT_BF16_BF16_F32_X6: PrecisionConfig._Algorithm.ValueType  # 8
+        ALG_DOT_TF32_TF32_F32: PrecisionConfig._Algorithm.ValueType  # 9
+        ALG_DOT_TF32_TF32_F32_X3: PrecisionConfig._Algorithm.ValueType  # 10
+        ALG_DOT_F32_F32_F32: PrecisionConfig._Algorithm.ValueType  # 11
+        ALG_DOT_F64_F64_F64: PrecisionConfig._Algorithm.ValueType  # 12
+        ALG_DOT_BF16_BF16_F32_X9: PrecisionConfig._Algorithm.ValueType  # 13
+
+    class Algorithm(_Algorithm, metaclass=_AlgorithmEnumTypeWrapper): ...
+    ALG_UNSET: PrecisionConfig.Algorithm.ValueType  # 0
+    ALG_DOT_ANY_F8_ANY_F8_F32: PrecisionConfig.Algorithm.ValueType  # 1
+    ALG_DOT_ANY_F8_ANY_F8_F32_FAST_ACCUM: PrecisionConfig.Algorithm.ValueType  # 2
+    ALG_DOT_F16_F16_F16: PrecisionConfig.Algorithm.ValueType  # 3
+    ALG_DOT_F16_F16_F32: PrecisionConfig.Algorithm.ValueType  # 4
+    ALG_DOT_BF16_BF16_BF16: PrecisionConfig.Algorithm.ValueType  # 5
+    ALG_DOT_BF16_BF16_F32: PrecisionConfig.Algorithm.ValueType  # 6
+    ALG_DOT_BF16_BF16_F32_X3: PrecisionConfig.Algorithm.ValueType  # 7
+    ALG_DOT_BF16_BF16_F32_X6: PrecisionConfig.Algorithm.ValueType  # 8
+    ALG_DOT_TF32_TF32_F32: PrecisionConfig.Algorithm.ValueType  # 9
+    ALG_DOT_TF32_TF32_F32_X3: PrecisionConfig.Algorithm.ValueType  # 10
+    ALG_DOT_F32_F32_F32: PrecisionConfig.Algorithm.ValueType  # 11
+    ALG_DOT_F64_F64_F64: PrecisionConfig.Algorithm.ValueType  # 12
+    ALG_DOT_BF16_BF16_F32_X9: PrecisionConfig.Algorithm.ValueType  # 13
+
+    OPERAND_PRECISION_FIELD_NUMBER: builtins.int
+    ALGORITHM_FIELD_NUMBER: builtins.int
+    algorithm: global___PrecisionConfig.Algorithm.ValueType
+    @property
+    def operand_precision(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[global___PrecisionConfig.Precision.ValueType]: ...
+    def __init__(
+        self,
+        *,
+        operand_precision: collections.abc.Iterable[global___PrecisionConfig.Precision.ValueType] | None = ...,
+        algorithm: global___PrecisionConfig.Algorithm.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["algorithm", b"algorithm", "operand_precision", b"operand_precision"]) -> None: ...
+
+global___PrecisionConfig = PrecisionConfig
+
+@typing.final
 class SourceTarget(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -668,6 +741,7 @@ class HloInstructionProto(google.protobuf.message.Message):
     CHANNEL_ID_FIELD_NUMBER: builtins.int
     CUSTOM_CALL_TARGET_FIELD_NUMBER: builtins.int
     DOT_DIMENSION_NUMBERS_FIELD_NUMBER: builtins.int
+    FFT_LENGTH_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
     OPERAND_IDS_FIELD_NUMBER: builtins.int
     CONTROL_PREDECESSOR_IDS_FIELD_NUMBER: builtins.int
@@ -676,6 +750,7 @@ class HloInstructionProto(google.protobuf.message.Message):
     IS_HOST_TRANSFER_FIELD_NUMBER: builtins.int
     REPLICA_GROUPS_FIELD_NUMBER: builtins.int
     FEATURE_GROUP_COUNT_FIELD_NUMBER: builtins.int
+    PRECISION_CONFIG_FIELD_NUMBER: builtins.int
     SOURCE_TARGET_PAIRS_FIELD_NUMBER: builtins.int
     BATCH_GROUP_COUNT_FIELD_NUMBER: builtins.int
     COMPARISON_DIRECTION_FIELD_NUMBER: builtins.int
@@ -719,6 +794,8 @@ class HloInstructionProto(google.protobuf.message.Message):
     @property
     def dot_dimension_numbers(self) -> global___DotDimensionNumbers: ...
     @property
+    def fft_length(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
     def operand_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def control_predecessor_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
@@ -726,6 +803,8 @@ class HloInstructionProto(google.protobuf.message.Message):
     def called_computation_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def replica_groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaGroup]: ...
+    @property
+    def precision_config(self) -> global___PrecisionConfig: ...
     @property
     def source_target_pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SourceTarget]: ...
     @property
@@ -754,6 +833,7 @@ class HloInstructionProto(google.protobuf.message.Message):
         channel_id: builtins.int = ...,
         custom_call_target: builtins.str = ...,
         dot_dimension_numbers: global___DotDimensionNumbers | None = ...,
+        fft_length: collections.abc.Iterable[builtins.int] | None = ...,
         id: builtins.int = ...,
         operand_ids: collections.abc.Iterable[builtins.int] | None = ...,
         control_predecessor_ids: collections.abc.Iterable[builtins.int] | None = ...,
@@ -762,6 +842,7 @@ class HloInstructionProto(google.protobuf.message.Message):
         is_host_transfer: builtins.bool = ...,
         replica_groups: collections.abc.Iterable[global___ReplicaGroup] | None = ...,
         feature_group_count: builtins.int = ...,
+        precision_config: global___PrecisionConfig | None = ...,
         source_target_pairs: collections.abc.Iterable[global___SourceTarget] | None = ...,
         batch_group_count: builtins.int = ...,
         comparison_direction: builtins.str = ...,
@@ -772,8 +853,8 @@ class HloInstructionProto(google.protobuf.message.Message):
         iota_collective_device_list: global___IotaReplicaGroupListProto | None = ...,
         mesh_axes_replica_group_list: global___MeshAxesReplicaGroupListProto | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_collective_device_list", b"_collective_device_list", "_iota_collective_device_list", b"_iota_collective_device_list", "_mesh_axes_replica_group_list", b"_mesh_axes_replica_group_list", "collective_device_list", b"collective_device_list", "convolution_dimension_numbers", b"convolution_dimension_numbers", "dot_dimension_numbers", b"dot_dimension_numbers", "frontend_attributes", b"frontend_attributes", "iota_collective_device_list", b"iota_collective_device_list", "literal", b"literal", "mesh_axes_replica_group_list", b"mesh_axes_replica_group_list", "metadata", b"metadata", "shape", b"shape", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_collective_device_list", b"_collective_device_list", "_iota_collective_device_list", b"_iota_collective_device_list", "_mesh_axes_replica_group_list", b"_mesh_axes_replica_group_list", "async_execution_thread", b"async_execution_thread", "backend_config", b"backend_config", "batch_group_count", b"batch_group_count", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "collective_device_list", b"collective_device_list", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "convolution_dimension_numbers", b"convolution_dimension_numbers", "custom_call_target", b"custom_call_target", "dimensions", b"dimensions", "dot_dimension_numbers", b"dot_dimension_numbers", "feature_group_count", b"feature_group_count", "frontend_attributes", b"frontend_attributes", "fusion_kind", b"fusion_kind", "id", b"id", "iota_collective_device_list", b"iota_collective_device_list", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "mesh_axes_replica_group_list", b"mesh_axes_replica_group_list", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "replica_groups", b"replica_groups", "shape", b"shape", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_collective_device_list", b"_collective_device_list", "_iota_collective_device_list", b"_iota_collective_device_list", "_mesh_axes_replica_group_list", b"_mesh_axes_replica_group_list", "collective_device_list", b"collective_device_list", "convolution_dimension_numbers", b"convolution_dimension_numbers", "dot_dimension_numbers", b"dot_dimension_numbers", "frontend_attributes", b"frontend_attributes", "iota_collective_device_list", b"iota_collective_device_list", "literal", b"literal", "mesh_axes_replica_group_list", b"mesh_axes_replica_group_list", "metadata", b"metadata", "precision_config", b"precision_config", "shape", b"shape", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_collective_device_list", b"_collective_device_list", "_iota_collective_device_list", b"_iota_collective_device_list", "_mesh_axes_replica_group_list", b"_mesh_axes_replica_group_list", "async_execution_thread", b"async_execution_thread", "backend_config", b"backend_config", "batch_group_count", b"batch_group_count", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "collective_device_list", b"collective_device_list", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "convolution_dimension_numbers", b"convolution_dimension_numbers", "custom_call_target", b"custom_call_target", "dimensions", b"dimensions", "dot_dimension_numbers", b"dot_dimension_numbers", "feature_group_count", b"feature_group_count", "fft_length", b"fft_length", "frontend_attributes", b"frontend_attributes", "fusion_kind", b"fusion_kind", "id", b"id", "iota_collective_device_list", b"iota_collective_device_list", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "mesh_axes_replica_group_list", b"mesh_axes_replica_group_list", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "precision_config", b"precision_config", "replica_groups", b"replica_groups", "shape", b"shape", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids", "window", b"window"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_device_list", b"_collective_device_list"]) -> typing.Literal["collective_device_list"] | None: ...
     @typing.overload

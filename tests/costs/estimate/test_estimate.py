@@ -15,14 +15,12 @@ from pgle.costs.estimate.communication import (
 )
 from pgle.costs.estimate.estimate import (
     ELEMENTS_PER_CLOCK,
-    Matmul,
-    attention_operations,
     bytes_accessed,
     compute_us,
     estimator,
-    matmuls,
     transferred_bytes,
 )
+from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import pytest
 
 from pgle.costs.estimate.communication import DeviceGroup, group_us
-from pgle.costs.estimate.estimate import Matmul, matmul_us
+from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.targets import TABLE, find_hardware
 
 # Each has at least as much of everything as the one before; NVLink per direction in GB/s (data sheets).

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.communication import DeviceGroup, curve, group_us, inside_us, rows
-from pgle.costs.estimate.estimate import GRID_B, GRID_K, Matmul, matmul_us, measured_products
+from pgle.costs.estimate.products import GRID_B, GRID_K, Matmul, matmul_us, measured_products
 from pgle.xla.targets import TABLE, find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgle.costs.estimate.estimate import estimator, sort_passes
+from pgle.costs.estimate.estimate import estimator
+from pgle.costs.estimate.passes import sort_passes
 from pgle.costs.estimate.unknown import (
     ADDED_ROW_US,
     SWAPPED_ROW_US,

@@ -1,0 +1,74 @@
+"""Dense linear algebra of libraries: the least operations that it takes. No more is known of it than this bound.
+
+Published times of cuSOLVER differ between releases, algorithms and sizes by more than an order of magnitude, so there
+is no estimate. Operations: LAPACK Working Note 41 (Blackford and Dongarra), Appendix C; of a singular value
+decomposition the fewer of direct bidiagonalization and a QR factorization before it (Chan, 1982). Singular vectors and
+eigenvectors are left out: how many have to be computed anew is a matter of the data (deflation).
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+from pgle.costs.estimate.products import COMPLEX, is_triangular_solve, operand_shape
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.targets import Hardware, dtype_family
+
+_ROUTINE = re.compile(
+    r"(potrf|cholesky|getrf|geqrf|orgqr|ungqr|ormqr|unmqr|syevd|syevj|heevd|gesvd|sytrd|hetrd|syrk)"
+)
+
+
+def routine_of(instruction: Instruction) -> str:
+    """The LAPACK routine that an instruction calls (``potrf``, ``trsm`` …); empty if none is known."""
+    if is_triangular_solve(instruction):
+        return "trsm"
+    if instruction.opcode == "cholesky":
+        return "potrf"
+    if instruction.opcode != "custom-call":
+        return ""
+    found = _ROUTINE.search(instruction.custom_call_target.lower())
+    return "" if found is None else found[1].replace("cholesky", "potrf")
+
+
+def least_algebra_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
+    """Microseconds of a routine's least operations at the data sheet's peak; 0 for anything else.
+
+    Libraries compute f32 in FP32 without tensor cores, and f64 with them.
+    """
+    operations = _least_operations(module, instruction)
+    matrix = operand_shape(module, instruction, 0)
+    if not operations or matrix is None:
+        return 0.0
+    real = dtype_family(COMPLEX.get(matrix.dtype, matrix.dtype))
+    peak = hardware.peak_of("f32" if real == "tf32" else real)
+    return operations * (3 if matrix.dtype in COMPLEX else 1) / (peak * 1e6)
+
+
+def _least_operations(module: Module, instruction: Instruction) -> float:
+    """Real operations of a routine on its first operand; of a triangular solve also on the second one."""
+    routine = routine_of(instruction)
+    matrix = operand_shape(module, instruction, 0)
+    if not routine or matrix is None or len(matrix.dimensions) < 2:
+        return 0.0
+    *batches, m, n = matrix.dimensions
+    short, long = min(m, n), max(m, n)
+    times = float(prod(batches))
+    if routine == "trsm":
+        right = operand_shape(module, instruction, 1)
+        return 0.0 if right is None else float(prod(right.dimensions)) * n
+    if routine == "potrf":
+        return times * n**3 / 3
+    if routine == "syrk":
+        return times * short * short * long
+    if routine in ("syevd", "syevj", "heevd", "sytrd", "hetrd"):
+        return times * n**3 * 4 / 3
+    if routine == "getrf":
+        return times * short**2 * (long - short / 3)
+    if routine == "gesvd":
+        direct = 4 * short**2 * (long - short / 3)
+        return times * min(direct, 2.0 * short**2 * (long + short))
+    return (
+        times * 2 * short**2 * (long - short / 3)
+    )  # QR factorization, and what applies or makes Q

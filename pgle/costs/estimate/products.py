@@ -1,0 +1,416 @@
+"""Matrix products: which ones an instruction computes, in which arithmetic, and what they take on a GPU.
+
+Times come from XLA's measured table of products. Another GPU, size or type takes the time of the nearest product of the
+table, times how much longer its roofline is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import exp, log2, prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.estimate.communication import rows
+from pgle.xla.collectives import is_attention, is_convolution, is_gemm
+from pgle.xla.hlo.module import BITS, Instruction, Module, Shape, backend_config
+from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, TABLE, Hardware, dtype_family, weaker
+
+_Array: TypeAlias = npt.NDArray[np.float64]
+
+_FASTER = ("f8", "f4", "s8")  # families whose products can beat the peak of 16-bit floats
+
+GRID_K = (256, 512, 1024, 2048, 4096)
+GRID_B = (1, 2, 4)
+MATMULS_OF = {"h100-sxm": "h100-sxm", "b200": "b200", "gb200": "b200", "gb300": "b200"}
+"""By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
+
+TILE = 128
+"""Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
+Background User's Guide": tile and wave quantization)."""
+
+SPLIT_K = 1024  # depth at which a matmul with few tiles is split over more multiprocessors
+
+
+@cache
+def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
+    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
+
+    Args:
+        dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
+    """
+    grid = np.full((len(GRID_B), *[len(GRID_K)] * 3), np.nan)
+    for name, of, *dimensions, tflops in rows("matmuls.tsv"):
+        if (name, of) == (gpu, dtype):
+            b, m, n, k = map(int, dimensions)
+            place = GRID_B.index(b), GRID_K.index(m), GRID_K.index(n), GRID_K.index(k)
+            grid[place] = 2.0 * b * m * n * k / (float(tflops) * 1e6)
+    return grid
+
+
+_TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # of an element
+_BATCHES, _SIDES = (
+    13,
+    21,
+)  # powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
+
+
+def _place(value: int, points: int) -> tuple[int, float]:
+    """The power of two below a value, and how far it is to the next; beyond the last by more than one."""
+    place = log2(max(value, 1))
+    index = min(int(place), points - 2)
+    return index, place - index
+
+
+def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -> float:
+    """A value between the 16 points around it, on logarithmic scales; beyond the last as between the last two."""
+    corner = surface[tuple(slice(index, index + 2) for index, _ in x)]
+    for _, part in x:
+        corner = corner[0] * (1 - part) + corner[1] * part
+    return exp(float(corner))
+
+
+@lru_cache(maxsize=64)
+def _surface(family: str, item_bytes: float, hardware: Hardware) -> npt.NDArray[np.float64]:
+    """Logarithms of microseconds over logarithms of batch, m, n and k.
+
+    The table's own GPU takes the measured time. Another GPU, size or type takes the time of the nearest product of the
+    table, times how much longer its roofline is. What falls with a larger product is levelled:
+    half way, on a logarithmic scale, between the most of all that are smaller and the least of all that are larger.
+    """
+    base = TABLE[MATMULS_OF[hardware.measured_as]]
+    table = {"f16": "bf16", "f8": "f8", "tf32": "f32"}.get(family, "bf16")
+    sides = 2.0 ** np.arange(_SIDES)
+    b, m, n, k = np.meshgrid(
+        2.0 ** np.arange(_BATCHES), sides, sides, sides, indexing="ij", sparse=True
+    )
+    batch = np.minimum(np.arange(_BATCHES), len(GRID_B) - 1)
+    side = np.clip(np.arange(_SIDES) - int(log2(GRID_K[0])), 0, len(GRID_K) - 1)
+    of_table = _Roofline(base.peak_tflops(table), _TABLE_BYTES[table], base)
+    near = [
+        np.minimum(b, GRID_B[-1]),
+        *(np.clip(each, GRID_K[0], GRID_K[-1]) for each in (m, n, k)),
+    ]
+    own = _Roofline(hardware.peak_of(family), item_bytes, hardware)
+    roofline, nearest = own.us(b, m, n, k), of_table.us(*near)
+    measured = measured_products(base.name, table)[np.ix_(batch, side, side, side)]
+    times = np.log(np.where(np.isnan(measured), nearest, measured) * roofline / nearest)
+    most, least = times, times[::-1, ::-1, ::-1, ::-1]
+    for axis in range(times.ndim):
+        most, least = np.maximum.accumulate(most, axis), np.minimum.accumulate(least, axis)
+    middle = (most + least[::-1, ::-1, ::-1, ::-1]) / 2
+    return np.maximum(middle, np.log(own.least_us(b, m, n, k)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Roofline:
+    """The larger of memory time and arithmetic of matrix products of one type."""
+
+    peak_tflops: float
+    item_bytes: float
+    hardware: Hardware
+
+    def us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
+        """With the multiprocessors that too few tiles leave idle; few deep tiles are split over more.
+
+        A last wave of tiles that leaves some idle does not count: libraries choose other tiles then.
+        """
+        cores, tiles = self.hardware.cores, b * np.ceil(m / TILE) * np.ceil(n / TILE)
+        depth = np.maximum(np.minimum(k, SPLIT_K), tiles * k / cores)
+        operations = 2.0 * np.minimum(m, TILE) * np.minimum(n, TILE) * depth
+        arithmetic = operations * cores / (self.peak_tflops * self.hardware.matmul_efficiency * 1e6)
+        return KERNEL_US + np.maximum(arithmetic, self._memory_us(b, m, n, k) / MEMORY_EFFICIENCY)
+
+    def least_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
+        """At the peaks of the data sheet."""
+        return np.maximum(
+            2.0 * b * m * n * k / (self.peak_tflops * 1e6), self._memory_us(b, m, n, k)
+        )
+
+    def _memory_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
+        return b * (m * k + k * n + m * n) * self.item_bytes / (self.hardware.memory_gb_s * 1e3)
+
+
+_CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
+"""cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
+
+
+_STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
+"""Transformer Engine's attributes: sizes, whatever the layout of queries, keys and values."""
+
+_SCORES = re.compile(
+    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
+)
+"""In cuDNN's configuration: batch, heads, queries, keys (jax `_src/cudnn/fused_attention_stablehlo.py`)."""
+
+_WINDOW = re.compile(r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d{0,17})')
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The units that multiply, and how often they do it."""
+
+    family: str  # key of `Hardware.tflops`
+    products: int = 1  # of that family for one product
+    least_products: int = 1  # the same by the best algorithm that is known
+
+
+_ALGORITHMS: Mapping[str, Arithmetic] = {
+    "dot_any_f8_any_f8_f32": Arithmetic("f8"),
+    "dot_any_f8_any_f8_f32_fast_accum": Arithmetic("f8"),
+    "dot_f16_f16_f16": Arithmetic("f16"),
+    "dot_f16_f16_f32": Arithmetic("f16"),
+    "dot_bf16_bf16_bf16": Arithmetic("f16"),
+    "dot_bf16_bf16_f32": Arithmetic("f16"),
+    "dot_bf16_bf16_f32_x3": Arithmetic("f16", 3, 3),
+    "dot_bf16_bf16_f32_x6": Arithmetic("f16", 6, 6),
+    "dot_bf16_bf16_f32_x9": Arithmetic("f16", 9, 9),
+    "dot_tf32_tf32_f32": Arithmetic("tf32"),
+    "dot_tf32_tf32_f32_x3": Arithmetic("tf32", 3, 3),
+    "dot_f32_f32_f32": Arithmetic("f32"),
+    "dot_f64_f64_f64": Arithmetic("f64"),
+}
+"""By the algorithm that a program asks for (`PrecisionConfig.Algorithm` of openxla/xla `xla_data.proto`): ``x3`` are
+three products of parts."""
+
+COMPLEX = {"c64": "f32", "c128": "f64"}
+"""The type of the parts. A complex product is four real ones, three by Gauss's method (cuBLAS: ``gemm3m``)."""
+
+
+def arithmetic_of(dtype: str, precision: str = "") -> Arithmetic:
+    """The arithmetic of a product.
+
+    XLA:GPU takes TF32 for f32 unless an operand's precision is ``highest`` (openxla/xla `algorithm_util.cc`,
+    ``IsTf32Allowed``, and `conv_algorithm_picker.cc` of convolutions); then it takes FP32 without tensor cores.
+    """
+    if precision in _ALGORITHMS:
+        return _ALGORITHMS[precision]
+    family = dtype_family(COMPLEX.get(dtype, dtype))
+    if family == "tf32" and precision == "highest":
+        family = "f32"
+    return Arithmetic(family, 4, 3) if dtype in COMPLEX else Arithmetic(family)
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """Matrix products of one kernel: `batch` of m x k times k x n."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    precision: str = ""  # as `Instruction.precision`
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The units that compute it."""
+        return arithmetic_of(self.dtype, self.precision)
+
+    @property
+    def item_bytes(self) -> float:
+        """Bytes of one element."""
+        return BITS.get(self.dtype, 16) / 8
+
+
+def matmul_us(item: Matmul, hardware: Hardware) -> float:
+    """Microseconds of matrix products: as XLA measured them, outside its table by the ratio of two rooflines.
+
+    Three rules hold: more rows, columns, depth or products never take less, nothing is faster than the peak of the
+    arithmetic or of the memory, and no GPU is slower than a weaker one (`weaker`) of less peak in this type.
+    """
+    arithmetic = item.arithmetic
+    family = arithmetic.family
+    known = [
+        each
+        for each in weaker(hardware)
+        if each.peak_of(family) <= hardware.peak_of(family)
+        and each.memory_gb_s <= hardware.memory_gb_s
+    ]
+    depth = item.k * arithmetic.products
+    place = [
+        _place(item.batch, _BATCHES),
+        *(_place(side, _SIDES) for side in (item.m, item.n, depth)),
+    ]
+    return min(
+        _between(_surface(family, item.item_bytes, each), place) for each in (*known, hardware)
+    )
+
+
+def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
+    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls, convolutions."""
+    if is_triangular_solve(instruction):
+        return
+    if instruction.opcode == "dot":
+        yield from _dot(module, instruction, instruction.dot_lhs_contracting)
+    elif is_convolution(instruction):
+        yield from _convolution(module, instruction)
+    elif is_gemm(instruction):
+        yield from _dot(module, instruction, _contracting(instruction))
+    else:
+        for name in instruction.called:
+            computation = module.computations.get(name)
+            if computation is not None and instruction.opcode in ("fusion", "async-start", "call"):
+                for inner in computation.instructions:
+                    yield from matmuls(module, inner)
+
+
+def least_product_us(item: Matmul, hardware: Hardware) -> float:
+    """Microseconds at the peak of the data sheet. XLA may compute 8-bit types in 16 bits where that is faster."""
+    arithmetic = item.arithmetic
+    peak = hardware.peak_of(arithmetic.family)
+    if arithmetic.family in _FASTER:
+        peak = max(peak, hardware.tflops["f16"])
+    return item.operations * arithmetic.least_products / (peak * 1e6)
+
+
+def is_triangular_solve(instruction: Instruction) -> bool:
+    """Whether it solves triangular systems, with cuBLAS or before XLA has chosen a library."""
+    target = instruction.custom_call_target
+    return instruction.opcode == "triangular-solve" or "triangularSolve" in target
+
+
+def _dot(module: Module, instruction: Instruction, contracting: Sequence[int]) -> Iterator[Matmul]:
+    lhs = operand_shape(module, instruction, 0)
+    result = first_array(instruction.shape)
+    if lhs is None or result is None or not lhs.dimensions:
+        return
+    contracting = [index for index in contracting if index < len(lhs.dimensions)] or [
+        len(lhs.dimensions) - 1
+    ]
+    depth = prod(lhs.dimensions[index] for index in contracting)
+    rows = prod(lhs.dimensions) // max(depth, 1)
+    # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n follows, batch does not.
+    columns = max(prod(result.dimensions) // max(rows, 1), 1)
+    batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
+    precision = _precision(instruction)
+    yield Matmul(batch, max(rows // batch, 1), columns, depth, lhs.dtype, precision)
+
+
+def _shared_leading(lhs: Sequence[int], result: Sequence[int], contracting: Sequence[int]) -> int:
+    """Product of the leading dimensions that can be batch dimensions: equal in both, at least two left over."""
+    batch = 1
+    for index in range(min(len(lhs), len(result)) - 2):
+        if index in contracting or lhs[index] != result[index]:
+            break
+        batch *= lhs[index]
+    return max(batch, 1)
+
+
+def _gemm_config(instruction: Instruction) -> Mapping[str, object]:
+    """The configuration of a cuBLAS call; empty of any other instruction."""
+    config = backend_config(instruction)
+    gemm = config.get("gemm_backend_config", config)
+    return gemm if isinstance(gemm, dict) else {}
+
+
+def _precision(instruction: Instruction) -> str:
+    """The precision of a product: the instruction's own, or that of its cuBLAS call."""
+    stated = _gemm_config(instruction).get("precision_config") if is_gemm(instruction) else None
+    if not isinstance(stated, dict):
+        return instruction.precision
+    algorithm = str(stated.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
+    if algorithm != "unset":
+        return algorithm
+    operands = stated.get("operand_precision", [])
+    highest = isinstance(operands, list) and "HIGHEST" in operands
+    return "highest" if highest else instruction.precision
+
+
+def _contracting(instruction: Instruction) -> list[int]:
+    """Contracting dimensions of the left operand in the configuration of a cuBLAS call."""
+    numbers = _gemm_config(instruction).get("dot_dimension_numbers", {})
+    found = numbers.get("lhs_contracting_dimensions", []) if isinstance(numbers, dict) else []
+    return (
+        [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))]
+        if isinstance(found, list)
+        else []
+    )
+
+
+def attention_operations(module: Module, instruction: Instruction) -> float:
+    """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for anything else.
+
+    Two products per head, queries with keys and weights with values; backward five, two of them again. A causal mask
+    leaves half, a sliding window the keys in it.
+    """
+    if not is_attention(instruction):
+        return 0.0
+    target, config = instruction.custom_call_target.lower(), instruction.backend_config
+    sizes = _attention_sizes(module, instruction)
+    if sizes is None:
+        return 0.0
+    batch, heads, queries, keys, depth = sizes
+    window = _WINDOW.search(config)
+    if window is not None and int(window[1]) < keys:
+        keys = int(window[1]) + 1
+    elif _CAUSAL.search(config) is not None:
+        keys /= 2
+    products = 5 if "backward" in target or "bwd" in target else 2
+    return products * 2.0 * batch * heads * queries * keys * depth
+
+
+def _attention_sizes(
+    module: Module, instruction: Instruction
+) -> tuple[float, float, float, float, float] | None:
+    """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries and keys."""
+    stated: dict[str, str] = dict(_STATED.findall(instruction.backend_config))
+    if {
+        "input_batch",
+        "attn_heads",
+        "q_max_seqlen",
+        "kv_max_seqlen",
+        "qk_head_dim",
+    } <= stated.keys():
+        depth = (
+            int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))
+        ) / 2
+        batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
+        return batch, heads, int(stated["q_max_seqlen"]), int(stated["kv_max_seqlen"]), depth
+    query, key = operand_shape(module, instruction, 0), operand_shape(module, instruction, 1)
+    if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
+        return None
+    scores = _SCORES.search(instruction.backend_config)
+    if scores is not None:
+        batch, heads, queries, keys = (int(scores[number]) for number in range(1, 5))
+        return batch, heads, queries, keys, query.dimensions[-1]
+    batch, a, b, depth = query.dimensions
+    return batch, min(a, b), max(a, b), max(key.dimensions[1:3]), depth
+
+
+def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
+    """As a matrix product; the output features are the largest dimension that kernel and result share."""
+    kernel, result = operand_shape(module, instruction, 1), first_array(instruction.shape)
+    if kernel is None or result is None:
+        return
+    features = max((size for size in kernel.dimensions if size in result.dimensions), default=1)
+    rows = prod(result.dimensions) // max(features, 1)
+    depth = prod(kernel.dimensions) // max(features, 1)
+    yield Matmul(1, max(rows, 1), features, depth, kernel.dtype, _precision(instruction))
+
+
+def first_array(shape: Shape) -> Shape | None:
+    """The result of a call that returns a tuple with a workspace."""
+    if shape.dtype != "tuple":
+        return shape
+    return next(
+        (found for element in shape.elements if (found := first_array(element)) is not None), None
+    )
+
+
+def operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:
+    """The shape of an operand, of a tuple its first array; None where there is no such operand."""
+    if index >= len(instruction.operands):
+        return None
+    operand = module.instructions.get(instruction.operands[index])
+    return None if operand is None else first_array(operand.shape)
