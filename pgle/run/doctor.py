@@ -416,6 +416,7 @@ def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
 PROGRAM = ("-m", "pgle.workloads", "overlap")
 """Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
 DEVICES = 4
+"""At most. With one GPU there are no collectives, and the costs of its kernels prove the chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,11 +459,10 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
         capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0
     )
     simulated = isinstance(back_end, SimulatedBackEnd)
-    words = (
-        sys.executable,
-        *PROGRAM,
-        *(("--devices", str(DEVICES), "--compile-only") if simulated else ()),
-    )
+    gpus = () if simulated else read_gpus()
+    devices = min(DEVICES, len(gpus)) or DEVICES
+    only = ("--compile-only",) if simulated else ()
+    words = (sys.executable, *PROGRAM, "--devices", str(devices), *only)
     stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
     result = Experiment(stage, back_end, announce).run()
     return Chain(links(result), simulated, run)
@@ -475,8 +475,11 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
     traces = run.stage("profile").trace_files()
     size = sum(path.stat().st_size for path in traces)
     modules = result.coverage.main
-    collectives = [module.collectives for module in modules]
-    covered = sum(share.covered for share in collectives), sum(share.total for share in collectives)
+    shares, wanted = [module.collectives for module in modules], "collectives"
+    if not any(share.total for share in shares):  # of one GPU
+        shares, wanted = [module.count for module in modules], "instructions"
+    covered = sum(share.covered for share in shares)
+    total = sum(share.total for share in shares)
     time = min((module.time.value or 0.0 for module in modules), default=0.0)
     name = modules[0].module if modules else "no module"
     verdict = next((item.verdict for item in result.stages if item.verdict), None)
@@ -485,10 +488,8 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
         f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
     )
     traced = f"{many(len(traces), 'trace')}, {size:,} bytes"
-    looked_up, use = (
-        f"{covered[0]:g} of {covered[1]:g} collectives",
-        verdict.why if verdict else "no verdict",
-    )
+    looked_up = f"{covered:g} of {total:g} {wanted}"
+    use = verdict.why if verdict else "no verdict"
     return (
         ChainLink("capture", size > 0, "a profiler records the steps of a program here", traced),
         ChainLink(
@@ -499,7 +500,7 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
         ),
         ChainLink(
             "names",
-            0 < covered[1] == covered[0],
+            0 < total == covered,
             "costs have the names that the scheduler looks up",
             looked_up,
         ),

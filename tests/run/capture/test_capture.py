@@ -213,7 +213,7 @@ def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
     words = [
         "sh",
         "-c",
-        f"PYTHONPATH=/ exec {sys.executable} -c 'raise SystemExit(3)'",
+        f"PYTHONPATH=/ exec {shlex.quote(sys.executable)} -c 'raise SystemExit(3)'",
     ]  # without the hook
     with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
         capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import stat
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.run import doctor
 
 
 @pytest.fixture
@@ -24,7 +27,8 @@ def environment(tmp_path: Path) -> Path:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     (python.parent / "pip").touch()
-    script = f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n'
+    ours = shlex.quote(sys.executable)
+    script = f'#!/bin/sh\nPYTHONPATH={packages} exec {ours} -S "$@"\n'
     python.write_text(script)
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     return python
@@ -56,3 +60,15 @@ def test_prove_shows_every_link(
     ]
     assert all(link["ok"] for link in found["links"])
     assert found["simulated"]
+
+
+@pytest.mark.rehearse
+@pytest.mark.usefixtures("plugin_loaded_once")
+def test_on_one_gpu_the_names_are_those_of_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "DEVICES", 1)
+    chain = doctor.prove(tmp_path / "proof", "simulated", "h100", lambda stage: None)
+    assert chain.ok
+    [names] = (link for link in chain.links if link.name == "names")
+    assert re.fullmatch(r"(\d+) of \1 instructions", names.found)
