@@ -65,7 +65,9 @@ def record(
     clock = np.zeros(ranks)
     parts: list[tuple[int, int, Floats, Floats]] = []
     for execution in range(executions):
+        together = _draw(step, execution, noise, random)
         durations = [_draw(step, execution, noise, random) for _ in range(ranks)]
+        durations = [np.where(step.collective, together, alone) for alone in durations]
         late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
         if execution == 0 and ranks > 1:
             late += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
@@ -103,7 +105,10 @@ class _Step:
             name if inner is None else inner.name for name, inner in wrapped
         )  # as a profiler shows them
         start = timeline.start_us[row] + within * each[row]
-        instruction, stream = timeline.instruction[row][ran], timeline.stream[row][ran]
+        instruction = timeline.instruction[row][ran]
+        # XLA runs a synchronous collective on the stream of its kernels.
+        streams = np.where(timeline.sync, np.uint8(Stream.COMPUTE), timeline.stream)
+        stream = streams[row][ran]
         return cls(names, instruction, stream, communicates[row][ran], start[ran], each[row][ran])
 
 

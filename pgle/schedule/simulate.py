@@ -299,10 +299,11 @@ def run_program(
     device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
     timeline = device.rows.timeline(device.loops, name)
-    is_possible = timeline.step_us >= program.least_us * (1 - ROUNDING)
+    step_us = timeline.step_us + launch.begin_us
+    is_possible = step_us >= program.least_us * (1 - ROUNDING)
     return replace(
         timeline,
-        step_us=timeline.step_us if is_possible else program.least_us,
+        step_us=step_us if is_possible else program.least_us,
         warnings=program.warnings,
         lower_bound=bool(program.uncounted),
     )

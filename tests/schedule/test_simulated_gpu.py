@@ -1,17 +1,22 @@
 """What the simulated GPU records is what a profiler would have: the costs come back through every reader."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from nsys_export import write_nsys_sqlite
 from simulated import simulate
 
-from pgle.costs.measure.measured import aggregate, find_programs
+from pgle.costs.measure.measured import aggregate, find_programs, measure, measured_profile
 from pgle.costs.profile.value import Cost, Origin
+from pgle.schedule.predict import predict
 from pgle.schedule.record import Noise, record
+from pgle.steps.series import execution_series
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.steady import find_executions
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 TRUTH = {"dot": 400.0, "all-gather-start": 300.0, "loop_fusion": 50.0, "body": 20.0}
@@ -138,3 +143,30 @@ def test_jaxlibs_own_converter_returns_the_same_costs(module, timeline, tmp_path
     (tmp_path / "host.xplane.pb").write_bytes(write_xplane(trace))
     theirs = ProfiledInstructionsProto.FromString(get_profiled_instructions_proto(str(tmp_path)))
     assert {cost.name: cost.cost_us for cost in theirs.costs} == pytest.approx(TRUTH, rel=1e-4)
+
+
+def test_a_synchronous_collective_runs_on_the_stream_of_the_kernels(module):
+    costs_us = {name: Cost(name, cost) for name, cost in TRUTH.items()}
+    start = module.instructions["all-gather-start"]
+    sync = replace(start, backend_config='{"collective_backend_config":{"is_sync":true}}')
+    entry = module.computations["main"]
+    items = tuple(sync if item is start else item for item in entry.instructions)
+    computations = {**module.computations, "main": replace(entry, instructions=items)}
+    step = replace(module, computations=computations)
+    trace = record(step, simulate(step, costs_us), ranks=2, noise=QUIET)
+    assert len(set(trace.stream.tolist())) == 1
+
+
+def test_all_ranks_see_one_transfer_take_the_same_time(module, timeline):
+    trace = record(module, timeline, ranks=4, noise=replace(QUIET, kernel=0.2), executions=4)
+    gathers = trace.instruction == trace.instructions.index("all-gather-start")
+    ends = [(trace.end_ns[gathers & (trace.device == rank)]) for rank in range(4)]
+    assert np.ptp(ends, axis=0).max() <= 2
+
+
+def test_costs_of_the_simulated_gpu_predict_its_step(module, timeline):
+    """Ranks begin a step of half a millisecond some microseconds apart, and kernels differ."""
+    trace = record(module, timeline, ranks=8, executions=30)
+    profile = measured_profile(measure(trace, Dumps(modules=(module,))))
+    step_us = np.median(execution_series(trace, "simulated").step_time_s[3:]) * 1e6
+    assert predict(module, profile, "h100").step_us == pytest.approx(step_us, rel=0.005)

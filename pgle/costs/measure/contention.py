@@ -13,15 +13,15 @@ from no contention to twice the slowdown.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.value import Cost, Origin, Profile, Time, module_records
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, Time, module_records
 from pgle.trace.columns import median
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from pgle.costs.profile.lookup import Naming
 
 Floats = npt.NDArray[np.float64]
+Rows: TypeAlias = Sequence[npt.NDArray[np.int64]]
 
 INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
+HOST_BOUND = (
+    1.01  # launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
+)
 MIN_GAPS = 20  # fewer gaps than this say nothing
 MAX_GAP_EXECUTIONS = (
     8  # more executions than this are not looked at: gaps do not change from step to step
@@ -49,6 +53,8 @@ class LaunchGaps:
     host_us: Time = (
         3.8  # the host's time to issue one launch; a step of short kernels is bound by it
     )
+    # from the start of a step on its first rank to its start on the last one, for which all wait
+    begin_us: Time = 0.0
     # launches of one run of an instruction where that is not one
     kernels: Mapping[str, Time] = field(default_factory=dict)
     origin: Origin = (
@@ -80,16 +86,18 @@ def measure_launch(
     """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept executions.
 
     Returns:
-        None where they have fewer than `MIN_GAPS` gaps.
+        None where they have fewer than `MIN_GAPS` gaps and begin together. With few gaps these are `DEFAULT`.
     """
     collective, iterations = naming.collective_instructions, naming.instruction_iterations
     parts = execution_rows(trace, module, kept, MAX_GAP_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
     gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
+    begin_us = _begin_us(trace, collective, execution_rows(trace, module, kept, MAX_EXECUTIONS))
     if len(gaps) < MIN_GAPS:
-        return None
+        return replace(DEFAULT, begin_us=begin_us) if begin_us else None
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
     return LaunchGaps(
+        begin_us=begin_us,
         # mean without interruptions: what a launch adds to the step on average
         gap_us=float(gaps[gaps <= INTERRUPTION * median(gaps)].mean()) / 1e3,
         switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
@@ -117,12 +125,38 @@ def execution_rows(
     return np.split(rows, edges)[:at_most]
 
 
+def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> float:
+    """Microseconds from the first to the last rank's start of a step; 0 on one device, or without collectives.
+
+    The last collective of a step ends on all ranks together. So the times from the start to there differ by the start.
+    They need no clock that the devices share.
+
+    Args:
+        parts: row numbers, an array for each execution on each device.
+
+    Returns:
+        The median over executions that all devices recorded.
+    """
+    spans_us: dict[int, list[float]] = {}
+    for rows in parts:
+        communicates = rows[collective[trace.instruction[rows]]]
+        if len(communicates):
+            ends = trace.start_ns[communicates] + trace.duration_ns[communicates]
+            span_ns = int(ends.max()) - int(trace.start_ns[rows].min())
+            spans_us.setdefault(int(trace.execution[rows[0]]), []).append(span_ns / 1e3)
+    most = max(map(len, spans_us.values()), default=0)
+    apart = [max(spans) - min(spans) for spans in spans_us.values() if len(spans) == most]
+    return median(np.array(apart)) if apart else 0.0
+
+
 def _gaps(
     trace: Trace, rows: npt.NDArray[np.int64], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Gaps between launches on the compute stream of one execution, and of collectives behind what they waited for.
 
-    Gaps in which another stream was busy are left out of the first: there the stream waited for a collective.
+    Gaps in which another stream was busy are left out of the first: there the stream waited for a collective. So are
+    gaps next to kernels that are shorter than the host's launch, if others are enough: there the GPU waited for the
+    host. A synchronous collective runs on the compute stream, and waits for no other.
     """
     stream = trace.stream[rows]
     compute = ~collective[trace.instruction[rows]]
@@ -143,13 +177,16 @@ def _gaps(
         else np.zeros(len(gap), bool)
     )
     new_launch = (launch[1:] != launch[:-1]) | (launch[1:] < 0)
-    plain = gap[(gap >= 0) & ~busy & new_launch]
+    is_plain = (gap >= 0) & ~busy & new_launch
+    is_of_gpu = is_plain & (s[1:] - s[:-1] > HOST_BOUND * DEFAULT.host_us * 1e3)
+    plain = gap[is_of_gpu if is_of_gpu.sum() >= MIN_GAPS else is_plain]
     before = np.searchsorted(e, other_start) - 1
     idle_before = (
         np.append(True, other_start[1:] >= other_end[:-1]) if len(other_end) else np.empty(0, bool)
     )
+    is_elsewhere = stream[~on_main] != streams[activities.argmax()]
     waits = (
-        (other_start - e[np.maximum(before, 0)])[(before >= 0) & idle_before]
+        (other_start - e[np.maximum(before, 0)])[(before >= 0) & idle_before & is_elsewhere]
         if len(other_end)
         else np.empty(0)
     )
@@ -250,9 +287,10 @@ class Contention:
         return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
 
     def alone(self, module: Module, cost: Cost, factors: Factors) -> Cost:
-        """A cost without any collective running; one without a share of such time stays."""
+        """A cost without any collective running. One without a share of such time stays, and so does a copy: the GPU's
+        copy engines make it, and not its multiprocessors."""
         share, item = (self.beside or {}).get(cost.name), module.instructions.get(cost.name)
-        if share is None or item is None:
+        if share is None or item is None or cost.kind == CostKind.COPY:
             return cost
         part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
         slowest_us = None if cost.slowest_us is None else cost.slowest_us * part
@@ -347,19 +385,19 @@ def measure_contention(
 def _launches(
     trace: Trace, rows: npt.NDArray[np.int64], naming: Naming
 ) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
-    """Every launch except collectives, in one execution on one device: owner, microseconds, share overlapped by one."""
+    """Every kernel that is no collective, in one execution on one device: owner, microseconds, share overlapped by one.
+
+    Asynchronous copies are no kernels.
+    """
     rows = rows[naming.target[trace.instruction[rows]] >= 0]
     code = naming.target[trace.instruction[rows]].astype(np.int64)
     start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
     end = start + trace.duration_ns[rows]
     communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
-    code, instance, overlapped = (
-        code[~communicates],
-        instance[~communicates],
-        overlapped[~communicates],
-    )
-    time = (end - start)[~communicates].astype(np.float64)
+    computes = np.array([item.kind == CostKind.COMPUTE for item in naming.filed] or [False])[code]
+    code, instance, overlapped = code[computes], instance[computes], overlapped[computes]
+    time = (end - start)[computes].astype(np.float64)
     if not len(code):
         return code, time, time
     order = np.lexsort((instance, code))

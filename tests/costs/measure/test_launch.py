@@ -120,3 +120,46 @@ def test_few_kernels_say_nothing() -> None:
 def test_dropped_executions_are_not_looked_at() -> None:
     of = trace(*kernels(1.5))
     assert measured(of, np.array([False])) is None
+
+
+def test_a_synchronous_collective_follows_kernels_of_its_own_stream_and_tells_no_switch() -> None:
+    starts, durations, names, streams = kernels(1.5)
+    found = measured(trace(starts, durations, [*names[:-1], "all-gather-start"], streams))
+    assert found is not None
+    assert found.switch_us == LaunchGaps().switch_us
+
+
+def test_kernels_that_wait_for_the_host_tell_no_gap() -> None:
+    """Kernels of 1 µs every 3.8 µs, as the host launches them, then longer ones that follow each other after 1.5 µs."""
+    starts, *rest = kernels(1.5)
+    short = [-100.0 + 3.8 * number for number in range(20)]
+    durations, names, streams = rest
+    few = range(20)
+    found = measured(
+        trace(
+            [*short, *starts],
+            [*(1.0 for _ in few), *durations],
+            [*(f"s{number}" for number in few), *names],
+            [*(7 for _ in few), *streams],
+        )
+    )
+    assert found is not None
+    assert found.gap_us == pytest.approx(1.5, rel=0.01)
+
+
+def test_ranks_that_start_a_step_apart_lengthen_it_by_as_much() -> None:
+    """Two ranks, 30 µs apart, end the last collective together. Their clocks differ by a second."""
+    first = trace([0.0, 100.0], [10.0, 50.0], ["k", "all-gather"], [7, 7])
+    second = trace([0.0, 70.0], [10.0, 50.0], ["k", "all-gather"], [7, 7])
+    of = replace(
+        first,
+        start_ns=np.append(first.start_ns, second.start_ns + 10**9),
+        device=np.array([0, 0, 1, 1], np.int32),
+        instance=np.arange(4, dtype=np.int32),
+        devices=(Device("h:1", 0), Device("h:2", 1)),
+        **{
+            name: np.tile(getattr(first, name), 2)
+            for name in ("duration_ns", "kind", "stream", "module", "instruction", "execution")
+        },
+    )
+    assert measured(of) == LaunchGaps(begin_us=30.0)
