@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,7 @@ from pgle.trace.columns import (
     Floats,
     GrowingColumn,
     Ints,
+    changes,
     heads,
     usual_values,
 )
@@ -43,7 +44,9 @@ class Samples:
     device: Codes  # index into the trace's devices
     execution: Codes
     occurrence: Codes  # running number within the execution on that device
-    segment: Codes  # collectives begun before it, in its execution on that device
+    # collectives that ended before it begins, in its execution on that device; of a collective, up to its own end
+    ended: Codes
+    waited: Codes  # 1 of a collective at whose end nothing computes on that device, so that it was waited for; else 0
     time_ns: Codes  # busy GPU time
 
     def __len__(self) -> int:
@@ -52,14 +55,22 @@ class Samples:
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """In the order of the attributes."""
-        return self.name, self.device, self.execution, self.occurrence, self.segment, self.time_ns
+        return (
+            self.name,
+            self.device,
+            self.execution,
+            self.occurrence,
+            self.ended,
+            self.waited,
+            self.time_ns,
+        )
 
 
 def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> Samples:
     """The occurrences of one program in a trace."""
     most = int(np.count_nonzero(trace.module == module))
     columns: tuple[GrowingColumn[Any], ...] = tuple(
-        GrowingColumn(dtype, most) for dtype in (*5 * (np.int16,), np.int32)
+        GrowingColumn(dtype, most) for dtype in (*6 * (np.int16,), np.int32)
     )
     for rows in _chunks(trace, module):
         part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept), naming), naming)
@@ -75,15 +86,15 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
         if len(of_module):
             yield of_module
         return
-    changes = _changes(trace, of_module)
+    begins = _changes(trace, of_module)
     # mostly one execution follows the other, device by device; then each is one run of rows
-    device, execution = trace.device[of_module[changes]], trace.execution[of_module[changes]]
+    device, execution = trace.device[of_module[begins]], trace.execution[of_module[begins]]
     runs = np.sort(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)
     if (runs[1:] == runs[:-1]).any():
         of_module = of_module[np.lexsort((trace.execution[of_module], trace.device[of_module]))]
-        changes = _changes(trace, of_module)
+        begins = _changes(trace, of_module)
     start = 0
-    for edge in [*changes[1:].tolist(), len(of_module)]:
+    for edge in [*begins[1:].tolist(), len(of_module)]:
         if edge - start >= BLOCK_ROWS or edge == len(of_module):
             yield of_module[start:edge]
             start = edge
@@ -125,15 +136,51 @@ def _launches(
     first = heads(place[order], instance[order])
     launch = order[first]
     busy = _union_ns(start[order], end[order], first)
+    last = np.maximum.reduceat(end[order], first) if len(first) else first
     by_start = np.lexsort((start[launch], place[launch]))
-    launch, busy = launch[by_start], busy[by_start]
+    launch, busy, last = launch[by_start], busy[by_start], last[by_start]
     name, device, execution = target[launch], device[launch], execution[launch]
-    begun = naming.communicates[name].astype(np.int32)
-    before = np.cumsum(begun, dtype=np.int32) - begun
-    first = heads(place[launch])
-    before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))
-    position = np.arange(len(launch), dtype=np.int32)
-    return Samples(name, device, execution, position, before, busy)
+    communicates = np.asarray(naming.communicates[name], np.bool_)
+    ended, waited = _ends(place[launch], start[launch], last, communicates)
+    return Samples(
+        name=name,
+        device=device,
+        execution=execution,
+        occurrence=np.arange(len(launch), dtype=np.int32),
+        ended=ended,
+        waited=waited,
+        time_ns=busy,
+    )
+
+
+WAITED_NS = 1_000
+"""If nothing computes for so long up to the end of a collective, compute waited for it: kernels of one stream follow
+each other within a microsecond or two."""
+
+
+def _ends(
+    place: Ints, start: Ints, end: Ints, communicates: Flags
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """Of launches ordered by (place, start): the collectives that ended before each begins, and which were waited for.
+
+    Returns:
+        int32[n], of a collective up to its own end; int8[n], 1 where nothing computes up to its end.
+    """
+    ended = np.zeros(len(place), np.int32)
+    waited = np.zeros(len(place), np.int8)
+    edges = np.append(heads(place), len(place)).tolist()
+    for low, high in pairwise(edges):
+        here = communicates[low:high]
+        begins, ends = start[low:high], end[low:high]
+        of_collectives = np.sort(ends[here])
+        ended[low:high] = np.searchsorted(of_collectives, np.where(here, ends, begins), "right")
+        compute_begins, reach = begins[~here], np.maximum.accumulate(ends[~here])
+        if len(reach) == 0:
+            continue
+        before = np.searchsorted(compute_begins, ends[here]) - 1
+        is_idle = reach[np.maximum(before, 0)] < ends[here] - WAITED_NS
+        waited[low:high][here] = (before < 0) | is_idle
+    return ended, waited
 
 
 def _places(device: Codes, execution: Codes) -> Ints:
@@ -196,12 +243,15 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         groups = np.cumsum(broken)
         np.copyto(occurrence, groups - np.repeat(groups[first], sizes), where=~counted)
     head = heads(name, place, occurrence)
+    ended = launches.ended[order]
+    is_collective = naming.communicates[name[head]]
     return Samples(
         name=name[head],
         device=launches.device[order[head]],
         execution=launches.execution[order[head]],
         occurrence=occurrence[head].astype(np.int32),
-        segment=launches.segment[order[head]],
+        ended=np.where(is_collective, np.maximum.reduceat(ended, head), ended[head]),
+        waited=np.maximum.reduceat(launches.waited[order], head),
         time_ns=np.add.reduceat(launches.time_ns[order], head),
     )
 
@@ -418,11 +468,12 @@ def _costs(
 def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
     """How much longer compute takes on the slowest rank than on the median rank, per occurrence of an instruction.
 
-    Between two collectives every rank computes on its own; the next one then waits for the slowest. So within each
-    execution and each stretch between collectives, the time of the rank with the longest sum of compute is compared
-    with the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
-    within an execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left
-    out, then the mean counts.
+    Between two collectives that it waits for, every rank computes on its own; the second one then waits for the
+    slowest. A collective that ends while something computes makes nobody wait. So within each execution and each stretch
+    between the ends that compute waits for, the time of the rank with the longest sum of compute is compared with the
+    rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only within an
+    execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left out, then the
+    mean counts.
 
     Returns:
         float64[names] in microseconds; over all occurrences of an execution they add up to its skew. NaN where fewer
@@ -450,13 +501,7 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
         found: Ints = first[samples.name[rows]] + samples.occurrence[rows]
         return found
 
-    # Collectives begun before each occurrence, as most executions and devices saw it. An overlapping kernel begins
-    # before it on one rank and after it on another; the stretch is the same for all.
-    begun, seen = np.zeros(int(many.sum())), np.zeros(int(many.sum()), np.int64)
-    for rows in _sample_chunks(samples, compute, complete):
-        begun += np.bincount(place(rows), weights=samples.segment[rows], minlength=len(begun))
-        seen += np.bincount(place(rows), minlength=len(seen))
-    stretch = np.rint(begun / np.maximum(seen, 1)).astype(np.int64)
+    stretch = _stretches(samples, compute, complete, place, int(many.sum()))
     shape = (len(complete), int(stretch.max()) + 1, len(devices))
     sums = np.zeros(np.prod(shape))
 
@@ -483,6 +528,41 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
         weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
         total_ns += np.bincount(samples.name[rows], weights=weights, minlength=names)
     return np.divide(total_ns / 1e3, many * len(counted), out=unknown, where=many > 0)
+
+
+def _stretches(
+    samples: Samples, compute: Flags, complete: Flags, place: Callable[[Ints], Ints], places: int
+) -> Ints:
+    """int64[places]: how many ends of collectives that compute waits for come before each occurrence.
+
+    An overlapping kernel begins before such an end on one rank and after it on another; the stretch is the same for
+    all. So both are placed by the mean number of collectives that ended before them.
+    """
+    before, seen = np.zeros(places), np.zeros(places, np.int64)
+    for rows in _sample_chunks(samples, compute, complete):
+        before += np.bincount(place(rows), weights=samples.ended[rows], minlength=places)
+        seen += np.bincount(place(rows), minlength=places)
+    ends = _waited_ends(samples, ~compute, complete)
+    return np.searchsorted(ends, before / np.maximum(seen, 1) + 0.5)
+
+
+def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> Floats:
+    """Where the collectives end for which some rank waits in most executions: the mean number of those that ended."""
+    rows = np.flatnonzero(collective)
+    rows = rows[complete[samples.execution[rows]]]
+    name, occurrence = samples.name[rows].astype(np.int64), samples.occurrence[rows]
+    key = name * (int(occurrence.max(initial=0)) + 1) + occurrence
+    order = np.lexsort((samples.execution[rows], key))
+    rows, key = rows[order], key[order]
+    if len(rows) == 0:
+        return np.empty(0)
+    first = heads(key, samples.execution[rows])  # of each collective in each execution
+    some = np.maximum.reduceat(samples.waited[rows], first)
+    number = np.cumsum(changes(key[first])) - 1
+    waits = np.bincount(number, weights=some) / np.bincount(number)
+    of_row = np.cumsum(changes(key)) - 1
+    ends = np.bincount(of_row, weights=samples.ended[rows]) / np.bincount(of_row)
+    return np.sort(ends[waits > 0.5])
 
 
 def _slowest_less_median(sums: Floats) -> Floats:

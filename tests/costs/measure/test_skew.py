@@ -91,3 +91,28 @@ def test_the_step_waits_for_the_sum_over_its_instructions(make_trace):
 def test_ranks_that_do_not_communicate_do_not_wait(make_trace):
     trace = make_trace([(device, 0, "a", 0, 0, 100 + 50 * device) for device in range(2)])
     assert costs_of(trace)[0]["a"].slowest_us is None
+
+
+def beside(device, first, second):
+    """Per execution two kernels, during which a collective runs and ends; then one that ranks wait for."""
+    rows = []
+    for number in range(4):
+        start = 10_000 * number
+        rows += [
+            (device, number, "a", 10 * number, start, first),
+            (device, number, "all-gather", 10 * number + 1, start + first - 5, 30),
+            (device, number, "b", 10 * number + 2, start + first, second),
+            (device, number, "all-reduce", 10 * number + 3, start + first + second, 50),
+        ]
+    return rows
+
+
+def test_nobody_waits_at_the_end_of_a_collective_that_is_hidden(make_trace):
+    # rank 0 is 40 µs slower in a, rank 1 in b: they are even at the end that they wait for
+    trace = make_trace([*beside(0, 100, 60), *beside(1, 60, 100)])
+    assert costs_of(trace)[1].skew_us == pytest.approx(0)
+
+
+def test_ranks_are_compared_between_the_ends_that_one_of_them_waits_for(make_trace):
+    rows = [*beside(0, 100, 60), *beside(1, 100, 90)]
+    assert costs_of(make_trace(rows))[1].skew_us == pytest.approx((90 - 60) / 2)
