@@ -20,6 +20,7 @@ from pgle.cli.options import check_places
 from pgle.errors import cut
 from pgle.report import text
 from pgle.report.page import plain
+from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
@@ -50,11 +51,12 @@ SHORT, EXAMPLES = 8, 3
 def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
     """Print the verdict of an answer alone, and on stderr only what ends the command.
 
-    A program that is started keeps its own stderr.
+    What a captured program prints is shown only if it fails; one that runs for real keeps its own stderr.
     """
     if quiet:
-        text.quiet = True
+        text.quiet = terminal.is_quiet = True
         ctx.call_on_close(lambda: setattr(text, "quiet", False))
+        ctx.call_on_close(lambda: setattr(terminal, "is_quiet", False))
         ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
 
 

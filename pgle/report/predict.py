@@ -478,6 +478,8 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     prediction = result.profiled.prediction
     if result.request.no_step:
         return "Cannot tell: no training step was found", "bad"
+    if result.request.failed:
+        return f"The program failed after its step: {result.request.failed}", "bad"
     if not result.good:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
@@ -524,6 +526,8 @@ def advice(result: Rehearsal) -> tuple[str, str]:
     """Why, and the command to type next."""
     if result.request.no_step:
         return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
+    if result.request.failed:
+        return "Mend the program. The prediction of its step holds.", _analyze_command(result)
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = result.verdict.remedy or "See which names match."

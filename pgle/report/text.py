@@ -26,6 +26,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, cut, inert, named, one_line, printable, shown
+from pgle.run.process import terminal
 
 if TYPE_CHECKING:
     from pgle.files import Progress
@@ -299,7 +300,7 @@ def say(line: str) -> None:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    print(text, file=sys.stderr, flush=True)
+    terminal.say(text)
 
 
 def plain(value: Any) -> Any:
@@ -409,7 +410,8 @@ class Line:
             else 0.0
         )
         left = f", about {rest:.0f} s left" if rest >= 1 else ""
-        return printable(" · ".join([*parts, self.what, f"{elapsed:.0f} s{left}"]))
+        what = terminal.status() or self.what
+        return printable(" · ".join([*parts, what, f"{elapsed:.0f} s{left}"]))
 
 
 @contextmanager
@@ -469,14 +471,11 @@ def _redrawn(line: Line, ended: threading.Event) -> None:
     turn = 0
     while not ended.wait(TURN_S if turn else FIRST_S):
         words = f"{SPINNER[turn % len(SPINNER)]} {line.text(time.monotonic())}"
-        sys.stderr.write(f"\r\x1b[2K{cut(words, shutil.get_terminal_size().columns - 1)}")
-        sys.stderr.flush()
+        terminal.draw(cut(words, shutil.get_terminal_size().columns - 1))
         turn += 1
-    if turn:
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
+    terminal.clear()
 
 
 def _logged(line: Line, ended: threading.Event) -> None:
     while not ended.wait(LOG_S):
-        print(inert(f"pgle: {line.text(time.monotonic())}"), file=sys.stderr, flush=True)
+        terminal.say(f"pgle: {line.text(time.monotonic())}")

@@ -166,8 +166,10 @@ class Rehearsal:
 
     @property
     def good(self) -> bool:
-        """Whether a step was compiled, and used the profile if there is anything that it could move."""
-        return not self.request.no_step and (self.used or not self.moves)
+        """Whether a step was compiled, its program ran without a fault of its own, and the profile was used if there is
+        anything that it could move."""
+        request = self.request
+        return not request.no_step and not request.failed and (self.used or not self.moves)
 
 
 def rehearse(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:

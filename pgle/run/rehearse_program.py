@@ -29,6 +29,7 @@ from pgle.run.capture.captured import (
     modules_in,
     no_step,
     partitioned,
+    program_failure,
     read_captured,
     topology_of_step,
 )
@@ -96,6 +97,7 @@ class RehearseRequest:
         str, ...
     ] = ()  # the other modules, which were not chosen, in words, the largest first
     no_step: str = ""  # why the module is no step of its captured program
+    failed: str = ""  # how its captured program failed, by a fault of its own, after its step; empty: it did not
     assumed: bool = False  # nobody names how many devices the captured program has
     program: str = ""  # a digest of the captured program, if it was run for the request
     warnings: tuple[str, ...] = ()  # one line each
@@ -414,6 +416,7 @@ def settle(
         memory_fraction=memory_fraction(os.environ),
         others=tuple(candidates([path for path in modules if path != module])),
         no_step="" if choose else no_step(module),
+        failed=program_failure(module),
         warnings=(*capture_warnings(module), *warnings, *more),
     )
 

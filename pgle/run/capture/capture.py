@@ -8,19 +8,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from pgle.errors import UserError, WorkloadError, inert, one_line, shell_code, some
+from pgle.errors import UserError, WorkloadError, cut, one_line, some
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
@@ -28,7 +26,9 @@ from pgle.run.ask.jax_private import PLUGIN_LOG
 from pgle.run.capture.captured import (
     CODE,
     PROGRAM,
+    STARTED,
     STOPPED,
+    CapturedProgram,
     candidates,
     choose_module,
     devices_of,
@@ -38,19 +38,16 @@ from pgle.run.capture.captured import (
     multiplies,
     read_captured,
 )
+from pgle.run.capture.running import OUTPUT, STDERR, progress, run_program, say
 from pgle.run.compiler.compile import devices_in
-from pgle.run.directory.directory import claim
+from pgle.run.directory.directory import claim, free
 from pgle.run.hook import with_hook
 from pgle.run.process.environment import LAUNCHERS, memory_fraction
-from pgle.run.process.process import ended, started
+from pgle.run.process.process import ended, last_line, refused_flag
 from pgle.xla.targets import Target
 
-STDERR = 2  # file descriptor: results alone go to our stdout
-
 SHOWN = 5  # modules that a message about something else names
-
-UNSETTLED = 3
-"""A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+MOST_SAID = 300  # characters of a line of the program's that a message quotes
 
 COMPUTE = "PGLE_COMPUTE"
 """Variable by which large modules are executed, too, instead of taking their results as zeros."""
@@ -59,14 +56,9 @@ SIGNALLED = 128  # exit codes from here on: a signal ended the program
 
 _EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
-POLL_S = 0.2
-SAY_S = 30.0  # after so long without a compilation a line says that pgle waits; the next after twice as long
-GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
-
-
 UNHOOKED = (
-    "no jax was seen by pgle's hook (python -I and -E start without it; if a script sets PYTHONPATH, let it keep the "
-    "old: PYTHONPATH=…:$PYTHONPATH)"
+    "no Python with pgle's hook was seen: the command started none, or without the hook (python -I and -E; if a script "
+    "sets PYTHONPATH, let it keep the old: PYTHONPATH=…:$PYTHONPATH)"
 )
 
 
@@ -135,44 +127,28 @@ def capture_modules(
         raise UserError(
             f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy
         )
-    claim(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    streams = {"stdout": output, "stderr": None if output == STDERR else output}
-    child = started(
-        command, capture_environment(folder, devices, target), **streams, start_new_session=True
+    how = partial(
+        _run_once,
+        command,
+        target=target,
+        devices=devices,
+        quiet_s=quiet_s,
+        choose=choose,
+        output=output,
     )
-    with suppress(OSError):  # of all processes this one ends first where memory runs out
-        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
-    try:
-        code = _wait_or_stop(child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step)
-    except BaseException:
-        _stop(child)
-        raise
+    code = how(folder, ones=False, until_step=until_step)
+    if why := ended_by_zeros(folder, code, choose):
+        code = _with_ones(how, folder, code, why, choose)
+    found = modules_in(folder)
     program = read_captured(folder)
-    if program.uncomputed:
-        _say(
-            f"not executed on the CPU, their results were zeros: {some(program.uncomputed, SHOWN)}"
-        )
-    found, shown = modules_in(folder), str(Next(kept_argv(command)))
-    unhooked = "" if program.python else UNHOOKED
-    how = ended(code) + (f" ({program.error})" if program.error else "")
-    hint = (
-        f"; it had {devices.count} devices, which is assumed: --devices N gives it others"
-        if devices.assumed
-        else ""
-    )
-    if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
-        hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
+    _say_what_was_left_out(program)
     if not found and code:
-        raise WorkloadError(
-            code,
-            f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}",
-        )
+        raise WorkloadError(code, _no_module(command, folder, code, devices))
+    unhooked = "" if program.python else UNHOOKED
     if unhooked and found:
-        _say(f"{unhooked}; how often a module was executed is not known")
+        say(f"{unhooked}; how often a module was executed is not known")
     if not found:
-        remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
-        raise UserError("the program compiled no jax module", remedy=remedy)
+        raise UserError("the program compiled no jax module", remedy=_no_call(folder))
     # a program that fails must have executed its step before, which multiplies matrices as all training does
     if (
         code
@@ -180,22 +156,138 @@ def capture_modules(
         and not (is_step(step := choose_module(found, None)) and multiplies(step))
     ):
         there = ", ".join(candidates(found)[:SHOWN])
-        what = f"{shown} {how} before any step ran twice; it had compiled {there} (--choose NAME){hint}"
-        raise WorkloadError(code, what)
+        how_ended = _how_it_ended(program, code)
+        what = f"{Next(kept_argv(command))} {how_ended} before any step ran twice; it had compiled {there} (--choose NAME)"
+        raise WorkloadError(code, f"{what}{_hint(program, code, devices)}")
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
 
 
-def _say(text: str) -> None:
-    print(inert(f"pgle: {one_line(text)}"), file=sys.stderr, flush=True)
+def _run_once(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    target: Target,
+    devices: Devices,
+    quiet_s: float,
+    choose: str | None,
+    output: int,
+    ones: bool,
+    until_step: bool,
+) -> int:
+    """Run the command into a new folder; its exit code as of `run_program`."""
+    claim(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return run_program(
+        command,
+        capture_environment(folder, devices, target, ones=ones),
+        folder,
+        quiet_s=quiet_s,
+        choose=choose,
+        until_step=until_step,
+        output=output,
+    )
 
 
-def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[str, str]:
+def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
+    """Why zeros for results may have ended a captured program early, in a clause; empty if they did not.
+
+    They may if the program failed by an exception that numbers cause, or ended by itself without a training step.
+    """
+    program, found = read_captured(folder), modules_in(folder)
+    if not program.uncomputed or code >= SIGNALLED or (folder / STOPPED).is_file():
+        return ""
+    if code:
+        return f"the program {_how_it_ended(program, code)}" if program.by_zeros else ""
+    if choose is not None:
+        is_known = progress(found, choose)[0] if found else False
+        return "" if is_known else f"the program ended without executing {choose}"
+    if found and not doubt_of(choose_module(found, None)):
+        return ""
+    return "the program ended without a training step"
+
+
+def _with_ones(
+    how: Callable[..., int], folder: Path, code: int, why: str, choose: str | None
+) -> int:
+    """Run the program again, with ones for results, and keep the run that got further in the folder.
+
+    Returns:
+        The exit code of that run.
+    """
+    say(f"{why}, and results of large modules were zeros; running it again with ones")
+    again = free(folder.with_name(f"{folder.name}-ones"))
+    other = how(again, ones=True, until_step=not code)
+    is_better = not other and bool(modules_in(again)) and not ended_by_zeros(again, other, choose)
+    # A failure that other numbers do not prevent is the program's own.
+    is_own = bool(code and other) and _is_further(again, folder)
+    kept, gone = (again, folder) if is_better or is_own else (folder, again)
+    shutil.rmtree(gone, ignore_errors=True)
+    if kept is not folder:
+        kept.rename(folder)
+    return other if kept is again else code
+
+
+def _is_further(one: Path, other: Path) -> bool:
+    """Whether a run of a program executed as many of its modules as another one."""
+    counts = [len(read_captured(folder).executed) for folder in (one, other)]
+    return counts[0] >= counts[1]
+
+
+def _say_what_was_left_out(program: CapturedProgram) -> None:
+    if program.uncomputed:
+        what = "ones for small results, else zeros" if program.ones else "their results were zeros"
+        say(f"not executed on the CPU, {what}: {some(program.uncomputed, SHOWN)}")
+
+
+def _how_it_ended(program: CapturedProgram, code: int) -> str:
+    return ended(code) + (f" ({program.error})" if program.error else "")
+
+
+def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
+    """What may be why a program failed that is no fault of its own."""
+    hint = ""
+    if devices.assumed:
+        hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others"
+    if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
+        hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
+    return hint
+
+
+def _no_module(command: Sequence[str], folder: Path, code: int, devices: Devices) -> str:
+    """Why a program that failed had compiled nothing."""
+    shown, program = Next(kept_argv(command)), read_captured(folder)
+    if refused := refused_flag(folder / OUTPUT):
+        return f"{shown} {ended(code)}; {refused}"
+    before = "before it had compiled anything"
+    if program.python:
+        return f"{shown} {_how_it_ended(program, code)} {before}{_hint(program, code, devices)}"
+    start = folder / STARTED
+    if start.is_file():
+        said = one_line(start.read_text(errors="replace")) or one_line(last_line(folder / OUTPUT))
+        why = f" ({cut(said, MOST_SAID)})" if said else ""
+        return f"{shown} {ended(code)}{why} before it imported jax"
+    said = cut(one_line(last_line(folder / OUTPUT)), MOST_SAID)
+    return f"{shown} {ended(code)} {before}{said and f' ({said})'}; {UNHOOKED}"
+
+
+def _no_call(folder: Path) -> str:
+    """What to do about a program that ended well and compiled nothing."""
+    if read_captured(folder).python:
+        return "does it call a jitted function?"
+    if (folder / STARTED).is_file():
+        return "it does not import jax; name the program that does"
+    return UNHOOKED
+
+
+def capture_environment(
+    folder: Path, devices: Devices, target: Target, *, ones: bool = False
+) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
     The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs. The devices
-    are the job's if the command starts several processes.
+    are the job's if the command starts several processes. With `ones`, small results of large modules are ones.
     """
     given = _EXPORTED.sub("", os.environ.get("XLA_FLAGS", "")).strip()
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]
@@ -205,6 +297,7 @@ def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[
     config = {
         "captured": str(folder.resolve() / PROGRAM),
         "computes": bool(os.environ.get(COMPUTE)),
+        "ones": ones,
         "devices": devices.count,
         "flags": flags,
         "given": wanted,
@@ -226,96 +319,6 @@ def capture_environment(folder: Path, devices: Devices, target: Target) -> dict[
         "JAX_DUMP_IR_TO": str(folder.resolve()),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
-
-
-def _wait_or_stop(
-    child: subprocess.Popen[bytes],
-    folder: Path,
-    *,
-    quiet_s: float,
-    choose: str | None,
-    until_step: bool,
-) -> int:
-    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
-    seen, since = 0, time.monotonic()
-    told_s, told_size = SAY_S, 0
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return shell_code(child.wait(POLL_S))
-        modules = modules_in(folder)
-        size = sum(path.stat().st_size for path in modules)
-        if size != seen:
-            seen, since = size, time.monotonic()
-        waited = time.monotonic() - since
-        if not seen:
-            if waited > told_s:
-                who = read_captured(folder).waits_for
-                remedy = (
-                    "start all of them in the command, or none: one process has all devices here"
-                )
-                why = f": jax.distributed.initialize waits ({who}; {remedy})" if who else ""
-                _say(
-                    f"the program has compiled nothing in {told_s:g} s{why}; waiting on (Ctrl-C ends it)"
-                )
-                told_s *= 2
-            continue
-        is_known, is_settled = _progress(modules, choose)
-        if until_step and is_known:
-            _stop(child)
-            return 0
-        # If several programs want each core of this machine, everything takes so many times longer.
-        quiet = waited / max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
-        if quiet <= quiet_s:
-            continue
-        patience = quiet_s * (1 if is_settled else UNSETTLED)
-        if quiet > patience:
-            what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
-            _say(f"{what} {waited:.0f} s (--quiet-for)")
-            _stop(child)
-            write_files({folder / STOPPED: ""}, force=True)
-            return 0
-        if seen != told_size:
-            told_size = seen
-            _say(
-                f"no training step yet; waiting {patience:g} s for one (--choose NAME takes another module)"
-            )
-
-
-def _progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
-    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the program is given
-    more time."""
-    try:
-        wanted = choose_module(modules, choose)
-    except UserError:  # it has not come yet
-        return False, False
-    program = read_captured(wanted.parent)
-    if choose is not None:
-        return program.executed.get(wanted.name, 0) > 0, True
-    doubt = doubt_of(wanted)
-    return not doubt, not program.python or not (
-        program.compiling or doubt
-    )  # no hook: nothing is known
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started, which may outlive it: ranks that a launcher started, loaders of data."""
-    until = time.monotonic() + GRACE_S
-    number = signal.SIGTERM
-    while _signalled(child, number) and number != signal.SIGKILL:
-        while _signalled(child, 0) and time.monotonic() < until:
-            time.sleep(POLL_S / 4)
-        number = signal.SIGKILL
-    child.wait()
-
-
-def _signalled(child: subprocess.Popen[bytes], number: int) -> bool:
-    """Send a signal to the group of the program; False where nothing of it is left."""
-    child.poll()
-    try:
-        os.killpg(child.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 # A jitted function of this process: what a capture of its program would dump of it.

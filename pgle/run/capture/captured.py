@@ -86,6 +86,9 @@ def devices_of(module: Path) -> int | None:
 
 PROGRAM = ".program.json"  # the record that the hook writes: `CapturedProgram`
 
+STARTED = f"{PROGRAM}.started"
+"""There once a Python with the hook has started; it holds the exception that ended one without jax."""
+
 CODE = ".exit_code"  # there where the program failed
 
 STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
@@ -149,6 +152,12 @@ class CapturedProgram:
     uncomputed: Sequence[str] = ()  # functions whose results were zeros: they were not executed
     not_lowered: Sequence[str] = ()  # file names of modules that jax cannot lower for GPUs here
     error: str = ""  # the exception that ended it, in a line
+    ones: bool = False  # small results of `uncomputed` were ones, not zeros
+    place: str = ""  # where its main thread was, in its own code: ``train.py, line 41, in load``
+    # by file name of a module that is not the first of its function: arguments that differ, as name, before, now
+    again: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
+    # SHA-256 by absolute path of the modules that it imported from below its working directory or its script's folder
+    sources: Mapping[str, str] = field(default_factory=dict)
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
     xla_flags: str = (
         ""  # as it had them, where it or a script before it set them; empty: as they were given
@@ -158,9 +167,10 @@ class CapturedProgram:
 
     @property
     def by_zeros(self) -> bool:
-        """Whether zeros for results may be why it failed."""
+        """Whether zeros for results may be why it failed; not if it failed with ones, too."""
         kind = getattr(builtins, self.error.partition(":")[0], Exception)
-        return bool(self.uncomputed and self.error) and not issubclass(kind, NEVER_OF_ZEROS)
+        may = bool(self.uncomputed and self.error) and not self.ones
+        return may and not issubclass(kind, NEVER_OF_ZEROS)
 
     def flags_of(self, module: Path) -> str:
         """What it asks of XLA for a module, where that is not as it was given; empty where it is."""
@@ -192,6 +202,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
             f"{STEP_REMEDY}"
         )
+    if again := compiled_again(module, program):
+        found.append(again)
     if code.is_file():
         why = f" ({program.error})" if program.error else ""
         zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
@@ -206,6 +218,7 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         if count >= times > 1 and name != module.name
     )
     also = dict.fromkeys(module_name(Path(name)) for name in others if name not in program.of_jax)
+    also.pop(module_name(module), None)  # compiled several times, which is said by itself
     if also:
         found.append(
             f"executed as often as {module_name(module)}, and not in these figures: {some(also, 3)} (--choose NAME)"
@@ -218,12 +231,34 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+def compiled_again(module: Path, program: CapturedProgram) -> str:
+    """That a captured module's function was compiled several times, and the arguments that differ; empty if once."""
+    function = module_name(module)
+    modules = [path for path in modules_in(module.parent) if module_name(path) == function]
+    known = [path.name for path in modules if path.name in program.again]
+    if not known or module.name not in (modules[0].name, *known):
+        return ""
+    differing = program.again[known[-1]]
+    changes = [f"{argument} was {before} and is {now}" for argument, before, now in differing]
+    why = (
+        ", ".join(changes) or "its arguments are alike, so it is another function object each time"
+    )
+    remedy = "give it the same each time" if changes else "call jax.jit once, outside the loop"
+    return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
+
+
 def own_failure(folder: Path) -> tuple[int, str]:
     """The exit code of a captured program that failed after its step, and its exception; 0 if zeros may be why."""
     code, program = folder / CODE, read_captured(folder)
     if not code.is_file() or program.by_zeros:
         return 0, ""
     return int(code.read_text()), program.error
+
+
+def program_failure(module: Path) -> str:
+    """How the program of a captured module failed, if that is a fault of its own; empty if it did not."""
+    code, error = own_failure(module.parent)
+    return error or (f"exit code {code}" if code else "")
 
 
 def no_step(module: Path) -> str:
@@ -252,6 +287,7 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     - A module that communicates goes first, since hiding communication is all that is asked here.
     - A training step goes before an evaluation, which programs run hundreds of times before they train.
     - A module of less than `SUBSTANTIAL` of the largest is no step, nor is a function of jax's own without products.
+    - A training step that was compiled and never executed goes before evaluations that are smaller.
     - The last one counts as awaited if others were executed often meanwhile (they load data; a first step takes long
       on CPUs), or if it was being compiled when the program was stopped.
 
@@ -279,12 +315,20 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     if not any(times.values()):
         return max(large, key=lambda path: (communicates(path), multiplies(path), sizes[path]))
     executed, last = [path for path in large if times[path]], large[-1]
+    before_it = max(map(sizes.__getitem__, executed))
+    # Compiled ahead of time, and not reached: the program ended during its first evaluation.
+    is_ended = not any(map(is_training, executed))
+    unreached = {
+        path
+        for path in large
+        if is_ended and not times[path] and sizes[path] > before_it and is_training(path)
+    }
     is_awaited = max(times.values()) > 1 or last.name == program.compiling
 
     def facts(path: Path) -> tuple[bool, bool, bool, int, bool, bool, int, int]:
         again, training = times[path] > 1, is_training(path)
         begins = not again and not training and path not in (executed[-1], last)
-        ran = times[path] > 0 or (is_awaited and path == last)
+        ran = times[path] > 0 or (is_awaited and path == last) or path in unreached
         work = sizes[path] * times[path] if again else 0
         return (
             communicates(path),

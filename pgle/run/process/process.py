@@ -7,7 +7,6 @@ import gc
 import hashlib
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pgle.errors import UserError, shell_code
 from pgle.files import sha256
 from pgle.masking import Masker, kept_argv
-from pgle.next import typed
+from pgle.next import Next, typed
+from pgle.run.process.terminal import pass_on
+from pgle.xla.log.messages import flag_refusal
 
 if TYPE_CHECKING:  # most commands read one file, in this process
     from concurrent.futures import Executor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
+REFUSAL_BYTES = 1 << 20  # of the end of a log: behind a bad value XLA prints all its flags
 DIGESTED_BYTES = (
     1 << 30
 )  # of a file that a command names: a larger one is told by its size and time, unread
@@ -180,12 +182,25 @@ def ended(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, of which only the end is read; if an answer of pgle failed, its verdict."""
+    """The last line of a log, of which only the end is read; if an answer of pgle failed, its verdict. Empty of none."""
+    if not log.is_file():
+        return ""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
     said = [line.strip() for line in reversed(lines) if line.strip()]
     return next((line for line in said if line.startswith(FAILED)), said[0] if said else "")
+
+
+def refused_flag(log: Path) -> str:
+    """Why XLA ended a program over XLA_FLAGS, by the end of what that printed, with a remedy; empty if it did not."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - REFUSAL_BYTES))
+            found = flag_refusal(file.read().decode(errors="replace"))
+    except OSError:
+        return ""
+    return "" if found is None else f"XLA says: {found[1]}; see: {Next.of('flags', 'lint')}"
 
 
 FAILED = "✗ "  # begins the verdict of an answer of pgle that failed; warnings come below it
@@ -209,7 +224,7 @@ def _pump(
     while data := os.read(stream.fileno(), CHUNK_BYTES):
         try:
             if descriptor is not None:
-                _try("output", broken, partial(_write, descriptor, data))
+                _try("output", broken, partial(pass_on, descriptor, data))
         except BrokenPipeError:
             stream.close()
             break
@@ -251,15 +266,6 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
                 2,
                 f"pgle: warning: the {name} of the program is no longer kept ({error})\n".encode(),
             )
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it, also where the descriptor does not block."""
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from pgle.run.process.environment import (
     interpreter,
     with_efforts,
 )
-from pgle.run.process.process import check_program, ended, launch, mentions
+from pgle.run.process.process import check_program, ended, launch, mentions, refused_flag
 from pgle.run.stages.stage import (
     StageRequest,
     StageResult,
@@ -283,6 +283,7 @@ class RealBackEnd:
                 )
             log = request.run.path / (record.aside or request.stage) / files.log.name
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
+            why = f"; {refused}" if (refused := refused_flag(log)) else why
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
         return StageResult(
             request,

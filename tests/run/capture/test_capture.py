@@ -20,7 +20,6 @@ import pytest
 from pgle.errors import UserError, WorkloadError
 from pgle.run.capture.capture import (
     Devices,
-    _progress,
     capture_environment,
     capture_modules,
     devices_for,
@@ -37,6 +36,7 @@ from pgle.run.capture.captured import (
     read_captured,
     topology_of_step,
 )
+from pgle.run.capture.running import progress
 from pgle.run.hook import HOOK_SITE
 from pgle.run.rehearse import Rehearsal
 from pgle.run.rehearse_program import settle
@@ -153,7 +153,7 @@ def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
     )
     (tmp_path / ".program.json").write_text('{"python": "python", "version": [3, 11]}')
     asked, modules = ("jit_infer", "jit_train", None), modules_in(tmp_path)
-    assert [_progress(modules, name)[1] for name in asked] == [True, False, False]
+    assert [progress(modules, name)[1] for name in asked] == [True, False, False]
 
 
 @pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])
@@ -561,7 +561,7 @@ def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captur
 
 
 def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("pgle.run.capture.capture.GRACE_S", 0.2)
+    monkeypatch.setattr("pgle.run.capture.running.GRACE_S", 0.2)
     folder = tmp_path / "captured"
     rank = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
     dump = "echo 'module @jit_f' > captured/jax_ir0001_jit_f_compile.mlir"
@@ -748,7 +748,7 @@ def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(
         (folder / ".program.json").write_text(json.dumps(program))
         return code
 
-    monkeypatch.setattr("pgle.run.capture.capture._wait_or_stop", wait)
+    monkeypatch.setattr("pgle.run.capture.running._wait_or_stop", wait)
     with pytest.raises(WorkloadError, match="before any step ran twice") as failed:
         capture_modules(
             ["true"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60

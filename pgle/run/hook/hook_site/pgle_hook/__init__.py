@@ -4,6 +4,7 @@ Standard library only, Python 3.9 or newer: the program's interpreter need not h
 before the program imports it. Every failure is one warning; the program continues as without the hook.
 """
 
+import atexit
 import functools
 import importlib.abc
 import importlib.util
@@ -21,6 +22,7 @@ def install(text):
 
     config = json.loads(text)
     if "captured" in config:
+        _note_start(config["captured"])
         after_import("jax", lambda module: guarded(lambda: _capture(module, config)))
         return
     files = HookFiles(config, os.environ)
@@ -28,6 +30,26 @@ def install(text):
         pass
     files.separate(os.environ)
     after_import("jax", lambda module: guarded(lambda: _attach(config, files, module)))
+
+
+def _note_start(record):
+    """Leave a sign that a Python with the hook has started; and at its end, without jax, what exception ended it."""
+    started = record + ".started"
+    with open(started, "a"):
+        pass
+    pid = os.getpid()
+
+    def end():
+        error = getattr(
+            sys, "last_value", None
+        )  # Python sets it for an exception that ends a program
+        if error is not None and os.getpid() == pid and not os.path.exists(record):
+            from pgle_hook.records import describe
+
+            with open(started, "w") as file:
+                file.write(describe(error))
+
+    atexit.register(lambda: guarded(end))
 
 
 def _attach(config, files, jax):

@@ -16,22 +16,22 @@ import socket
 import sys
 import threading
 import time
-import traceback
 
 from pgle_hook import guarded, jax_private
 from pgle_hook.for_gpus import GpuAnswers, Lowering
-from pgle_hook.records import restore_flags
+from pgle_hook.records import Sources, describe, is_own, restore_flags
 
 DEVICES = "--xla_force_host_platform_device_count="
 
 
-def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
+def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags):
     """Capture the modules of this process.
 
     Args:
         jax: the module, freshly imported.
         captured: the path of the record that the hook writes.
         computes: execute large modules too, instead of taking their results as zeros.
+        ones: small results of large modules, such as a loss, are ones instead of zeros.
         devices: virtual CPU devices of the job.
         given: XLA_FLAGS as pgle started the command.
         gpu: the GPU that the program is to see, as of `GpuAnswers`.
@@ -41,10 +41,10 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
     jax_private.before_backends(lambda: restore_flags(flags))
     guarded(GpuAnswers(jax, gpu).show)
     guarded(jax_private.slice_on_host)
-    record = CaptureRecord(captured, given)
+    record = CaptureRecord(captured, given, ones)
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu["targets"])
     guarded(lowering.watch)
-    uncomputed = Uncomputed(record, lowering.is_zeros)
+    uncomputed = Uncomputed(record, lowering.is_zeros, ones)
 
     def results(call, execute):
         guarded(lambda: record.executed(call.xla_executable))
@@ -57,19 +57,22 @@ def capture(jax, *, captured, computes, devices, given, gpu, ranks, flags):
 def _watch_processes(jax, devices, ranks, record):
     """Divide the devices when the program says of how many processes it is one; only the first tells of its modules.
 
-    A program that leaves it to jax to find the others, and that nothing has started several times, is alone.
+    A process that nothing has started several times is alone, whatever launchers, clusters and addresses its
+    environment or its arguments name: the other processes of that job are not here.
     """
     initialize = jax.distributed.initialize
 
     @functools.wraps(initialize)
     def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
-        if num_processes is None and all(
-            os.environ.get(name) == value for name, value in ranks.items()
-        ):
+        is_launched = any(os.environ.get(name) != value for name, value in ranks.items())
+        is_told = num_processes is not None and num_processes > 1
+        if not is_launched and not (is_told and others_here()):
             with socket.socket() as free:
                 free.bind(("localhost", 0))
                 address = "localhost:%d" % free.getsockname()[1]
-            return initialize(address, 1, 0)
+            # Of all that is given here nothing is looked for in the environment; there is no GPU 0 to be seen.
+            given = {"local_device_ids": [0], "coordinator_bind_address": address}
+            return initialize(address, 1, 0, **given)
         number = args[0] if args else kwargs.get("process_id")
         if num_processes is None or num_processes > 1:
             record.waits_for(
@@ -83,6 +86,43 @@ def _watch_processes(jax, devices, ranks, record):
         return result
 
     jax.distributed.initialize = new_initialize
+
+
+OTHERS_S, LOOK_S = 3.0, 0.1
+"""How long other processes of the command are looked for, since a script may start them one after the other."""
+
+
+def others_here():
+    """Whether the command has started another Python than this one and those that started it; waits for it a while."""
+    until = time.monotonic() + OTHERS_S
+    while True:
+        found = guarded(_others)
+        if found is None or found:  # without /proc nobody can tell
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK_S)
+
+
+def _others():
+    """The Python processes of this session that are not this one or above it."""
+    parents, session = {}, os.getsid(0)
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry) as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+        except OSError:  # it has ended
+            continue
+        state, parent, _, its_session = rest.split()[:4]
+        if int(its_session) == session and state != "Z":
+            parents[int(entry)] = int(parent), name
+    mine, above = os.getpid(), set()
+    while mine in parents and mine not in above:
+        above.add(mine)
+        mine = parents[mine][0]
+    return [pid for pid, (_, name) in parents.items() if pid not in above and "python" in name]
 
 
 def _share(jax, devices, record):
@@ -99,6 +139,7 @@ def _share(jax, devices, record):
 
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+LOOKED_S = 1.0  # time between two looks at where the program is
 WRITTEN_S = 0.2
 """Time between two writings of the counts, since the program may be stopped at any time. The first two executions of
 each module, which tell a step from a module that runs once, are written at once."""
@@ -118,12 +159,14 @@ class CaptureRecord:
     """Counts executions of every module, in a file next to facts about the program; `given`: XLA_FLAGS as pgle set
     them."""
 
-    def __init__(self, path, given):
+    def __init__(self, path, given, ones):
         self._path = path
         self._given = given
+        self._sources = Sources()
         self._is_silent = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._names = {}
         self._counts = {}
         self._written = 0.0
@@ -136,10 +179,28 @@ class CaptureRecord:
             "uncomputed": [],
             "not_lowered": [],
             "options": {},
+            "again": {},
+            "ones": ones,
+            "place": "",
+            "sources": {},
             "plugin": any(map(_is_installed, PLUGINS)),
         }
         self._write()
         atexit.register(lambda: guarded(self._end))
+        threading.Thread(target=self._look, name="pgle-hook", daemon=True).start()
+
+    def _look(self):
+        """Daemon thread: note where the program is, for as long as that changes, and what it has imported."""
+        while os.getpid() == self._pid:
+            time.sleep(LOOKED_S)
+            place = guarded(place_of_main) or ""
+            if place != self._about["place"] or self._sources.is_behind():
+                self._about["place"] = place
+                self._write()
+
+    def again(self, name, differing):
+        """A function is compiled again as the module with this name, with other arguments: name, before, now."""
+        self._about["again"][name] = differing
 
     def waits_for(self, what):
         """The program waits for other processes; empty: no longer."""
@@ -203,26 +264,24 @@ class CaptureRecord:
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         flags = os.environ.get("XLA_FLAGS", "")
         own = flags if flags != self._given else ""
-        with open(temporary, "w") as file:
-            json.dump(dict(self._about, executed=self._counts, xla_flags=own), file)
-        os.replace(temporary, self._path)
+        with self._writing:
+            self._about["sources"] = guarded(self._sources.found) or {}
+            about = dict(self._about, executed=dict(self._counts), xla_flags=own)
+            with open(temporary, "w") as file:
+                json.dump(about, file)
+            os.replace(temporary, self._path)
 
 
-def describe(error):
-    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last outside of packages."""
-    text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not any(part in frame.filename for part in ("-packages", "pgle_hook"))
-    ]
-    frame = (own or frames or [None])[-1]
-    return (
-        "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno)
-        if frame
-        else text
-    )
+def place_of_main():
+    """Where the program's main thread is, in its own code: ``train.py, line 41, in load``; empty if in none."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_own(path) and "pgle_hook" not in path:
+            name = os.path.basename(path)
+            return "%s, line %d, in %s" % (name, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return ""
 
 
 def _is_installed(name):
@@ -277,6 +336,9 @@ INSTRUCTIONS = 2e6
 """Executions of instructions, in loops once per iteration, from which a module is large: a CPU takes 2 to
 50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
 
+LOOKED_AT = 64 << 20
+"""Bytes of a result on one device up to which it may be ones. All of a type share their memory."""
+
 SECONDS = 2.0  # a module that was executed and took longer is not executed again
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -288,11 +350,16 @@ MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE",
 
 
 class Uncomputed:
-    """Which modules are large, and what they return; `is_zeros` knows whether an execution returns zeros by itself."""
+    """Which modules are large, and what they return; `is_zeros` knows whether an execution returns zeros by itself.
 
-    def __init__(self, record, is_zeros):
+    With `ones`, results that a program may look at, as a loss, are ones; larger ones stay zeros, which take no memory.
+    """
+
+    def __init__(self, record, is_zeros, ones):
         self._record = record
         self._is_zeros = is_zeros
+        self._ones = ones
+        self._of_ones = {}  # by type: the longest array of ones
         self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
 
@@ -322,6 +389,11 @@ class Uncomputed:
         np = sys.modules["numpy"]
         count = int(np.prod(shape, dtype=np.int64))
         size = max(count * np.dtype(dtype).itemsize, 1)
+        if self._ones and size <= LOOKED_AT:
+            kept = self._of_ones.get(dtype)
+            if kept is None or kept.size < count:
+                kept = self._of_ones[dtype] = np.ones(count, dtype)
+            return kept[:count].reshape(shape)
         if size > len(self._pages):
             self._pages = mmap.mmap(-1, size, flags=MAPPING)
         return np.frombuffer(self._pages, dtype=dtype, count=count).reshape(shape)

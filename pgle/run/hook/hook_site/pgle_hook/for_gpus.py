@@ -15,6 +15,7 @@ compiles the module for GPUs that are not there, and is ended as soon as XLA has
 import functools
 import glob
 import os
+import re
 import shutil
 import signal
 import sys
@@ -188,12 +189,22 @@ class Lowering:
         self._targets = targets
         self._least = BYTES if leaves_out else None
         self._known = {}  # by the ids of jax's modules
+        self._compilations = Compilations(record)
         self._zeros = {}
 
     def _of(self, module):
         """What is known of one of jax's modules, which is kept, so that its id stays its own: the name of its dump,
-        whether it was lowered here, the module for GPUs, which is dumped, and what is compiled instead of it."""
-        new = SimpleNamespace(module=module, name="", is_ours=False, for_gpus=None, instead=None)
+        whether it was lowered here, the module for GPUs, which is dumped, what is compiled instead of it, and its
+        function with what that takes."""
+        new = SimpleNamespace(
+            module=module,
+            name="",
+            is_ours=False,
+            for_gpus=None,
+            instead=None,
+            function="",
+            takes={},
+        )
         return self._known.setdefault(id(module), new)
 
     def watch(self):
@@ -208,7 +219,9 @@ class Lowering:
                 ("gpu",),
             ):  # the device of a mesh is a gpu
                 return lower(name, jaxpr, *args, **kwargs)
-            return self._lowered(lower, name, jaxpr, args, kwargs)
+            result = self._lowered(lower, name, jaxpr, args, kwargs)
+            guarded(lambda: self._takes(result.module, name, jaxpr, kwargs))
+            return result
 
         @functools.wraps(dump)
         def new_dump(module, stage_name):
@@ -218,13 +231,20 @@ class Lowering:
                 known.name = os.path.basename(str(written))
                 if known.is_ours and not known.for_gpus:
                     self._record.note("not_lowered", known.name)
+                guarded(lambda: self._compilations.dumped(known))
                 guarded(lambda: self._record.compiling(known.name))
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
+        guarded(lambda: jax_private.static_arguments(self._compilations.called))
         self._zeros = jax_private.compiled_instead(
-            lambda module: self._of(module).instead, self._partition, self._compiled
+            lambda module: self._of(module).instead, self._rescue, self._partition, self._compiled
         )
+
+    def _rescue(self, module):
+        """Zeros for a program that XLA cannot compile for CPUs, such as attention by cuDNN; None if that fails."""
+        for_gpus = self._of(module).for_gpus
+        return None if for_gpus is None else jax_private.signature(for_gpus, 0)
 
     def is_zeros(self, call):
         """Whether an execution of this program returns zeros, whatever it is given."""
@@ -263,6 +283,10 @@ class Lowering:
             )
         return self._note(result, for_gpus and for_gpus.module, None)
 
+    def _takes(self, module, name, jaxpr, given):
+        known = self._of(module)
+        known.function, known.takes = name, jax_private.arguments_of(jaxpr, given)
+
     def _note(self, result, for_gpus, instead):
         known = self._of(result.module)
         known.is_ours, known.for_gpus, known.instead = True, for_gpus, instead
@@ -276,6 +300,37 @@ class Lowering:
 
     def _compiled(self, module, executable, given):
         guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
+
+
+DIFFERENCES = 3  # arguments that a second compilation of a function names at most
+
+
+class Compilations:
+    """Why a function is compiled again: the arguments that differ from those of its last compilation."""
+
+    def __init__(self, record):
+        self._record = record
+        self._last = {}  # by function: what it took
+        self._static = {}  # by function without ``jit_``: the static arguments of its last call
+
+    def called(self, function, static):
+        """A function is called, with these static arguments."""
+        self._static[function] = static
+
+    def dumped(self, known):
+        """A module is about to be compiled."""
+        name = re.sub(r"^jit[_(]|\)$", "", known.function)
+        takes = dict(known.takes, **self._static.get(name, {}))
+        before = self._last.get(known.function)
+        self._last[known.function] = takes
+        if before is None:
+            return
+        differing = [
+            [name, before.get(name, "absent"), takes.get(name, "absent")]
+            for name in dict(before, **takes)
+            if before.get(name) != takes.get(name)
+        ]
+        self._record.again(known.name, differing[:DIFFERENCES])
 
 
 CALL = "CustomSPMDPartitioning"

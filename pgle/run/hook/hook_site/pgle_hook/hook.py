@@ -136,7 +136,7 @@ class Hook:
             with self._lock:
                 self._steer(self.window.on_time(now))
             guarded(self.writer.write)
-            if self.facts.stale and now - written > FACTS_S and self.compiles:
+            if self.facts.is_due() and now - written > FACTS_S and self.compiles:
                 written = now
                 guarded(self.facts.write)
 

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 
-from pgle_hook import after_import, watch
+from pgle_hook import after_import, guarded, watch
 
 COMPILER_LOGGER = "jax._src.compiler"
 
@@ -143,11 +143,12 @@ def executed(results):
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
 
 
-def compiled_instead(other, before, after):
+def compiled_instead(other, rescue, before, after):
     """Have every module compiled that `other(module)` returns instead; None: the module itself.
 
     Args:
         other: called with the module.
+        rescue: called with a module that XLA refuses to compile for CPUs: what is compiled instead; None: nothing.
         before: called first, with the module, jax's function that compiles, and what that gets after backend and
             module.
         after: called last, with the module, XLA's executable, and the same.
@@ -167,7 +168,13 @@ def compiled_instead(other, before, after):
         given = [*args, *kwargs.values()]
         before(module, compile_, given)
         instead = other(module)
-        executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
+        try:
+            executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
+        except Exception:
+            instead = rescue(module) if instead is None else None
+            if instead is None:
+                raise
+            executable = compile_(backend, instead, *args, **kwargs)
         if instead is not None:
             found[id(executable)] = executable, module
             _answer_costs(type(executable), backend, found)
@@ -385,5 +392,98 @@ def results_of(call, values):
         if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # keys
             shape, dtype = shape + tuple(dtype._impl.key_shape), "uint32"
         value = values(shape, dtype)
-        found.append([jax.device_put(value, device) for device in call._local_devices])
+        place = _placement(out.out_shardings[number])
+        found.append([jax.device_put(value, place(device)) for device in call._local_devices])
     return out(found)
+
+
+def _placement(sharding):
+    """From a device to where a part of an array with this sharding lies: on it, or in memory of its host."""
+    kind = getattr(sharding, "memory_kind", None)
+    if kind is None:
+        return lambda device: device
+    single = sys.modules["jax"].sharding.SingleDeviceSharding
+    return lambda device: single(device, memory_kind=kind)
+
+
+def arguments_of(jaxpr, given):
+    """What a module takes, by the names of its arguments: type, shape, weak type and sharding in words.
+
+    Args:
+        jaxpr: of the function.
+        given: the keyword arguments of ``lower_jaxpr_to_module``.
+    """
+    avals = given.get("in_avals") or jaxpr.in_avals
+    names = given.get("arg_names") or ()
+    shardings = given.get("arg_shardings") or ()
+    found = {}
+    for number, aval in enumerate(avals):
+        name = names[number] if number < len(names) and names[number] else "argument %d" % number
+        sharding = shardings[number] if number < len(shardings) else None
+        is_array = bool(getattr(aval, "shape", ()))  # jax itself decides where scalars lie
+        found[str(name)] = _type_in_words(aval) + _sharding_in_words(sharding if is_array else None)
+    return found
+
+
+def _type_in_words(aval):
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return str(aval)
+    shape = ",".join(map(str, getattr(aval, "shape", ())))
+    weak = "weakly typed " if getattr(aval, "weak_type", False) else ""
+    return "%s%s[%s]" % (weak, dtype, shape)
+
+
+def _sharding_in_words(sharding):
+    if sharding is None or type(sharding).__name__ == "UnspecifiedValue":
+        return ""
+    spec = getattr(sharding, "spec", None)
+    if spec is None:
+        return " on %d devices" % len(getattr(sharding, "device_set", ()))
+    parts = list(spec)
+    while parts and parts[-1] is None:
+        parts.pop()
+    split = ", ".join(map(repr, parts))
+    return " sharded P(%s)" % split if parts else " on every device of the mesh"
+
+
+def static_arguments(on_call):
+    """Call `on_call(name of the function, {argument: value in words})` for every jitted call that jax traces, or may:
+    only static values that tell two compilations apart. Nothing happens if this jax lacks the function."""
+    pjit = sys.modules.get("jax._src.pjit")
+    describe = getattr(pjit, "debug_info", None)
+    if describe is None:
+        return
+
+    def new_describe(kind, function, args, kwargs, *more, **options):
+        name = getattr(function, "__name__", None)
+        if name is not None:
+            guarded(lambda: on_call(name, _statics(function, args, kwargs, more, options)))
+        return describe(kind, function, args, kwargs, *more, **options)
+
+    pjit.debug_info = new_describe
+
+
+def _statics(function, args, kwargs, more, options):
+    """The static arguments of a call, by name, as text."""
+    numbers = options.get("static_argnums", more[0] if more else ()) or ()
+    names = options.get("static_argnames", more[1] if len(more) > 1 else ()) or ()
+    code = getattr(function, "__code__", None)
+    own = code.co_varnames if code else ()
+    found = {}
+    for number in numbers:
+        if number < len(args):
+            name = own[number] if number < len(own) else "argument %d" % number
+            found[name] = _value_in_words(args[number])
+    for name in names:
+        if name in kwargs:
+            found[name] = _value_in_words(kwargs[name])
+    return found
+
+
+LONGEST_VALUE = 60  # characters of a static value that are kept
+
+
+def _value_in_words(value):
+    text = " ".join(repr(value).split())
+    return "static " + (text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…")

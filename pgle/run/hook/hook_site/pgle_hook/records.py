@@ -1,5 +1,6 @@
 """The files of the hook's rank, and what it writes there: step times, and facts about the running program."""
 
+import hashlib
 import json
 import os
 import platform
@@ -7,6 +8,7 @@ import re
 import socket
 import sys
 import threading
+import traceback
 from collections import deque
 
 from pgle_hook import jax_private
@@ -88,6 +90,23 @@ def _own_rank(launchers, environ):
     return None
 
 
+def describe(error):
+    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last outside of packages."""
+    text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not any(part in frame.filename for part in ("-packages", "pgle_hook"))
+    ]
+    frame = (own or frames or [None])[-1]
+    return (
+        "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno)
+        if frame
+        else text
+    )
+
+
 def free_path(path):
     """The path, or one with the pid in its name where another process of this rank has taken it."""
     if not os.path.exists(path):
@@ -107,6 +126,68 @@ def restore_flags(ours, environ=os.environ):
     if lost:
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
 
+
+LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
+INSTALLED = ("site-packages", "dist-packages")
+PIECE = 1 << 20  # bytes of a file that are read at a time
+
+
+def is_own(path):
+    """Whether a file of code is the program's: neither installed, nor Python's, nor made at run time (``<string>``)."""
+    parts = path.replace(os.sep, "/").split("/")
+    if any(part in INSTALLED for part in parts) or path.startswith("<"):
+        return False
+    return not os.path.abspath(path).startswith(LIBRARY + os.sep)
+
+
+class Sources:
+    """The files that the program's modules were imported from, below its working directory or its script's folder.
+
+    Each is read once, soon after its import. Modules of a zip, and packages without a file, are left out.
+    """
+
+    def __init__(self):
+        self._folder = os.path.realpath(os.getcwd())
+        self._digests = {}  # by path: SHA-256 of the content
+        self._known = 0  # modules at the last look
+        self._seen = set()  # their names
+
+    def is_behind(self):
+        """Whether modules have been imported since the last look."""
+        return len(sys.modules) != self._known
+
+    def found(self):
+        """Digests by absolute path."""
+        if self.is_behind():
+            self._known = len(sys.modules)
+            folders = (self._folder, self._script_folder())
+            for name, module in list(sys.modules.items()):
+                if name not in self._seen:
+                    self._seen.add(name)
+                    self._look(module, folders)
+        return dict(self._digests)
+
+    def _script_folder(self):
+        path = getattr(sys.modules.get("__main__"), "__file__", None)
+        folder = os.path.dirname(os.path.realpath(path)) if path else self._folder
+        return folder if is_own(os.path.join(folder, "")) else self._folder
+
+    def _look(self, module, folders):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str):
+            return
+        path = os.path.realpath(path)
+        is_below = any(path.startswith(os.path.join(folder, "")) for folder in folders)
+        if not is_below or not is_own(path) or _HERE in path or not os.path.isfile(path):
+            return
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            for piece in iter(lambda: file.read(PIECE), b""):
+                digest.update(piece)
+        self._digests[path] = digest.hexdigest()
+
+
+_HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 PACKAGES = (
     "jax",
@@ -180,6 +261,7 @@ class Facts:
             "compiled_at": [],
             "steps": 0,
         }
+        self._sources = Sources()
 
     def compiled(self, seconds, at):
         """Something was compiled, in so many seconds, until `at`; the times of the first ones are kept."""
@@ -193,6 +275,10 @@ class Facts:
         self.values[name] = value
         self.stale = True
 
+    def is_due(self):
+        """Whether the file is behind what is known."""
+        return self.stale or self._sources.is_behind()
+
     def write(self, final=False):
         """Write the file whole. A process that never compiled anything leaves none."""
         if not self.values["compilations"]:
@@ -201,6 +287,7 @@ class Facts:
         if jax_private.has_backends():  # asking for devices would set one up
             self.values.update(_devices(self._jax))
         self.values.update(rank=self._files.rank, finished=final)
+        self.values["sources"] = self._sources.found()
         if self._path is None:
             self._path = free_path(self._files.facts)
         temporary = "%s.%d.tmp" % (self._path, os.getpid())

@@ -1,0 +1,262 @@
+"""A program while it is captured: started, waited for or stopped, and its output, of which the beginning is shown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from pgle.errors import UserError, many, one_line, shell_code
+from pgle.files import write_files
+from pgle.masking import Masker
+from pgle.run.capture.captured import (
+    STOPPED,
+    CapturedProgram,
+    choose_module,
+    doubt_of,
+    module_name,
+    modules_in,
+    read_captured,
+)
+from pgle.run.process import terminal
+from pgle.run.process.process import started
+
+STDERR = 2  # file descriptor: results alone go to our stdout
+
+UNSETTLED = 3
+"""A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+
+POLL_S = 0.2
+LOOK_S = 1.0  # time between two looks at what the program says of itself
+SAY_S = 30.0  # after so long without a compilation a line says that pgle waits; the next after twice as long
+GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
+PUMPED_S = 1.0  # how long its last output is waited for: what outlives it may keep the pipe open
+
+OUTPUT = "output.log"  # what the program printed, next to its modules
+SHOWN_LINES = 20  # of the program's output; the rest is in `OUTPUT` alone
+LAST_LINES = 20  # shown of what was hidden, if the program fails
+LOG_BYTES = 64 << 20  # kept of the output
+CHUNK_BYTES = 1 << 16
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    quiet_s: float,
+    choose: str | None,
+    until_step: bool,
+    output: int,
+) -> int:
+    """Run a command until it ends or has compiled all that is wanted; arguments as of `capture_modules`.
+
+    Returns:
+        The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves.
+    """
+    printed = ProgramOutput(folder / OUTPUT)
+    is_ours = output == STDERR
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+    own_file = {"stdout": output, "stderr": output}
+    unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
+    child = started(
+        command, unbuffered, **(streams if is_ours else own_file), start_new_session=True
+    )
+    with suppress(OSError):  # of all processes this one ends first where memory runs out
+        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
+    if is_ours:
+        printed.follow(child)
+    try:
+        with terminal.working("running the program"):
+            code = _wait_or_stop(
+                child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
+            )
+    except BaseException:
+        _stop(child)
+        raise
+    printed.end(failed=bool(code))
+    return code
+
+
+class ProgramOutput:
+    """What a program prints: kept in a log, without credentials; its first lines are shown on our stderr."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._lines = 0
+        self._bytes = 0
+        self._hidden: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._is_hiding = False
+        self._lock = threading.Lock()
+        self._pumps: list[threading.Thread] = []
+
+    def follow(self, child: subprocess.Popen[bytes]) -> None:
+        """Read both streams of a child until they end."""
+        for stream in (child.stdout, child.stderr):
+            pump = threading.Thread(target=self._pump, args=(stream,), daemon=True)
+            self._pumps.append(pump)
+            pump.start()
+
+    def end(self, *, failed: bool) -> None:
+        """Wait for the last output; show the last hidden lines if the program failed."""
+        until = time.monotonic() + PUMPED_S
+        for pump in self._pumps:
+            pump.join(timeout=max(0.0, until - time.monotonic()))
+        with self._lock:
+            if failed and self._hidden:
+                terminal.pass_on(STDERR, b"".join(self._hidden))
+
+    def _pump(self, stream: BinaryIO) -> None:
+        masker, rest = Masker(), b""
+        with suppress(OSError, ValueError), self._log.open("ab", buffering=0) as log:
+            while data := os.read(stream.fileno(), CHUNK_BYTES):
+                with self._lock:
+                    self._show(data)
+                    whole, mark, rest = (rest + data).rpartition(b"\n")
+                    self._keep(log, masker.kept(whole + mark))
+            self._keep(log, masker.kept(rest))
+
+    def _keep(self, log: BinaryIO, lines: bytes) -> None:
+        if self._bytes < LOG_BYTES:
+            self._bytes += len(lines)
+            with suppress(OSError):  # a full disk
+                log.write(lines)
+
+    def _show(self, data: bytes) -> None:
+        """Pass on the lines that are still to be shown; others are counted and remembered."""
+        for line in data.splitlines(keepends=True):
+            room = 0 if terminal.is_quiet else SHOWN_LINES
+            if self._lines < room:
+                with suppress(OSError):
+                    terminal.pass_on(STDERR, line)
+            else:
+                self._hidden.append(line)
+                self._say_hidden()
+            self._lines += line.endswith(b"\n")
+
+    def _say_hidden(self) -> None:
+        if not self._is_hiding and not terminal.is_quiet:
+            say(f"the program prints more; all of it is in {self._log}")
+        self._is_hiding = True
+
+
+def say(text: str) -> None:
+    """Print a line of pgle's own on stderr."""
+    terminal.say(f"pgle: {one_line(text)}")
+
+
+def _wait_or_stop(
+    child: subprocess.Popen[bytes],
+    folder: Path,
+    *,
+    quiet_s: float,
+    choose: str | None,
+    until_step: bool,
+) -> int:
+    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
+    seen, since = 0, time.monotonic()
+    told_s, told_size, looked = SAY_S, 0, -LOOK_S
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return shell_code(child.wait(POLL_S))
+        modules = modules_in(folder)
+        size = sum(path.stat().st_size for path in modules)
+        now = time.monotonic()
+        if size != seen:
+            seen, since = size, now
+        waited = now - since
+        if now - looked > LOOK_S:
+            looked = now
+            what = doing(read_captured(folder), len(modules))
+            terminal.now_doing(f"running the program: {what}")
+        if not seen:
+            if waited > told_s:
+                why = doing(read_captured(folder), 0)
+                say(
+                    f"nothing new from the program in {told_s:g} s: {why}; waiting on (Ctrl-C ends it)"
+                )
+                told_s *= 2
+            continue
+        is_known, is_settled = progress(modules, choose)
+        if until_step and is_known:
+            _stop(child)
+            return 0
+        # If several programs want each core of this machine, everything takes so many times longer.
+        quiet = waited / max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
+        if quiet <= quiet_s:
+            continue
+        patience = quiet_s * (1 if is_settled else UNSETTLED)
+        program = read_captured(folder)
+        if quiet > patience:
+            at = "" if is_settled else f"; {doing(program, len(modules))}"
+            what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
+            say(f"{what} {waited:.0f} s (--quiet-for){at}")
+            _stop(child)
+            write_files({folder / STOPPED: ""}, force=True)
+            return 0
+        if seen != told_size:
+            told_size = seen
+            what = f"no training step yet: {doing(program, len(modules))}"
+            say(f"{what}; waiting {patience:g} s for one (--choose NAME takes another module)")
+
+
+def doing(program: CapturedProgram, modules: int) -> str:
+    """What a program that runs is doing, in a clause, as far as its hook tells.
+
+    Args:
+        program: what the hook last wrote.
+        modules: how many it has compiled or begun to compile.
+    """
+    if program.waits_for:
+        remedy = "start all of them in the command, or none: one process has all devices here"
+        return f"jax.distributed.initialize waits ({program.waits_for}; {remedy})"
+    if not program.python:
+        return "it has not imported jax yet"
+    at = f", and is at {program.place}" if program.place else ""
+    if program.compiling:
+        return f"it compiles {module_name(Path(program.compiling))}{at}"
+    return f"it has compiled {many(modules, 'module')}{at}"
+
+
+def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
+    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the program is given
+    more time."""
+    try:
+        wanted = choose_module(modules, choose)
+    except UserError:  # it has not come yet
+        return False, False
+    program = read_captured(wanted.parent)
+    if choose is not None:
+        return program.executed.get(wanted.name, 0) > 0, True
+    doubt = doubt_of(wanted)
+    return not doubt, not program.python or not (
+        program.compiling or doubt
+    )  # no hook: nothing is known
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the program and what it started, which may outlive it: ranks that a launcher started, loaders of data."""
+    until = time.monotonic() + GRACE_S
+    number = signal.SIGTERM
+    while _signalled(child, number) and number != signal.SIGKILL:
+        while _signalled(child, 0) and time.monotonic() < until:
+            time.sleep(POLL_S / 4)
+        number = signal.SIGKILL
+    child.wait()
+
+
+def _signalled(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal to the group of the program; False where nothing of it is left."""
+    child.poll()
+    try:
+        os.killpg(child.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
