@@ -460,7 +460,7 @@ def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
 
 
 def test_zeros_of_any_size_share_their_pages(hook, tmp_path):
-    uncomputed = hook("capture").Uncomputed(str(tmp_path / "names"), lambda call: False)
+    uncomputed = hook("capture").Uncomputed(str(tmp_path / "names"), lambda call: False, False)
     large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
