@@ -17,6 +17,7 @@ from pgle.errors import UserError
 from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.proto import Groups, iota_groups, iota_ids, mesh_groups
+from pgle.xla.hlo.tokens import TABLES, printed
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
@@ -50,12 +51,24 @@ _CALLED = {
 _CALLED_BY_OTHERS = ("calls", "to_apply", "called_computations")
 
 
+_ESCAPED = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_LETTERS = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+
+
 def unescape(text: str) -> str:
     r"""A C-escaped string as XLA prints it: ``\'``, ``\"``, ``\\``, ``\n`` and octal bytes of UTF-8."""
     if "\\" not in text:
         return text
+
+    def plain(match: re.Match[bytes]) -> bytes:
+        octal, hexadecimal, letter = match.groups()
+        if letter:
+            return bytes([_LETTERS.get(letter[0], letter[0])])
+        number = int(octal, 8) if octal else int(hexadecimal, 16)
+        return bytes([number & 0xFF])
+
     try:
-        return text.encode("latin-1").decode("unicode_escape").encode("latin-1").decode("utf-8")
+        return _ESCAPED.sub(plain, text.encode()).decode()
     except UnicodeError:
         return text
 
@@ -199,25 +212,55 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
         program_id: where the file name tells; text does not.
     """
     check_begin(data, source)
-    parser = _Parser(source)
-    line = ""
     try:
-        for line in io.TextIOWrapper(
-            io.BytesIO(data), "utf-8", "replace"
-        ):  # not all lines at once: they are as much
-            parser.feed(line.rstrip("\n"))
+        parser = _read_lines(data, source) or _read_tokens(data, source)
     except UserError as error:
-        raise UserError(error.what, where=source, remedy="dump it again") from None
-    except ValueError:
-        raise UserError(
-            f"not HLO text: '{line.strip()[:60]}'", where=source, remedy=_remedy(data)
-        ) from None
+        remedy = error.remedy or "dump it again"
+        raise UserError(error.what, where=source, remedy=remedy) from None
     return parser.module(program_id)
+
+
+def _read_lines(data: bytes, source: str) -> _Parser | None:
+    """The lines of a text as XLA prints it; None if it has another form."""
+    parser = _Parser(source)
+    # not all lines at once: they take as much memory
+    for line in io.TextIOWrapper(io.BytesIO(data), "utf-8", "replace"):
+        if not _fed(parser, line.rstrip(), data):
+            return None
+    return parser if parser.computations or parser.name else None
+
+
+def _read_tokens(data: bytes, source: str) -> _Parser:
+    """A text of any form that XLA's parser reads."""
+    parser = _Parser(source)
+    for line in printed(data.decode("utf-8", "replace")):
+        if not _fed(parser, line, data):
+            raise _not_hlo(line, data)
+    return parser
+
+
+def _fed(parser: _Parser, line: str, data: bytes) -> bool:
+    """Whether the parser takes a line."""
+    try:
+        return parser.feed(line)
+    except ValueError:
+        raise _not_hlo(line, data) from None
+
+
+def _not_hlo(line: str, data: bytes) -> UserError:
+    return UserError(f"not HLO text: '{line.strip()[:60]}'", remedy=_remedy(data))
+
+
+_COMMENTS = rb"(?:\s|//[^\n]*(?:\n|\Z)|/\*(?:.*?\*/|.*\Z))*"
+_BEGIN = re.compile(
+    _COMMENTS + rb"(?:HloModule\s|ENTRY\s|%?[A-Za-z_][\w.-]*\s*[{]|%[A-Za-z_][\w.-]*\s*\(|\Z)",
+    re.DOTALL,
+)
 
 
 def check_begin(data: bytes, source: str) -> None:
     """Raise `UserError` where no HLO text begins with these bytes."""
-    if not data.lstrip().startswith(b"HloModule "):
+    if not data.strip() or not _BEGIN.match(data[:4096]):
         raise UserError(
             "not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data)
         )
@@ -227,6 +270,10 @@ def _remedy(data: bytes) -> str:
     if b"\0" in data[:4096]:
         return "it looks like a protocol buffer: name it .hlo.pb"
     return "pass an after_optimizations .txt or .hlo.pb of --xla_dump_to"
+
+
+def _module_name(header: str) -> str:
+    return header.removeprefix("HloModule ").split(",")[0].strip().lstrip("%")
 
 
 class _Parser:
@@ -248,24 +295,33 @@ class _Parser:
         self.places: dict[str, str] = {}
         self.frames: dict[str, str] = {}
 
-    def feed(self, line: str) -> None:
+    def feed(self, line: str) -> bool:
+        """Read a line without blanks at its end; False if XLA prints none like it."""
         if not line or line.startswith("//"):
-            return
+            return True
         if not self.name:
-            if line.startswith("HloModule "):
-                self.header = line
-            elif line.endswith("{") and (match := _COMPUTATION.match(line)):
-                self.name = match.group(2)
-                if match.group(1):
-                    self.entry = self.name
-            elif line[0].isdigit():
-                self._table_row(line)
-        elif line[0] == "}":
+            return self._outside(line)
+        if line[0] == "}":
             self._close()
-        else:
-            match = _INSTRUCTION.match(line)
-            if match is not None:
-                self._instruction(line, match)
+            return line == "}" or line.startswith("}, execution_thread=")
+        match = _INSTRUCTION.match(line)
+        return match is not None and not _is_unusual(line) and self._instruction(line, match)
+
+    def _outside(self, line: str) -> bool:
+        """Read a line between computations."""
+        if line.startswith("HloModule "):
+            is_first = not self.header
+            self.header = line
+            return is_first and not _is_unusual(line)
+        if line.endswith("{") and (match := _COMPUTATION.match(line)):
+            self.name = match.group(2)
+            if match.group(1):
+                self.entry = self.name
+            return not _is_unusual(line)
+        if line[0].isdigit():
+            self._table_row(line)
+            return True
+        return line in TABLES
 
     def _table_row(self, line: str) -> None:
         """A row of the tables of files, functions, places and stack frames, of which the functions come to nothing."""
@@ -292,9 +348,14 @@ class _Parser:
         self.computations[self.name] = Computation(self.name, items, self.root or items[-1].name)
         self.name, self.root, self.items = "", "", {}
 
-    def _instruction(self, line: str, match: re.Match[str]) -> None:
+    def _instruction(self, line: str, match: re.Match[str]) -> bool:
+        """Read an instruction; False if its text is not all on this line, or not in XLA's order."""
         is_root, name, shape_text, opcode = match.groups()
         inside, tail = _split_operands(line, match.end())
+        if _is_open(line, tail) or _is_nested(opcode, inside, tail) or _is_reordered(tail):
+            return False
+        if name in self.items:
+            raise UserError(f"%{name} is defined twice in {self.name}")
         operands = () if opcode in ("constant", "parameter") else self._operands(inside)
         if is_root:
             self.root = name
@@ -311,6 +372,7 @@ class _Parser:
         self.items[name] = Instruction(
             name, opcode, self.shape(shape_text), self.name, operands, **stated
         )
+        return True
 
     def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
         """What follows the operands of an instruction, by field of `Instruction`: of most, metadata at most."""
@@ -394,7 +456,18 @@ class _Parser:
             name = element
         return name
 
+    def _last(self) -> str:
+        """The last computation, which is the entry if none is marked; none if the text ends before it."""
+        computation = list(self.computations.values())[-1]
+        root = next(item for item in computation.instructions if item.name == computation.root)
+        _, _, stated = self.header.partition("->")
+        stated = re.sub(r"/\*.*?\*/|\{[^{}]*\}|\s", "", stated)
+        is_whole = not stated or stated.startswith(str(root.shape).replace(" ", ""))
+        return computation.name if is_whole else ""
+
     def module(self, program_id: int | None) -> Module:
+        if not self.entry and self.computations:
+            self.entry = self._last()
         if (
             self.name
             or self.entry not in self.computations
@@ -405,7 +478,7 @@ class _Parser:
         devices = dict(reversed(_DEVICES.findall(self.header)))
         fingerprint = _FINGERPRINT.search(self.header)
         module = Module(
-            name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
+            name=_module_name(self.header) or f"module_{self.entry}",
             program_id=program_id,
             fingerprint="" if fingerprint is None else fingerprint[1],
             entry=self.entry,
@@ -421,9 +494,58 @@ class _Parser:
         return checked(module)
 
 
+_CALL = re.compile(r"[a-z]\s*\(")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_COMMENT = re.compile(r"//|/\*(?!index=\d+\*/)")
+_LAST = (", metadata=", ", backend_config=")  # XLA prints them last, in this order
+_BEHIND = re.compile(r"[}\"], [a-z_-]+=")
+
+
+def _is_unusual(line: str) -> bool:
+    """Whether a line holds comments, but for the numbers that XLA prints into tuples, or text in single quotes."""
+    if "/" not in line and "='" not in line:
+        return False
+    plain = _STRING.sub("", line)
+    return "='" in plain or bool(_COMMENT.search(plain))
+
+
+def _is_open(line: str, tail: str) -> bool:
+    """Whether an instruction goes on after its line: within its operands, or within a string."""
+    if line.endswith(",") or (not tail and not line.endswith(")")):
+        return True
+    return line.count('"') % 2 == 1 and '"' in _STRING.sub("", line)
+
+
+def _is_nested(opcode: str, inside: str, tail: str) -> bool:
+    """Whether operands or attributes hold instructions."""
+    if opcode != "constant" and "(" in inside and _CALL.search(inside):
+        return True
+    attributes, _, _ = tail.partition(
+        _LAST[1]
+    )  # a configuration may be MLIR, which has equals signs
+    return " = " in attributes and " = " in _STRING.sub("", attributes)
+
+
+def _is_reordered(tail: str) -> bool:
+    """Whether attributes stand behind the metadata or the backend's configuration, or a bracket is still open."""
+    at = min((at for key in _LAST if (at := tail.find(key)) >= 0), default=-1)
+    if at < 0:
+        return False
+    behind = tail[at:]
+    is_plain = behind.count("{") == behind.count("}") and len(_BEHIND.findall(behind)) == 0
+    if is_plain:
+        return False
+    behind = _STRING.sub('""', behind)
+    if behind.startswith(_LAST[0]):
+        behind = behind.replace(_LAST[1], "", 1)
+    return behind.count("{") != behind.count("}") or bool(_BEHIND.search(behind[1:]))
+
+
 def _split_operands(line: str, start: int) -> tuple[str, str]:
     """The text between the parentheses of an instruction, and what follows them."""
     end = line.find(")", start)
+    if end < 0:
+        return line[start:], ""
     inside = line[start:end]
     if "(" in inside or '"' in inside:  # operands with tuple shapes, or a literal
         depth, end = 1, start
@@ -438,4 +560,4 @@ def _split_operands(line: str, start: int) -> tuple[str, str]:
                     break
             end += 1
         inside = line[start:end]
-    return inside, line[end + 1 :]
+    return inside, line[end + 1 :]  # empty, too, if the last parenthesis is missing
