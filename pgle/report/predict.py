@@ -292,7 +292,8 @@ def _step_words(prediction: Prediction) -> str:
         return "Nothing of this module runs on a GPU"
     step = figures.time(prediction.step_us)
     if prediction.lower_bound:
-        return f"A step takes at least {step}: a loop has an unknown length"
+        least = figures.time(prediction.interval_us[0])
+        return f"A step takes at least {least}: {shown(prediction.lower_bound_why)}"
     return f"A step takes {step} ({figures.between(*map(figures.time, prediction.interval_us))})"
 
 
@@ -483,8 +484,9 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if not result.good:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
-    if prediction.lower_bound or result.baseline.prediction.lower_bound:
-        return "Cannot tell: a loop has an unknown length", "warn"
+    bounded = [item for item in (prediction, result.baseline.prediction) if item.lower_bound]
+    if bounded:
+        return f"Cannot tell: {shown(bounded[0].lower_bound_why)}", "warn"
     found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
     ceiling_saves = _ceiling_saves(result)
     if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgle.errors import cut, many
+from pgle.errors import cut, many, shown
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
@@ -113,7 +113,7 @@ def headline(found: Tuning) -> tuple[str, Tone]:
     prediction = found.pgle.prediction
     saved = figures.share(1 - prediction.ceiling_us / max(prediction.step_us, 1e-9))
     if found.verdict == "cannot-tell":
-        return "Cannot tell: a loop has an unknown length", "warn"
+        return f"Cannot tell: {shown(prediction.lower_bound_why)}", "warn"
     if found.verdict == "no-room":
         return f"No flags needed: hiding all communication would save {saved}", "good"
     if found.proof is None:

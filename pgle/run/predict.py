@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pgle.costs.estimate.unknown import assumed_warnings, opaque_warnings
+from pgle.costs.estimate.known import unmodelled_warnings
+from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath
@@ -80,7 +81,7 @@ def predict_file(request: PredictRequest) -> Predicted:
         target_from=target_from,
         prediction=prediction,
         warnings=(
-            *opaque_warnings(
+            *unmodelled_warnings(
                 module, () if profile is None else effective_costs(profile, module.fingerprint)
             ),
             *assumed_warnings(module, chosen_hardware, is_named=request.network_gb_s is not None),

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from pgle.costs.estimate.unknown import PARTITIONED_LATER, assumed_warnings, opaque_warnings
+from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
+from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import Contention
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
@@ -250,7 +251,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     lines = (
         *request.warnings,
         *given.warnings,
-        *opaque_warnings(
+        *unmodelled_warnings(
             baseline.module, () if costs is None else effective_costs(given, first.fingerprint)
         ),
         _partition_warning(baseline.module),

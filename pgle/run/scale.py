@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from pgle import __version__
-from pgle.costs.estimate.unknown import assumed_warnings, opaque_warnings
+from pgle.costs.estimate.known import unmodelled_warnings
+from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.carry import carry, check_source, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
@@ -494,7 +495,7 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
         covered_share=None if profile is None else _covered_share(prediction),
         warnings=(
             *made.warnings,
-            *opaque_warnings(
+            *unmodelled_warnings(
                 module, () if profile is None else {cost.name for cost in profile.costs}
             ),
             *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),

@@ -75,7 +75,7 @@ class ScaleRow:
     step_us: float = 0.0
     # least_us, most_us: the range of the step that follows from estimated costs and contention
     least_us: float = 0.0
-    most_us: float | None = 0.0  # None: no end, a loop has an unknown length
+    most_us: float | None = 0.0  # None: no end, the step is a lower bound
     compute_us: float = 0.0
     exposed_us: float = 0.0  # collectives run, nothing computes
     copy_us: float = 0.0  # only copies run

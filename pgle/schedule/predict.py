@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgle.costs.estimate.estimate import estimator, least_us
+from pgle.costs.estimate.known import Estimate, estimates
 from pgle.costs.estimate.unknown import Range, range_of
 from pgle.costs.measure.contention import (
     ASSUMED,
@@ -144,8 +144,13 @@ class Prediction:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether `step_us` is the least that it takes: of a loop of unknown length one iteration is counted."""
+        """Whether `step_us` is the least that it takes, and there is no upper end."""
         return self.timeline.lower_bound
+
+    @property
+    def lower_bound_why(self) -> str:
+        """Why it is: a loop of unknown length, of which one iteration counts, or a cost of which only a bound is known."""
+        return self.program.lower_bound_why
 
     @property
     def exposed_us(self) -> float:
@@ -299,7 +304,7 @@ def read_program(
         UserError: its calls run a few instructions millions of times.
     """
     reader = _ProgramReader(
-        module, costs, hardware, kernels, LookupTable(module), estimator(module, hardware)
+        module, costs, hardware, kernels, LookupTable(module), estimates(module, hardware)
     )
     reader.read(module.entry)
     reader.check_size(module.entry)
@@ -329,7 +334,7 @@ class _ProgramReader:
     hardware: Hardware
     kernels: Mapping[str, float]
     table: LookupTable
-    estimate: Callable[[Instruction], float]
+    estimate: Callable[[Instruction], Estimate]
     computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
 
@@ -426,14 +431,13 @@ class _ProgramReader:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, cost = self._cost(instruction)
         cost = cost if cost is not None and cost.is_valid else None
-        cost_us, origin = (
-            (self.estimate(instruction), Origin.ESTIMATED)
-            if cost is None
-            else (cost.cost_us, cost.origin)
-        )
-        least = (
-            least_us(self.module, instruction, self.hardware) if origin is Origin.ESTIMATED else 0.0
-        )
+        origin = Origin.ESTIMATED if cost is None else cost.origin
+        cost_us, least, why = 0.0, 0.0, ""
+        if origin is Origin.ESTIMATED:
+            known = self.estimate(instruction)
+            cost_us, least, why = known.us, known.least_us, known.bound_why
+        if cost is not None:
+            cost_us = cost.cost_us
         cost_us = max(cost_us, least)
         return Op(
             instruction.name,
@@ -447,6 +451,7 @@ class _ProgramReader:
             kind,
             lhs_name,
             least_us=least,
+            bound_why=why,
         )
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:

@@ -123,7 +123,9 @@ class Timeline:
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
-    lower_bound: bool = False  # one iteration is counted of a loop of unknown length: the step takes at least `step_us`
+    lower_bound: bool = (
+        False  # whether the step takes at least `step_us`; `Program.lower_bound_why` says why
+    )
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -229,6 +231,9 @@ class Op:
     trips: int = 1  # of a loop; 1 if unknown
     is_counted: bool = True  # of a loop, whether `trips` is known
     least_us: float = 0.0  # of an estimate, what the GPU's peaks and links allow
+    bound_why: str = (
+        ""  # why `cost_us` is only the least that is known; empty: it is an estimate, or measured
+    )
 
     @property
     def is_sync(self) -> bool:
@@ -257,6 +262,13 @@ class Program:
     def uncounted(self) -> tuple[str, ...]:
         """Loops of unknown length. One iteration of each is counted, so a step of the program is a lower bound."""
         return tuple(op.name for op in self.ops if not op.is_counted)
+
+    @property
+    def lower_bound_why(self) -> str:
+        """Why a step of the program is a lower bound; empty if it is none."""
+        if self.uncounted:
+            return "a loop has an unknown length"
+        return next((op.bound_why for op in self.ops if op.bound_why), "")
 
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""
@@ -305,7 +317,7 @@ def run_program(
         timeline,
         step_us=step_us if is_possible else program.least_us,
         warnings=program.warnings,
-        lower_bound=bool(program.uncounted),
+        lower_bound=bool(program.lower_bound_why),
     )
 
 

@@ -289,7 +289,7 @@ class Trial:
     memory_bytes: int | None = (
         None  # all device memory that XLA plans for; None if it left no report
     )
-    lower_bound: bool = False  # whether the step is one: a loop has an unknown length
+    lower_bound: bool = False  # whether the step takes at least `step_us`
     modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
     same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none

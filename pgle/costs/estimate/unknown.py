@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +15,7 @@ from pgle.costs.estimate.passes import is_radix_sort, sort_passes
 from pgle.costs.estimate.products import attention_operations, first_array, matmuls, operand_shape
 from pgle.errors import UserError
 from pgle.xla.collectives import (
-    FREE_TARGETS,
     collective_kind,
-    is_attention,
     is_convolution,
     is_host_copy,
 )
@@ -35,10 +33,6 @@ WINOGRAD = (
 SHARED_LINK = (
     2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
 )
-
-PARTITIONED_LATER = "CustomSPMDPartitioning"
-_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "xla.gpu.ext.cub_", "__triton")
-"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,39 +215,6 @@ def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> l
     return [
         f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
         "GPU and direction is assumed: name yours with --network"
-    ]
-
-
-def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:
-    """Custom calls of whose cost nothing is known: how many by target; they count as what moving their bytes takes."""
-    return Counter(
-        item.custom_call_target
-        for item in module.walk()
-        if is_opaque(module, item) and item.name not in measured
-    )
-
-
-def is_opaque(module: Module, item: Instruction) -> bool:
-    """Whether it is a custom call of whose cost nothing is known."""
-    return (
-        item.opcode == "custom-call"
-        and item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
-        and not item.custom_call_target.startswith(_PRICED)
-        and not (is_attention(item) and attention_operations(module, item))
-        and item.latency_ns is None
-    )
-
-
-def opaque_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """What to do about `opaque_calls`: one line where there are some."""
-    unknown = sorted(opaque_calls(module, measured).items(), key=lambda pair: (-pair[1], pair[0]))
-    if not unknown:
-        return []
-    named = ", ".join(f"{target} × {count}" for target, count in unknown)
-    return [
-        f"no cost is known of custom calls ({named}): they count as what moving their bytes takes, and no range holds "
-        "them; measure them and give the costs with --profile, or state them in the program, for XLA too: 'with "
-        'jax.experimental.xla_metadata.set_xla_metadata(latency_metadata="NANOSECONDS"):\' around the call'
     ]
 
 

@@ -30,7 +30,8 @@ from statistics import median
 from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.estimate.unknown import is_opaque, range_of
+from pgle.costs.estimate.known import basis_of
+from pgle.costs.estimate.unknown import range_of
 from pgle.costs.profile.lookup import (
     LIGHT_SPEED,
     T_SHIRT_SIZES,
@@ -370,7 +371,7 @@ def _implausible(
     for name, cost in costs.items():
         row = table.rows[name]
         us = estimate(row.instruction)
-        if not us or is_opaque(table.module, row.instruction):
+        if not us or not basis_of(table.module, row.instruction).is_model:
             continue
         if max(weigh(cost.cost_us, row), weigh(us, row)) < HEAVY * step_us:
             continue

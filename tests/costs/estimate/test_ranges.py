@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
+from pgle.costs.estimate.known import Basis, unmodelled, unmodelled_warnings
 from pgle.costs.estimate.passes import sort_passes
 from pgle.costs.estimate.unknown import (
     ADDED_ROW_US,
     SWAPPED_ROW_US,
     Range,
     assumed_warnings,
-    opaque_calls,
-    opaque_warnings,
     range_of,
 )
 from pgle.schedule.predict import predict
@@ -144,14 +143,14 @@ def call(target: str, latency_ns: int | None = None) -> Instruction:
 
 def test_custom_calls_without_a_cost_are_named_with_what_to_type() -> None:
     of = module(call("mine"), call("__cublas$gemm"), call("stated", 777_000), call("Sharding"))
-    assert opaque_calls(of, ()) == {"mine": 1}
-    (line,) = opaque_warnings(of, ())
+    assert unmodelled(of, ())[Basis.UNKNOWN] == {"mine": 1}
+    (line,) = unmodelled_warnings(of, ())
     assert "mine × 1" in line
     assert 'set_xla_metadata(latency_metadata="NANOSECONDS")' in line
 
 
 def test_a_measured_custom_call_is_not_opaque() -> None:
-    assert opaque_warnings(module(call("mine")), ("cmine",)) == []
+    assert unmodelled_warnings(module(call("mine")), ("cmine",)) == []
 
 
 def test_what_the_program_states_is_the_estimate() -> None:

@@ -1,0 +1,147 @@
+"""What is known of the cost of each instruction: a model, a bound only, or nothing. Decided here and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from pgle.costs.estimate.estimate import estimator, least_us
+from pgle.costs.estimate.linear_algebra import routine_of
+from pgle.costs.estimate.products import attention_operations
+from pgle.costs.estimate.unknown import Range, range_of
+from pgle.xla.collectives import FREE_TARGETS, collective_kind, is_attention, is_host_copy
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.targets import Hardware
+
+PARTITIONED_LATER = "CustomSPMDPartitioning"
+_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "xla.gpu.ext.cub_", "__triton", "__gpu$TopK")
+"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
+
+
+class Basis(Enum):
+    """What an estimate stands on."""
+
+    STATED = "stated"  # the program says what it takes
+    MODEL = "model"  # shapes decide, within the error of estimates
+    BOUND = "bound"  # the least that its operations take at the GPU's peak
+    UNKNOWN = "unknown"  # nothing: it counts as what moving its bytes takes
+
+    @property
+    def is_model(self) -> bool:
+        """Whether the estimate has an upper end."""
+        return self in (Basis.STATED, Basis.MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The cost of one execution of an instruction, in microseconds."""
+
+    us: float  # likely; if `basis` is no model, the least that is known
+    least_us: float  # no execution can be shorter
+    basis: Basis
+    range: Range | None = None  # that data, or a choice made on the GPU, decides
+    bound_why: str = ""  # why there is no upper end; empty if there is one
+
+    @property
+    def most_us(self) -> float | None:
+        """The upper end of what it may take; None if it has none."""
+        if not self.basis.is_model:
+            return None
+        return self.us if self.range is None else self.range.most_us
+
+
+def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Estimate]:
+    """A function from an instruction of `module` to what is known of its cost on `hardware`."""
+    cost_us = estimator(module, hardware)
+
+    def estimate(instruction: Instruction) -> Estimate:
+        least = least_us(module, instruction, hardware)
+        us = max(cost_us(instruction), least)
+        basis = basis_of(module, instruction)
+        if not basis.is_model:
+            return Estimate(us, least, basis, bound_why=_bound_why(module, instruction))
+        known = range_of(module, instruction, hardware, us) if basis is Basis.MODEL else None
+        return Estimate(us, least, basis, known)
+
+    return estimate
+
+
+def basis_of(module: Module, instruction: Instruction) -> Basis:
+    """What an estimate of an instruction stands on; of a fusion or an asynchronous call, the worst of what it holds."""
+    if instruction.latency_ns is not None:
+        return Basis.STATED
+    is_transfer = is_host_copy(module, instruction) or instruction.is_host_transfer
+    if is_transfer or collective_kind(module, instruction) is not None:
+        return Basis.MODEL
+    found = {_own_basis(module, item) for item in _held(module, instruction)}
+    return next((basis for basis in (Basis.UNKNOWN, Basis.BOUND) if basis in found), Basis.MODEL)
+
+
+def _bound_why(module: Module, instruction: Instruction) -> str:
+    """What is known of nothing more than a bound, by its target."""
+    for item in _held(module, instruction):
+        target = item.custom_call_target or item.opcode
+        basis = _own_basis(module, item)
+        if basis is Basis.UNKNOWN:
+            return f"no cost is known of the custom call {target}"
+        if basis is Basis.BOUND:
+            return f"only a bound is known of {target}"
+    return ""
+
+
+def _held(module: Module, instruction: Instruction) -> list[Instruction]:
+    """The instruction and, of a fusion or an asynchronous call, what it runs."""
+    inner = module.wrapped(instruction) or instruction
+    fused = module.fused(inner)
+    return [inner] if fused is None else list(fused.instructions)
+
+
+def _own_basis(module: Module, item: Instruction) -> Basis:
+    target = item.custom_call_target
+    if item.latency_ns is not None:
+        return Basis.STATED
+    if routine_of(item):
+        return Basis.BOUND
+    if item.opcode != "custom-call" or target in (PARTITIONED_LATER, *FREE_TARGETS):
+        return Basis.MODEL
+    if is_attention(item) and attention_operations(module, item):
+        return Basis.MODEL
+    return Basis.MODEL if target.startswith(_PRICED) else Basis.UNKNOWN
+
+
+def unmodelled(module: Module, measured: Collection[str]) -> Mapping[Basis, Mapping[str, int]]:
+    """Instructions whose cost has no upper end: how often each target is called, by what is known of it.
+
+    Args:
+        measured: names of instructions whose cost is given.
+    """
+    found: dict[Basis, Counter[str]] = {Basis.UNKNOWN: Counter(), Basis.BOUND: Counter()}
+    for item in module.walk():
+        basis = _own_basis(module, item)
+        if basis in found and item.name not in measured:
+            found[basis][item.custom_call_target or item.opcode] += 1
+    return found
+
+
+_REMEDY = (
+    "measure them and give the costs with --profile, or state them in the program, for XLA too: 'with "
+    'jax.experimental.xla_metadata.set_xla_metadata(latency_metadata="NANOSECONDS"):\' around the call'
+)
+
+
+def unmodelled_warnings(module: Module, measured: Collection[str]) -> list[str]:
+    """What `unmodelled` counts as, and what to do: a line for each `Basis` that occurs."""
+    counts_as = {
+        Basis.UNKNOWN: "no cost is known of custom calls ({}): they count as what moving their bytes takes",
+        Basis.BOUND: "only a bound is known of linear algebra ({}): it counts as its least operations at the GPU's peak",
+    }
+    found = unmodelled(module, measured)
+    lines = []
+    for basis, words in counts_as.items():
+        targets = sorted(found[basis].items(), key=lambda pair: (-pair[1], pair[0]))
+        if targets:
+            named = ", ".join(f"{target} × {count}" for target, count in targets)
+            lines.append(f"{words.format(named)}; the step is a lower bound; {_REMEDY}")
+    return lines
