@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,17 +57,30 @@ class Device:
 
 
 class LeftOutReason(IntEnum):
-    """Why a GPU activity belongs to no instruction; `NONE` where it belongs to one."""
+    """Why a GPU activity belongs to no instruction; `NONE` if it belongs to one."""
 
-    NONE = 0
-    NO_API_ROW = 1
-    NO_RANGE = 2
-    NO_THUNK = 3
-    AUTOTUNER = 4
-    NO_MODULE = 5
-    GRAPH_NODE = 6
-    BAD_TIME = 7
-    GRAPH_LAUNCH = 8
+    meaning: str  # in plain words, after "activities"
+
+    def __new__(cls, value: int, meaning: str = "") -> LeftOutReason:
+        """A reason with its number, which columns hold, and its meaning."""
+        reason = int.__new__(cls, value)
+        reason._value_ = value
+        reason.meaning = meaning
+        return reason
+
+    NONE = 0, ""
+    NO_API_ROW = 1, "launched before the recording began"
+    NO_RANGE = 2, "launched outside of any XLA program"
+    NO_THUNK = 3, "launched by XLA outside of any instruction"
+    AUTOTUNER = 4, "run while compiling, to tune kernels"
+    NO_MODULE = 5, "launched outside of any module"
+    GRAPH_NODE = 6, "inside a CUDA graph whose building was not recorded"
+    BAD_TIME = 7, "without a possible time"
+    GRAPH_LAUNCH = 8, "whole CUDA graphs, which hide their kernels"
+    NO_TIME = 9, "without a time stamp"
+    REVERSED = 10, "that end before they start"
+    OVERLAP = 11, "inside another activity of their stream"
+    MISPLACED = 12, "far away from the rest of their execution"
 
     @property
     def word(self) -> str:
@@ -75,17 +88,11 @@ class LeftOutReason(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-MEANINGS = {
-    LeftOutReason.NO_API_ROW.word: "launched before the recording began",
-    LeftOutReason.NO_RANGE.word: "launched outside of any XLA program",
-    LeftOutReason.NO_THUNK.word: "launched by XLA outside of any instruction",
-    LeftOutReason.AUTOTUNER.word: "run while compiling, to tune kernels",
-    LeftOutReason.NO_MODULE.word: "launched outside of any module",
-    LeftOutReason.GRAPH_NODE.word: "inside a CUDA graph whose building was not recorded",
-    LeftOutReason.BAD_TIME.word: "without a possible time",
-    LeftOutReason.GRAPH_LAUNCH.word: "whole CUDA graphs, which hide their kernels",
-}
+MEANINGS = {reason.word: reason.meaning for reason in LeftOutReason if reason.meaning}
 """Each reason, by its `word`, in plain words."""
+
+IN_GRAPHS = (LeftOutReason.GRAPH_LAUNCH, LeftOutReason.GRAPH_NODE)
+"""Why activities that CUDA graphs hide belong to no instruction."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,52 @@ class Recording:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherWork:
+    """GPU activities that belong to no instruction, but keep their device busy: m rows ordered by (device, start)."""
+
+    start_ns: Ints  # int64[m], as `Trace.start_ns`
+    duration_ns: Ints  # int64[m]
+    device: Codes  # int[m], index into `Trace.devices`
+    stream: Codes  # int[m], as recorded
+    kind: npt.NDArray[np.uint8]  # uint8[m], values of `ActivityKind`
+    reason: npt.NDArray[np.uint8]  # uint8[m], values of `LeftOutReason`
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """All columns by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def of_rows(self, rows: npt.NDArray[Any]) -> OtherWork:
+        """Some of the rows, in that order."""
+        return OtherWork(**{name: column[rows] for name, column in self.columns.items()})
+
+
+NO_OTHER_WORK = OtherWork(
+    start_ns=np.empty(0, np.int64),
+    duration_ns=np.empty(0, np.int64),
+    device=np.empty(0, np.int16),
+    stream=np.empty(0, np.int16),
+    kind=np.empty(0, np.uint8),
+    reason=np.empty(0, np.uint8),
+)
+
+
+def joined(parts: Sequence[OtherWork]) -> OtherWork:
+    """The rows of all, ordered by (device, start)."""
+    some = [part for part in parts if len(part)]
+    if not some:
+        return NO_OTHER_WORK
+    columns = {
+        name: np.concatenate([part.columns[name] for part in some])
+        for name in NO_OTHER_WORK.columns
+    }
+    return OtherWork(**columns).of_rows(np.lexsort((columns["start_ns"], columns["device"])))
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer where those do."""
 
@@ -141,6 +194,8 @@ class Trace:
     instructions: tuple[str, ...]  # instruction names
     devices: tuple[Device, ...]  # the devices
     unresolved: tuple[Unresolved, ...] = ()  # activities that were seen and left out, by reason
+    # of these, the ones with a possible time on one of `devices`
+    other: OtherWork = NO_OTHER_WORK
     # serialized HloProto by executable, where the trace embeds them
     hlo: Mapping[ModuleKey, bytes] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()  # the inputs
@@ -367,9 +422,14 @@ class _Process:
 def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace:
     """The trace with the names of its processes, and times of each process moved."""
     by_device = np.array([moves[device.process] for device in trace.devices], np.int64)
+    start_ns, other = trace.start_ns, trace.other
+    if by_device.any():
+        start_ns = start_ns + by_device[trace.device]
+        other = replace(other, start_ns=other.start_ns + by_device[other.device])
     return replace(
         trace,
-        start_ns=trace.start_ns + by_device[trace.device] if by_device.any() else trace.start_ns,
+        start_ns=start_ns,
+        other=other,
         devices=tuple(replace(device, process=names[device.process]) for device in trace.devices),
         recordings={
             names.get(name, name): recording for name, recording in trace.recordings.items()
@@ -443,6 +503,10 @@ def combine(traces: Sequence[Trace]) -> Trace:
         for t, base in zip(traces, launches[:-1], strict=True)
     ]
     columns["instance"] = np.concatenate(instance).astype(np.int32)
+    others = [
+        replace(trace.other, device=table[trace.other.device])
+        for trace, table in zip(traces, of_device, strict=True)
+    ]
     order = np.lexsort((columns["start_ns"], columns["device"]))
     unresolved: dict[str, tuple[int, int]] = {}
     for item in (item for trace in traces for item in trace.unresolved):
@@ -463,6 +527,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
         unresolved=tuple(
             Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())
         ),
+        other=joined(others),
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
         sources=tuple(source for trace in traces for source in trace.sources),
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),

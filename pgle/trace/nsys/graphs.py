@@ -21,17 +21,15 @@ from pgle.trace.nsys.ranges import (
     by_value,
     kernel_instruction,
 )
-from pgle.trace.nsys.tables import API, NULL, PROCESS, Tables
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Columns, Tables
 from pgle.trace.table import LeftOutReason, Unresolved
-
-IN_GRAPHS = {reason.word for reason in (LeftOutReason.GRAPH_LAUNCH, LeftOutReason.GRAPH_NODE)}
-"""Why activities are left out that CUDA graphs hide."""
 
 MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
 
 NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 """Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
 
+NO_ROWS = np.empty(0, np.int64)
 TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
 
 
@@ -44,7 +42,7 @@ class Graphs:
     instructions: tuple[
         str, ...
     ]  # instruction names, longer than the ranges' where kernels had to name them
-    traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
+    traced: Columns = ()  # start, end, process, device and stream of whole-graph activities
     named: int = 0  # activities that were named after their kernel
     _launches: dict[int, Lookup] = field(default_factory=dict)
     _shown: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -99,7 +97,8 @@ class Graphs:
     def hidden(self) -> Unresolved | None:
         """Graph launches that show no activity."""
         silent = int((~self._shown).sum())
-        count, duration = self.traced
+        start, end = self.traced[:2] if self.traced else (NO_ROWS, NO_ROWS)
+        count, duration = len(start), int((end - start)[end > start].sum())
         return (
             Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration)
             if count or silent
@@ -110,10 +109,12 @@ class Graphs:
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     """Records of graphs: launches, creations of nodes, whole-graph activities."""
     names = [identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))]
-    start, end = tables.whole(TRACED, ("start", "end"))
-    traced = len(start), int((end - start)[(end > start) & (start != NULL)].sum())
+    traced = tables.whole(TRACED, ("start", "end", "globalPid", "deviceId", "streamId"))
+    traced = tuple(column[traced[0] != NULL] for column in traced)
     if not (
-        names or len(start) or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)
+        names
+        or len(traced[0])
+        or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)
     ):
         return Graphs(False, ranges.launches, ranges.launches.instructions)
     instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}

@@ -32,11 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pgle.errors import UserError
+from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, changes, distinct, narrow
-from pgle.trace.nsys.graphs import IN_GRAPHS, Graphs, read_graphs
+from pgle.trace.nsys.graphs import Graphs, read_graphs
 from pgle.trace.nsys.ranges import (
     NO_CALL,
     PREFIXES,
@@ -47,17 +48,22 @@ from pgle.trace.nsys.ranges import (
     by_value,
     read_ranges,
 )
-from pgle.trace.nsys.tables import API, PROCESS, Columns, Tables
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Columns, Tables
+from pgle.trace.records import WITHOUT_TIME, believed, left_out_remarks, without_time
 from pgle.trace.table import (
+    IN_GRAPHS,
     LIBRARIES,
+    NO_OTHER_WORK,
     SIMULATED,
     ActivityKind,
     Device,
     LeftOutReason,
+    OtherWork,
     Recording,
     Source,
     Trace,
     Unresolved,
+    joined,
 )
 
 ACTIVITIES = {
@@ -80,6 +86,7 @@ NEEDED = {
 KNOWN_SCHEMA = 3
 """Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""
 
+HIDDEN = {reason.word for reason in IN_GRAPHS}
 RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
 
 
@@ -144,9 +151,8 @@ def _check(tables: Tables) -> None:
 def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activities) -> Trace:
     """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
     hidden = graphs.hidden()
-    unresolved = found.unresolved() if hidden is None else (*found.unresolved(), hidden)
-    columns = found.columns
-    if not len(columns["start"]):
+    unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
+    if not len(found.columns["start"]):
         raise _nothing(tables, found, unresolved)
     used = list(found.devices)
     names = devices_of(tables, used)
@@ -155,41 +161,36 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
     )
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
-    device = narrow(rank)[columns["device"].join()]
-    start = columns["start"].join()
-    order = by_time(device, start)
-    start, device = start[order], device[order]
-    kept = (
-        "duration",
-        "kind",
-        "stream",
-        "thunk",
-        *(("shared", "instruction") if graphs.present else ()),
-    )
-    duration, kind, stream, thunk, *of_graphs = (columns[name].join()[order] for name in kept)
-    shared, instruction = of_graphs or (None, launches.instruction[thunk])
-    del order
-    module_range = launches.module_range[thunk]
+    columns, in_graph = _in_order(found, graphs, launches, rank)
+    other = other_work(found, graphs, {used[number]: at for at, number in enumerate(by_name)})
+    known = believed(columns, other, graphs.instructions, in_graph)
+    columns = known.columns
+    if not len(columns["start_ns"]):
+        raise _nothing(tables, found, unresolved)
+    found.leave_out(known.left_out)
+    unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
+    device, thunk, module_range = columns["device"], columns["thunk"], columns["run"]
     exported = exporter(tables)
     return Trace(
-        start_ns=start,
-        duration_ns=duration,
-        kind=kind,
+        start_ns=columns["start_ns"],
+        duration_ns=columns["duration_ns"],
+        kind=columns["kind"],
         device=device,
-        stream=stream,
+        stream=columns["stream"],
         module=launches.module[module_range],
-        instruction=instruction,
+        instruction=columns["instruction"],
         execution=number_executions(device, module_range, launches),
-        instance=number_launches(thunk, shared, len(launches.instruction)),
+        instance=number_launches(thunk, columns.get("shared"), len(launches.instruction)),
         modules=launches.modules,
         instructions=graphs.instructions,
         devices=tuple(names[number] for number in by_name),
         unresolved=unresolved,
+        other=known.other,
         sources=(
             Source(str(tables.path), "nsys-sqlite", exported.get("EXPORT_PRODUCT_VERSION", "")),
         ),
         xla_flags=xla_flags(tables),
-        warnings=_warnings(tables.path.name, exported, found, graphs, unresolved),
+        warnings=_warnings(tables, exported, found, graphs, known.remarks),
         recordings=recordings(tables, used, names),
         compiling={
             names[number].process: launches.compiling[pid]
@@ -199,11 +200,65 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
     )
 
 
+def _in_order(
+    found: Activities, graphs: Graphs, launches: XlaLaunches, rank: Codes
+) -> tuple[dict[str, npt.NDArray[Any]], Flags | None]:
+    """The activities of instructions by (device, start), as `believed` takes them; and which are nodes of graphs."""
+    columns = found.columns
+    device = narrow(rank)[columns["device"].join()]
+    start = columns["start"].join()
+    order = by_time(device, start)
+    ordered = {"start_ns": start[order], "device": device[order]}
+    del start, device  # for memory
+    ordered["duration_ns"] = columns["duration"].join()[order]
+    for name in ("kind", "stream", "thunk"):
+        ordered[name] = columns[name].join()[order]
+    ordered["run"] = launches.module_range[ordered["thunk"]]
+    if not graphs.present:
+        ordered["instruction"] = launches.instruction[ordered["thunk"]]
+        return ordered, None
+    for name in ("shared", "instruction"):
+        ordered[name] = columns[name].join()[order]
+    return ordered, columns["in_graph"].join()[order]
+
+
+def other_work(
+    found: Activities, graphs: Graphs, numbers: Mapping[tuple[int, int], int]
+) -> OtherWork:
+    """What the devices ran that belongs to no instruction, whole CUDA graphs too.
+
+    Args:
+        numbers: of each device, by process and ordinal; what other devices ran is left out.
+    """
+    if graphs.traced:
+        start, end, pid, ordinal, stream = graphs.traced
+        kind = np.full(len(start), ActivityKind.KERNEL, np.uint8)
+        reason = np.full(len(start), LeftOutReason.GRAPH_LAUNCH, np.uint8)
+        timed = impossible_times(start, end) == 0
+        found.add_others(timed, start, end - start, pid & PROCESS, ordinal, stream, kind, reason)
+    if not found.others:
+        return NO_OTHER_WORK
+    parts = zip(*found.others, strict=True)
+    start, duration, pid, ordinal, stream, kind, reason = map(np.concatenate, parts)
+    device = np.full(len(start), -1, np.int32)
+    for (process, number), code in numbers.items():
+        device[(pid == process) & (ordinal == number)] = code
+    work = OtherWork(
+        start_ns=start,
+        duration_ns=duration,
+        device=device,
+        stream=narrow(stream),
+        kind=kind,
+        reason=reason,
+    )
+    return joined([work.of_rows(np.flatnonzero(device >= 0))])
+
+
 def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ...]) -> UserError:
     """The error for an export from which no activity could be resolved."""
-    reasons = {entry.reason: entry for entry in unresolved}
-    if IN_GRAPHS & set(reasons):
-        count = sum(entry.count for name, entry in reasons.items() if name in IN_GRAPHS)
+    in_graphs = [entry.count for entry in unresolved if entry.reason in HIDDEN]
+    if in_graphs:
+        count = sum(in_graphs)
         return UserError(
             f"only CUDA graphs ({count:,}), which hide instructions",
             where=tables.path,
@@ -220,19 +275,23 @@ def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ..
 
 
 def _warnings(
-    name: str,
+    tables: Tables,
     exported: Mapping[str, str],
     found: Activities,
     graphs: Graphs,
-    unresolved: tuple[Unresolved, ...],
+    remarks: Sequence[str],
 ) -> tuple[str, ...]:
+    name, hidden = tables.path.name, graphs.hidden()
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
     lines += [
         f"{name}: {entry.count:,} activities of CUDA graphs hide their instructions; {RECORD_WITHOUT}"
-        for entry in unresolved
-        if entry.reason in IN_GRAPHS
+        for entry in (*found.unresolved(), *(() if hidden is None else (hidden,)))
+        if entry.reason in HIDDEN
     ]
+    counts = {reason: count for reason, (count, _) in found.left_out.items()}
+    wrong = (*left_out_remarks(counts), *remarks, *dropped_records(tables))
+    lines += [f"{name}: {line}" for line in wrong]
     if graphs.named:
         lines.append(
             f"{name}: {graphs.named:,} activities of CUDA graphs were named after their kernels"
@@ -251,6 +310,15 @@ def _warnings(
 
 MAX_DURATION_NS = 10**15  # eleven days: no GPU activity lasts longer
 MAX_TIME_NS = 2**61  # 73 years from the start of the session
+
+
+def impossible_times(start: Ints, end: Ints) -> Reasons:
+    """uint8[n]: why a record has no possible time; 0 for records that have one."""
+    reason = without_time(start, end)
+    far = (start > MAX_TIME_NS) | (start < -MAX_TIME_NS) | (end - start > MAX_DURATION_NS)
+    reason[far] = LeftOutReason.BAD_TIME
+    reason[(start == NULL) | (end == NULL)] = LeftOutReason.NO_TIME
+    return reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,16 +413,18 @@ class Activities:
             "device": GrowingColumn(np.int16),  # index into `devices`
             "stream": GrowingColumn(np.int16),  # as recorded
             "thunk": GrowingColumn(np.int32),  # that launched it
-            # with graphs only: what the activities of one instruction share, besides the thunk
+            # with graphs only: what the activities of one instruction share, besides the thunk;
+            # index of the instruction, which else is the thunk's; and whether it is a node of a graph
             "shared": GrowingColumn(np.int32),
-            "instruction": GrowingColumn(
-                np.int16
-            ),  # with graphs only: index; else it is the thunk's
+            "instruction": GrowingColumn(np.int16),
+            "in_graph": GrowingColumn(np.bool_),
         }
     )
     devices: dict[tuple[int, int], int] = field(
         default_factory=dict
     )  # pairs (globalPid, ordinal), numbered
+    # the activities of no instruction that have a time, in batches: as `OtherWork`, with devices as pairs
+    others: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
     left_out: dict[LeftOutReason, list[int]] = field(
         default_factory=dict
     )  # [count, duration] by reason
@@ -383,25 +453,24 @@ class Activities:
         pid = pid & PROCESS
         thunk, reason = calls.owners(pid, correlation)
         duration = end - start
-        bad = (
-            (duration < 0)
-            | (duration > MAX_DURATION_NS)
-            | (start > MAX_TIME_NS)
-            | (start < -MAX_TIME_NS)
-        )
-        reason[bad] = LeftOutReason.BAD_TIME
+        wrong = impossible_times(start, end)
+        reason[wrong > 0] = wrong[wrong > 0]
         columns: dict[str, Codes] = {"start": start, "duration": duration, "stream": stream}
         if graphs.present:
             instruction, shared, reason = graphs.resolve(
                 thunk, reason, pid, correlation, *batch[6:8]
             )
-            columns |= {"instruction": instruction, "shared": shared}
+            in_graph = (batch[6] != NULL) & (batch[6] != 0)
+            columns |= {"instruction": instruction, "shared": shared, "in_graph": in_graph}
         columns["thunk"] = thunk
         good = reason == LeftOutReason.NONE
         if named is not None:
             named.add(batch[-1], thunk, columns.get("instruction"), good)
         if not good.all():
             self._leave_out(reason[~good], duration[~good])
+            timed = ~good & (wrong == 0)
+            kinds = np.full(len(pid), kind, np.uint8)
+            self.add_others(timed, start, duration, pid, ordinal, stream, kinds, reason)
             columns = {name: column[good] for name, column in columns.items()}
             pid, ordinal = pid[good], ordinal[good]
         columns |= {
@@ -411,11 +480,22 @@ class Activities:
         for name, column in columns.items():
             self.columns[name].append(column)
 
+    def add_others(self, rows: Flags, *columns: npt.NDArray[Any]) -> None:
+        """Keep the times of some activities that belong to no instruction.
+
+        Args:
+            rows: which of them.
+            columns: start, duration, process, device ordinal, stream, kind, reason.
+        """
+        if rows.any():
+            self.others.append(tuple(column[rows] for column in columns))
+
     def _leave_out(self, reasons: Reasons, duration: Ints) -> None:
         for code, rows in by_value(reasons.astype(np.int64)):
-            entry = self.left_out.setdefault(LeftOutReason(code), [0, 0])
+            reason = LeftOutReason(code)
+            entry = self.left_out.setdefault(reason, [0, 0])
             entry[0] += len(reasons[rows])
-            entry[1] += int(duration[rows].sum()) if code != LeftOutReason.BAD_TIME else 0
+            entry[1] += 0 if reason in WITHOUT_TIME else int(duration[rows].sum())
 
     def _devices(self, pid: Ints, ordinal: Ints) -> Codes:
         """The number of each activity's device, new ones numbered as they come."""
@@ -426,6 +506,11 @@ class Activities:
                 mine[some] = self.devices.setdefault((process, number), len(self.devices))
             device[rows] = mine
         return device
+
+    def leave_out(self, counts: Mapping[LeftOutReason, int]) -> None:
+        """Count records that were found wrong later; these times mean nothing."""
+        for reason, count in counts.items():
+            self.left_out.setdefault(reason, [0, 0])[0] += count
 
     def unresolved(self) -> tuple[Unresolved, ...]:
         """What was left out, in the order of the reasons."""
@@ -567,6 +652,24 @@ def _system(tables: Tables, *names: str) -> Iterator[str]:
     for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
         if isinstance(value, str):
             yield value.strip()
+
+
+_DROPPED = re.compile(
+    r"CUPTI dropped (?P<records>\d+) records|incomplete CUPTI events dropped: (?P<events>\d+)"
+)
+"""What nsys says of records that it lost, in its diagnostics (nsys 2022.4 and later)."""
+
+
+def dropped_records(tables: Tables) -> list[str]:
+    """The recorder's own notes on lost GPU records, in words."""
+    texts = (text for (text,) in tables.rows("DIAGNOSTIC_EVENT", ("text",)))
+    found = (_DROPPED.search(text) for text in texts if isinstance(text, str))
+    counts = [int(note["records"] or note["events"]) for note in found if note is not None]
+    lost = sum(counts)
+    if not lost:
+        return []
+    line = f"nsys lost {many(lost, 'GPU record')}: idle time and counts of kernels can be wrong"
+    return [f"{line}; record fewer steps, or flush more often (--cuda-flush-interval)"]
 
 
 def _launchers(tables: Tables) -> dict[int, dict[int, int]]:

@@ -315,10 +315,8 @@ class Events:
         """int64[n] starts and durations, where `origin_ns` is the timestamp of the line.
 
         Raises:
-            DamagedError: an event has a negative duration, or a time that 64 bits cannot hold.
+            DamagedError: the line has a time that 64 bits cannot hold.
         """
-        if len(self) and int(self.duration_ps.min()) < 0:
-            raise DamagedError("an event of negative duration")
         if not -MAX_TIME_NS < origin_ns < MAX_TIME_NS:
             raise DamagedError("a line with an impossible time")
         return origin_ns + self.offset_ps // 1000, self.duration_ps // 1000

@@ -33,15 +33,25 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
 from pgle.trace.columns import Flags, Ints, distinct, heads
+from pgle.trace.records import (
+    WITHOUT_TIME,
+    Believed,
+    believed,
+    left_out_remarks,
+    without_time,
+)
 from pgle.trace.table import (
     LIBRARIES,
     ActivityKind,
     Device,
+    LeftOutReason,
     ModuleKey,
+    OtherWork,
     Recording,
     Source,
     Trace,
     Unresolved,
+    joined,
 )
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
 from pgle.trace.xplane.planes import (
@@ -105,9 +115,10 @@ class GatheredEvents:
     names: dict[str, int] = field(default_factory=dict)
     modules: dict[tuple[int, int | None], int] = field(default_factory=dict)
     devices: dict[Device, int] = field(default_factory=dict)
-    left_out: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # (count, nanoseconds) by reason
+    # [count, nanoseconds] by reason
+    left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)
+    # the activities of no instruction, in batches, each with its device
+    others: list[tuple[Device, dict[str, npt.NDArray[Any]]]] = field(default_factory=list)
     # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
@@ -116,11 +127,27 @@ class GatheredEvents:
         blocks = self.parts.pop(name)
         return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
 
-    def leave_out(self, reason: str, durations_ns: Ints) -> None:
-        """Count activities that belong to no instruction."""
-        if len(durations_ns):
-            count, total = self.left_out.get(reason, (0, 0))
-            self.left_out[reason] = (count + len(durations_ns), total + int(durations_ns.sum()))
+    def leave_out(self, reason: npt.NDArray[np.uint8], durations_ns: Ints) -> None:
+        """Count activities that belong to no instruction, by reason; of these without a time only the number."""
+        for code in distinct(reason).tolist():
+            durations = durations_ns[reason == code]
+            total = 0 if code in WITHOUT_TIME else int(durations.sum())
+            self.count(LeftOutReason(code), len(durations), total)
+
+    def count(self, reason: LeftOutReason, count: int, total_ns: int = 0) -> None:
+        """Count some more."""
+        entry = self.left_out.setdefault(reason, [0, 0])
+        entry[0] += count
+        entry[1] += total_ns
+
+    def other_work(self, numbers: Mapping[Device, int]) -> OtherWork:
+        """The activities of no instruction on some devices, which have numbers."""
+        parts = []
+        for device, columns in self.others:
+            if device in numbers:
+                of_device = np.full(len(columns["start_ns"]), numbers[device], np.int32)
+                parts.append(OtherWork(**columns, device=of_device))
+        return joined(parts)
 
     def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
         """Codes of (module name, program id); -1 where there is no name."""
@@ -173,8 +200,19 @@ def _add_gpu_plane(
         if not line.name.startswith("Stream #"):  # others repeat or summarise what these hold
             continue
         for events in read_events(data, line.starts, line.ends, WANTED, plane.stat_ids):
-            found = _activities(events, data, strings, gathered, line.timestamp_ns)
-            if not found:
+            found, reason = _activities(events, data, strings, gathered, line.timestamp_ns)
+            others = reason > 0
+            if others.any():
+                gathered.leave_out(reason[others], found["duration_ns"][others])
+                timed = others & ~np.isin(reason, WITHOUT_TIME)
+                columns = {name: found[name][timed] for name in ("start_ns", "duration_ns", "kind")}
+                columns |= {
+                    "stream": np.full(len(columns["kind"]), line.identity & 0x7FFFFFFF, np.int32),
+                    "reason": reason[timed],
+                }
+                gathered.others.append((device, columns))
+                found = {name: column[~others] for name, column in found.items()}
+            if not len(found["start_ns"]):
                 continue
             for identity, name in libraries.items():
                 rows = np.flatnonzero(found["kernel"] == identity)
@@ -194,8 +232,8 @@ def _activities(
     strings: tuple[Strings, Strings],
     gathered: GatheredEvents,
     origin_ns: int,
-) -> dict[str, npt.NDArray[Any]]:
-    """Columns of the events of one stream that belong to instructions; nothing if none does."""
+) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.uint8]]:
+    """Columns of the activities of one stream; and why each belongs to no instruction, as `LeftOutReason`."""
     stats = events.stats
     activity = np.ones(len(events), bool)
     for name in _NOT_ACTIVITIES:
@@ -203,29 +241,30 @@ def _activities(
     start, duration = events.times_ns(origin_ns)
     instruction = strings[0].codes_of(stats["hlo_op"], data)
     module = strings[1].codes_of(stats["hlo_module"], data)
-    graph = activity & (stats["cuda_graph_exec_id"].form != ABSENT)
-    gathered.leave_out("graph-launch", duration[graph])
-    activity &= ~graph
-    gathered.leave_out("no-thunk", duration[activity & (instruction < 0) & (module >= 0)])
-    gathered.leave_out("no-range", duration[activity & (instruction < 0) & (module < 0)])
-    gathered.leave_out("no-module", duration[activity & (instruction >= 0) & (module < 0)])
-    keep = activity & (instruction >= 0) & (module >= 0)
-    if not keep.any():
-        return {}
+    reason = np.zeros(len(events), np.uint8)
+    reason[(instruction >= 0) & (module < 0)] = LeftOutReason.NO_MODULE
+    reason[(instruction < 0) & (module >= 0)] = LeftOutReason.NO_THUNK
+    reason[(instruction < 0) & (module < 0)] = LeftOutReason.NO_RANGE
+    reason[stats["cuda_graph_exec_id"].form != ABSENT] = LeftOutReason.GRAPH_LAUNCH
+    wrong = without_time(start, start + duration)
+    reason[wrong > 0] = wrong[wrong > 0]
     kind = np.zeros(len(events), np.uint8)
     kind[stats["memcpy_details"].form != ABSENT] = ActivityKind.MEMCPY
     kind[stats["memset_details"].form != ABSENT] = ActivityKind.MEMSET
+    named = np.where(reason == LeftOutReason.NONE, module, -1).astype(np.int32)
     columns: dict[str, npt.NDArray[Any]] = {
         "start_ns": start,
         "duration_ns": duration,
         "correlation": stats["correlation_id"].integers,
         "scope": stats["scope_range_id"].integers,
-        "module": gathered.module_codes(module, stats["program_id"]),
+        "module": gathered.module_codes(named, stats["program_id"]),
         "instruction": instruction,
         "kernel": events.metadata,
         "kind": kind,
     }
-    return columns if keep.all() else {name: column[keep] for name, column in columns.items()}
+    if activity.all():
+        return columns, reason
+    return {name: column[activity] for name, column in columns.items()}, reason[activity]
 
 
 def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredEvents) -> None:
@@ -263,6 +302,8 @@ def _thunks(
     name = strings[1].codes_of(events.stats["hlo_module"], data)
     run = events.stats["run_id"]
     keep = (instruction >= 0) & (name >= 0) & (run.form == INTEGER)
+    if len(events) and int(events.duration_ps.min()) < 0:
+        raise DamagedError("an event of negative duration")
     start_ns, duration_ns = events.times_ns(origin_ns)
     columns = {
         "start_ns": start_ns,
@@ -459,7 +500,7 @@ def _nothing_found(
     if gathered.left_out:
         count = sum(count for count, _ in gathered.left_out.values())
         reasons = ", ".join(
-            f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items())
+            f"{reason.word} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items())
         )
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
         return UserError(what, where=where, remedy=remedy)
@@ -510,22 +551,34 @@ def _table(
     start = gathered.column("start_ns")
     order = np.argsort(start, kind="stable")
     order = order[np.argsort(device[order], kind="stable")]
-
-    def column(name: str) -> npt.NDArray[Any]:
-        return gathered.column(name)[order]
-
-    module, modules = _used(column("module"), gathered.module_keys())
-    instruction, instructions = _used(column("instruction"), tuple(gathered.instructions))
-    start, device = start[order], device[order]
+    columns = {"start_ns": start[order], "device": device[order]}
+    for name in _TYPES:
+        if name not in (*columns, "device"):
+            columns[name] = gathered.column(name)[order]
+    columns["run"] = columns.pop("top") - 1
+    names = tuple(gathered.instructions)
+    other = gathered.other_work({item: number for number, item in enumerate(devices)})
+    on_host = bool((columns["kind"] == ActivityKind.HOST).all())
+    known = Believed(columns, other) if on_host else believed(columns, other, names)
+    columns = known.columns
+    for reason, count in known.left_out.items():
+        gathered.count(reason, count)
+    counts = {reason: count for reason, (count, _) in gathered.left_out.items()}
+    wrong = (*left_out_remarks(counts), *known.remarks)
+    label = paths[0].name if len(paths) == 1 else paths[0].parent.name
+    warnings = (*warnings, *(f"{label}: {line}" for line in wrong))
+    module, modules = _used(columns["module"], gathered.module_keys())
+    instruction, instructions = _used(columns["instruction"], names)
+    start, device = columns["start_ns"], columns["device"]
     rows = LaunchRows(
-        device,
-        module,
-        instruction,
-        start,
-        column("kernel"),
-        column("correlation"),
-        column("scope"),
-        column("top"),
+        device=device,
+        module=module,
+        instruction=instruction,
+        start_ns=start,
+        kernel=columns["kernel"],
+        correlation=columns["correlation"],
+        scope=columns["scope"],
+        top=columns["run"] + 1,
     )
     by_code = {
         code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None
@@ -533,10 +586,10 @@ def _table(
     execution, instance = number_launches(rows, instructions, by_code)
     return Trace(
         start_ns=start,
-        duration_ns=column("duration_ns"),
-        kind=column("kind"),
+        duration_ns=columns["duration_ns"],
+        kind=columns["kind"],
         device=device,
-        stream=column("stream"),
+        stream=columns["stream"],
         module=module,
         instruction=instruction,
         execution=execution,
@@ -545,8 +598,10 @@ def _table(
         instructions=instructions,
         devices=devices,
         unresolved=tuple(
-            Unresolved(reason, *sums) for reason, sums in sorted(gathered.left_out.items())
+            Unresolved(reason.word, *sums)
+            for reason, sums in sorted(gathered.left_out.items(), key=lambda item: item[0].word)
         ),
+        other=known.other,
         hlo=hlo,
         sources=tuple(Source(str(path), "xplane") for path in paths),
         warnings=warnings,

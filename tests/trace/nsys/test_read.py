@@ -182,7 +182,7 @@ def test_what_has_no_instruction_is_counted_by_reason(export: Any) -> None:
         "no-range": 1,
         "no-thunk": 1,
         "no-module": 1,
-        "bad-time": 1,
+        "reversed": 1,
     }
     assert (
         next(entry.duration_ns for entry in trace.unresolved if entry.reason == "no-api-row") == 30

@@ -36,7 +36,7 @@ def traces(draw: st.DrawFn) -> Trace:
             ):
                 for _ in range(kernels):
                     kind, stream, duration = draw(
-                        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 99))
+                        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 99))
                     )
                     columns.append(
                         (

@@ -274,9 +274,15 @@ def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_
     assert trace.execution.tolist() == [0, 1, 1, 2, 2]
 
 
-def test_negative_durations_are_damage(tmp_path: Path):
-    with pytest.raises(UserError, match="negative duration"):
-        gpu(tmp_path, {"Stream #1": [(5, -1, op("a"))]})
+def test_records_without_a_possible_time_are_left_out_by_reason(tmp_path: Path):
+    events = [(5, -1, op("a")), (9, 2, op("a")), (0, 0, op("a")), (0, 0, op("a"))]
+    trace = gpu(tmp_path, {"Stream #1": events})
+    assert trace.duration_ns.tolist() == [2000]
+    assert [(item.reason, item.count) for item in trace.unresolved] == [
+        ("no-time", 2),
+        ("reversed", 1),
+    ]
+    assert any("2 GPU records without a time stamp: left out" in line for line in trace.warnings)
 
 
 def test_progress_goes_up_to_the_whole(testdata: Path):

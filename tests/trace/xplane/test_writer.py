@@ -114,7 +114,7 @@ def read_back(folder: Path, trace: Trace) -> Trace:
 
 
 ACTIVITIES = st.lists(
-    st.tuples(st.integers(1, 10**10), st.integers(0, 10**9), st.integers(0, 2)),
+    st.tuples(st.integers(1, 10**10), st.integers(1, 10**9), st.integers(0, 2)),
     min_size=1,
     max_size=3,
 )

@@ -1,0 +1,374 @@
+"""Which records of a profiler can be true: one rule for all readers, before anything is measured.
+
+A stream runs one activity at a time, in the order of the launches. So a record that ends behind the start of the next
+one on its stream has a wrong stamp. If many do, the "stream" is something else: a queue of AMD's profiler, or kernels
+with programmatic dependent launch, which overlap by design (CUDA C++ Programming Guide). There nothing is changed.
+
+What a record says too much is clipped; what cannot be placed is left out. Both are counted and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.errors import many
+from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Ints, changes, median
+from pgle.trace.table import LeftOutReason, OtherWork, joined
+
+TOLERANCE_NS = 1000  # stamps of a GPU are no better; a shorter overlap is no fault
+COMMON = 0.05  # of the records of a stream; where more overlap, that is how the stream works
+LONG = 2.0  # times the usual duration of an instruction; a record that is no longer has a likely duration
+FEW = 20  # records; with fewer, nothing tells which one is far away
+SWEEPS = 8  # a mended record can overlap another one
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """What a profiler recorded on GPUs, n rows ordered by (device, start)."""
+
+    device: Codes  # int[n]
+    stream: Codes  # int[n]
+    start_ns: Ints  # int64[n]
+    duration_ns: Ints  # int64[n], 0 and more
+    instruction: Codes  # int[n], index into `instructions`; -1 for what belongs to none
+    instructions: Sequence[str]  # names
+    run: Codes | None = (
+        None  # int[n], equal for activities of one execution; None where nothing tells
+    )
+    in_graph: Flags | None = None  # bool[n], nodes of a CUDA graph, whose branches may overlap
+
+
+@dataclass(frozen=True, eq=False)
+class Mended:
+    """Records as they can be true, n rows as given: their order by start may have changed."""
+
+    start_ns: Ints  # int64[n]
+    duration_ns: Ints  # int64[n]
+    reason: npt.NDArray[np.uint8]  # uint8[n], values of `LeftOutReason`: why one is left out
+    clipped: int  # records that were made shorter
+    example: str  # one of these in words; empty without
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was clipped, in a line."""
+        if not self.clipped:
+            return []
+        what = (
+            "1 GPU record cannot be"
+            if self.clipped == 1
+            else f"{self.clipped:,} GPU records cannot be"
+        )
+        return [f"{what} as long as recorded, because the stream goes on: clipped; {self.example}"]
+
+
+def without_time(start: Ints, end: Ints) -> npt.NDArray[np.uint8]:
+    """uint8[n]: why a record has no time, as `LeftOutReason`; 0 for records that have one.
+
+    CUPTI gives 0 for both stamps if it could not collect them (CUpti_ActivityKernel). Recorders count from the start of
+    the session, so these zeros need not be 0 afterwards; but every activity of a GPU takes some time.
+    """
+    reason = np.zeros(len(start), np.uint8)
+    if bool((end > start).all()):
+        return reason
+    reason[end < start] = LeftOutReason.REVERSED
+    reason[(end == start) | ((end == 0) & (start > 0))] = LeftOutReason.NO_TIME
+    return reason
+
+
+WITHOUT_TIME = (LeftOutReason.BAD_TIME, LeftOutReason.NO_TIME, LeftOutReason.REVERSED)
+_CANNOT_BE = (*WITHOUT_TIME, LeftOutReason.OVERLAP, LeftOutReason.MISPLACED)
+
+
+def left_out_remarks(counts: Mapping[LeftOutReason, int]) -> list[str]:
+    """A line for each reason for which records cannot be true."""
+    return [
+        f"{many(counts[reason], 'GPU record')} {reason.meaning}: left out"
+        for reason in _CANNOT_BE
+        if counts.get(reason)
+    ]
+
+
+def mend(records: Records) -> Mended | None:
+    """The records as they can be true; None if all of them can be."""
+    streams = _suspects(records)
+    far = _far_away(records)
+    if not streams and not len(far):
+        return None
+    mending = _Mending(records)
+    mending.reason[far] = LeftOutReason.MISPLACED
+    for device, stream in sorted(streams):
+        mending.stream(device, stream)
+    return mending.result()
+
+
+LOOK_AHEAD = 1 << 12  # rows of the next block in which the next record of a stream is searched
+
+
+def _suspects(records: Records) -> set[tuple[int, int]]:
+    """Device and stream of records that cannot be true next to others of their stream."""
+    found: set[tuple[int, int]] = set()
+    for first in range(0, len(records.start_ns), BLOCK_ROWS):
+        rows = slice(first, first + BLOCK_ROWS + LOOK_AHEAD)
+        device, stream = records.device[rows], records.stream[rows]
+        order = _by_stream(device, stream)
+        start = records.start_ns[rows][order]
+        end = start + records.duration_ns[rows][order]
+        device, stream = device[order], stream[order]
+        same = (stream[1:] == stream[:-1]) & (device[1:] == device[:-1])
+        wrong = same & (end[:-1] > start[1:] + TOLERANCE_NS)
+        if records.run is not None:
+            run = records.run[rows][order]
+            wrong[1:] |= _is_foreign(run) & same[1:] & same[:-1]
+        at = np.flatnonzero(wrong)
+        if len(at):
+            found.update(zip(device[at].tolist(), stream[at].tolist(), strict=True))
+    return found
+
+
+def _by_stream(device: Codes, stream: Codes) -> npt.NDArray[np.intp] | slice:
+    """The order of (device, stream) for rows by device; the rows as they are if all are of one stream."""
+    if not len(stream) or bool((stream == stream[0]).all()):
+        return slice(None)
+    by_stream = np.argsort(stream, kind="stable")  # two bytes are sorted by counting
+    if device[0] == device[-1]:
+        return by_stream
+    return by_stream[np.argsort(device[by_stream], kind="stable")]
+
+
+def _is_foreign(run: Codes) -> Flags:
+    """bool[n - 2]: whether a record between two of one execution belongs to another one."""
+    return np.asarray((run[1:-1] != run[:-2]) & (run[2:] == run[:-2]))
+
+
+def _far_away(records: Records) -> Ints:
+    """First and last records of devices that are further from all others than these reach, in mid-execution."""
+    found: list[int] = []
+    if records.run is None:
+        return np.array(found, np.int64)
+    edges = np.flatnonzero(np.diff(records.device)) + 1
+    bounds = [0, *edges.tolist(), len(records.device)]
+    for low, high in pairwise(bounds):
+        if high - low < FEW:
+            continue
+        start = records.start_ns
+        first_gap = int(start[low + 1] - start[low])
+        last_gap = int(start[high - 1] - start[high - 2])
+        reach = int(start[high - 2] - start[low + 1])
+        if first_gap > reach and records.run[low] == records.run[low + 1] >= 0:
+            found.append(low)
+        if last_gap > reach and records.run[high - 1] == records.run[high - 2] >= 0:
+            found.append(high - 1)
+    return np.array(found, np.int64)
+
+
+class _Mending:
+    """Records while they are mended."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.start = records.start_ns.astype(np.int64)
+        self.end = self.start + records.duration_ns
+        self.reason = np.zeros(len(self.start), np.uint8)
+        self.clipped: set[int] = set()  # rows
+        self._usual_of: dict[int, float] = {}  # ns by instruction, 0 if it ran once
+
+    def result(self) -> Mended | None:
+        """What was found; None if no record had to be changed."""
+        if not self.clipped and not self.reason.any():
+            return None
+        return Mended(
+            start_ns=self.start,
+            duration_ns=self.end - self.start,
+            reason=self.reason,
+            clipped=len(self.clipped),
+            example=self._example(),
+        )
+
+    def _example(self) -> str:
+        """The record that was clipped most, in words."""
+        if not self.clipped:
+            return ""
+        recorded = self.records.duration_ns
+        row = max(self.clipped, key=lambda at: int(recorded[at]))
+        code = int(self.records.instruction[row])
+        name = self.records.instructions[code] if code >= 0 else "a record without an instruction"
+        was, now = int(recorded[row]) / 1e3, int(self.end[row] - self.start[row]) / 1e3
+        return f"{name} took {was:,.0f} µs, now {now:,.0f} µs"
+
+    def stream(self, device: int, stream: int) -> None:
+        """Mend one stream, unless its records overlap as a habit."""
+        rows = self._rows(device, stream)
+        allowed = max(1.0, COMMON * len(rows))
+        if np.count_nonzero(self._overlapping(rows)) <= allowed:
+            for _ in range(SWEEPS):
+                if not self._sweep(self._in_order(rows)):
+                    break
+        self._leave_out_foreign(self._in_order(rows), allowed)
+
+    def _rows(self, device: int, stream: int) -> Ints:
+        """The records of a stream by start, each once, without nodes of CUDA graphs."""
+        records = self.records
+        here = (records.device == device) & (records.stream == stream) & (self.reason == 0)
+        if records.in_graph is not None:
+            here &= ~records.in_graph
+        rows = np.flatnonzero(here)
+        return rows[changes(self.start[rows], self.end[rows], records.instruction[rows])]
+
+    def _in_order(self, rows: Ints) -> Ints:
+        left = rows[self.reason[rows] == 0]
+        ordered: Ints = left[np.argsort(self.start[left], kind="stable")]
+        return ordered
+
+    def _overlapping(self, rows: Ints) -> Flags:
+        return np.asarray(self.end[rows[:-1]] > self.start[rows[1:]] + TOLERANCE_NS)
+
+    def _sweep(self, rows: Ints) -> bool:
+        """Mend every record that overlaps the next one; whether there was any."""
+        wrong = np.flatnonzero(self._overlapping(rows)).tolist()
+        for at in wrong:
+            is_left = self.reason[rows[at]] == 0 and self.reason[rows[at + 1]] == 0
+            if is_left and self.end[rows[at]] > self.start[rows[at + 1]]:
+                self._mend(rows, at)
+        return bool(wrong)
+
+    def _mend(self, rows: Ints, at: int) -> None:
+        """Mend a record that overlaps the next one: by whose duration is unusual, and where it would have room."""
+        row, following = int(rows[at]), int(rows[at + 1])
+        is_likely = self._is_likely(row)
+        if is_likely and self.end[following] <= self.end[row]:
+            self.reason[following] = LeftOutReason.OVERLAP
+        elif is_likely and not self._is_likely(following):
+            self._clip(following, int(self.end[row]), int(self.end[following]))
+        else:
+            self._clip(row, *self._room(rows, at))
+
+    def _is_likely(self, row: int) -> bool:
+        usual = self._usual(row)
+        return usual is not None and self.end[row] - self.start[row] <= LONG * usual
+
+    def _room(self, rows: Ints, at: int) -> tuple[int, int]:
+        """Where the record can have run: from its start to the next one, or from the last one before its end."""
+        row = int(rows[at])
+        start, end, usual = int(self.start[row]), int(self.end[row]), self._usual(row)
+        front = int(self.start[rows[at + 1]]) - start
+        behind = np.searchsorted(self.start[rows], end)
+        inside = rows[at + 1 : max(int(behind), at + 2)]
+        back = end - int(self.end[inside].max())
+        if usual is None:
+            return start, start + front
+        is_at_end = back > 0 and abs(np.log(back / usual)) < abs(np.log(max(front, 1) / usual))
+        if is_at_end:
+            return max(end - back, end - int(usual)), end
+        return start, start + min(front, int(usual))
+
+    def _clip(self, row: int, start: int, end: int) -> None:
+        if end <= start:
+            self.reason[row] = LeftOutReason.OVERLAP
+            return
+        self.start[row], self.end[row] = start, end
+        self.clipped.add(row)
+
+    def _usual(self, row: int) -> float | None:
+        """The median duration of the same instruction; None if it ran once, or the record has none."""
+        code = int(self.records.instruction[row])
+        if code < 0:
+            return None
+        known = self._usual_of.get(code)
+        if known is None:
+            same = np.flatnonzero(self.records.instruction == code)
+            others = self.records.duration_ns[same[same != row]]
+            known = median(others) if len(others) else 0.0
+            self._usual_of[code] = known
+        return known or None
+
+    def _leave_out_foreign(self, rows: Ints, allowed: float) -> None:
+        """Leave out records that lie in the middle of another execution while the rest of theirs is elsewhere."""
+        if self.records.run is None or len(rows) < FEW:
+            return
+        run = self.records.run[rows]
+        at = np.flatnonzero(_is_foreign(run)) + 1
+        has_others = np.array([np.count_nonzero(run == run[place]) > 1 for place in at.tolist()])
+        if 0 < len(at) <= allowed:
+            wrong = rows[at[has_others & (run[at] >= 0)]]
+            self.reason[wrong] = LeftOutReason.MISPLACED
+            for row in wrong.tolist():
+                self.clipped.discard(row)
+
+
+@dataclass(frozen=True, eq=False)
+class Believed:
+    """The activities of instructions and the others, as they can be true."""
+
+    columns: dict[str, npt.NDArray[Any]]  # as given, ordered by (device, start)
+    other: OtherWork
+    # records, by reason
+    left_out: Mapping[LeftOutReason, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()  # what was clipped, in words
+
+
+def believed(
+    columns: dict[str, npt.NDArray[Any]],
+    other: OtherWork,
+    instructions: Sequence[str],
+    in_graph: Flags | None = None,
+) -> Believed:
+    """Mend the records of one recording, those of instructions and the others together.
+
+    Args:
+        columns: of activities of instructions, n rows ordered by (device, start): ``device``, ``stream``, ``start_ns``,
+            ``duration_ns``, ``instruction``, ``run`` (as in `Records`), and any more.
+        other: the other activities; whole CUDA graphs among them cover several streams, and stay as they are.
+    """
+    count = len(columns["start_ns"])
+    loose = np.flatnonzero(other.reason != LeftOutReason.GRAPH_LAUNCH)
+    records, place = _records(columns, other.of_rows(loose), instructions, in_graph)
+    found = mend(records)
+    if found is None:
+        return Believed(columns, other)
+    start, duration, reason = found.start_ns, found.duration_ns, found.reason
+    if place is not None:  # back from the order of both to first these, then those
+        back = np.argsort(place)
+        start, duration, reason = start[back], duration[back], reason[back]
+    keep = reason[:count] == 0
+    mine = {**columns, "start_ns": start[:count], "duration_ns": duration[:count]}
+    mine = {name: column[keep] for name, column in mine.items()}
+    order = np.lexsort((mine["start_ns"], mine["device"]))
+    others = replace(other, start_ns=other.start_ns.copy(), duration_ns=other.duration_ns.copy())
+    others.start_ns[loose], others.duration_ns[loose] = start[count:], duration[count:]
+    left = np.ones(len(other), np.bool_)
+    left[loose] = reason[count:] == 0
+    counts = np.bincount(reason, minlength=len(LeftOutReason))
+    return Believed(
+        columns={name: column[order] for name, column in mine.items()},
+        other=joined([others.of_rows(np.flatnonzero(left))]),
+        left_out={why: int(counts[why]) for why in LeftOutReason if why and counts[why]},
+        remarks=tuple(found.remarks),
+    )
+
+
+def _records(
+    columns: Mapping[str, npt.NDArray[Any]],
+    other: OtherWork,
+    instructions: Sequence[str],
+    in_graph: Flags | None,
+) -> tuple[Records, Ints | None]:
+    """Both kinds of activities in the order of time; and that order, None if there are only those of instructions."""
+    names = ("device", "stream", "start_ns", "duration_ns", "instruction", "run")
+    own = {name: columns[name] for name in names}
+    if not len(other):
+        return Records(**own, instructions=instructions, in_graph=in_graph), None
+    none = np.full(len(other), -1, np.int32)
+    theirs = {**other.columns, "instruction": none, "run": none}
+    both = {name: np.concatenate([own[name], theirs[name]]) for name in names}
+    order = np.lexsort((both["start_ns"], both["device"]))
+    in_graphs = None
+    if in_graph is not None:
+        in_graphs = np.concatenate([in_graph, other.reason == LeftOutReason.GRAPH_NODE])[order]
+    ordered = {name: column[order] for name, column in both.items()}
+    return Records(**ordered, instructions=instructions, in_graph=in_graphs), order
