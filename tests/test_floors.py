@@ -53,7 +53,7 @@ ROOMS = {
     "report": (
         "text",
         "page",
-        "next_steps timeline",
+        "next_steps timeline layers",
         "compare flags start",
         "profiles verify analyze predict",
         "tune scale",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from pgle.analyze.layers import (
 )
 from pgle.analyze.window import (
     DeviceWindow,
+    StepBreakdown,
     StepParts,
     device_windows,
     mean_breakdown,
@@ -39,7 +41,7 @@ from pgle.costs.measure.measured import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
-from pgle.schedule.simulate import Breakdown, Stream
+from pgle.schedule.simulate import Stream
 from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
 from pgle.trace.table import ActivityKind, Trace
@@ -51,6 +53,9 @@ from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
+
+LEAST_MAIN = 0.5  # of the compute in its windows; with less, the largest module is no step
+FEW_MODULES = 2  # other modules; so few take turns with the main one, and all of them are the step
 
 JAX_SHARE = 0.75
 """Of device memory that JAX takes when it starts, and all that programs get, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION``
@@ -112,7 +117,7 @@ class MeasuredStep:
     module: Module | None  # its HLO; None where none was given or embedded
     hardware: Hardware | None  # for estimates; None where neither the user nor the HLO says it
     windows: tuple[DeviceWindow, ...]  # of the devices that ran it
-    breakdown: Breakdown  # of a step, mean over steps and devices
+    breakdown: StepBreakdown  # of a step, mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
     parts: StepParts  # every step, by rows that add up to it
@@ -177,6 +182,22 @@ class MeasuredStep:
             for number in distinct(module[module != self.costs.program.index]).tolist():
                 runs[number] += len(distinct(self.trace.execution[window.rows[module == number]]))
         return dict(runs)
+
+    @cached_property
+    def main_share(self) -> float:
+        """The main module's share of the time of all modules' activities in the windows, collectives left out."""
+        main = total = 0.0
+        for window in self.windows:
+            computes = window.stream == Stream.COMPUTE
+            ns = self.trace.duration_ns[window.rows] * computes
+            total += float(ns.sum())
+            main += float(ns[self.trace.module[window.rows] == self.costs.program.index].sum())
+        return main / total if total > 0 else 1.0
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the main module is most of what runs; in an eager program no module is."""
+        return self.main_share >= LEAST_MAIN or len(self.runs_of_others()) < FEW_MODULES
 
     def rank_name(self, device: int) -> str:
         """``device 0 of HOST:PID``."""

@@ -260,7 +260,8 @@ def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
 
 def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[StepChange]:
     """The rows that are no instructions of the main module."""
-    for group in (RowGroup.WAIT, RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN):
+    idle = (RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN)
+    for group in (RowGroup.WAIT, *idle, RowGroup.OTHER):
         one, two = (sum(step.parts.of(group).values()) for step in (before, after))
         yield _row(str(group), _where(group, before, after), one, two, step_us)
     sides = [step.parts.of(RowGroup.MODULE) for step in (before, after)]

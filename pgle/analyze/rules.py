@@ -12,7 +12,9 @@ import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
+from pgle.analyze.recording import MUCH_OTHER, other_work, recompilation, window_remarks
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
@@ -22,10 +24,8 @@ from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.simulate import Stream
 from pgle.steps.patterns import LEAST_LOST, PatternKind
 from pgle.trace.columns import totals
-from pgle.trace.table import LeftOutReason
 from pgle.xla.hlo.module import Module
 
-ROWS = 5  # evidence rows of a finding
 LEAST_SAVED = 0.01
 """Of the step. What could be saved by faster matrix products or collectives is a finding from here on."""
 LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
@@ -33,37 +33,6 @@ LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
 SLOW_TRANSFER = 0.7  # of the expected speed; below that a collective is slow
 SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
 SPARE_MEMORY = 0.5  # of the memory limit; a program that needs less can keep what it computes again
-TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceRow:
-    """One row of a finding's evidence."""
-
-    name: str  # an instruction, or what the row is of
-    us: float  # microseconds in a step
-    note: str = ""  # in words
-    op_name: str = ""  # the framework's name; empty where unknown
-
-
-@dataclass(frozen=True, slots=True)
-class StepFinding:
-    """Something that costs time."""
-
-    lost_us: float  # of a step, what it could save at most; 0 where it saves nothing but spoils the measurement
-    number: str  # what was found, in words
-    evidence: tuple[EvidenceRow, ...]  # rows, the most important first
-    remedy: str  # what to do next
-    reached: float | None = (
-        None  # what the limit is held against; None: the share of the step that is lost
-    )
-    unclaimed: str = (
-        ""  # why no saving is claimed, where the recording itself makes what was found; else empty
-    )
-    # of its rule, and the share of the step that it could save at most
-    id: str = ""
-    title: str = ""
-    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +74,6 @@ def evidence_of(
     return tuple(
         EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS)
     )
-
-
-def in_words(us: float) -> str:
-    """A time in µs, ms or s."""
-    if us < 1e3:
-        return f"{us:.3g} µs"
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
-
-
-def in_percent(share: float) -> str:
-    """A share of 0 to 1 as ``28.0 %``."""
-    return f"{share * 100:.1f} %"
 
 
 def total_us(items: Iterable[MeasuredInstruction]) -> float:
@@ -604,73 +561,6 @@ def stale_profile(step: MeasuredStep) -> StepFinding | None:
     )
 
 
-def recompilation(step: MeasuredStep) -> StepFinding | None:
-    """Other versions of the main program run between its steps, and XLA compiles: shapes or types that change."""
-    if not any(len(window.compiling) for window in step.windows):
-        return None  # versions that were compiled before take turns, as eager operations of several shapes do
-    main, modules = step.costs.program.key.name, step.trace.modules
-    runs = Counter(
-        {at: count for at, count in step.runs_of_others().items() if modules[at].name == main}
-    )
-    return StepFinding(
-        step.idle_us["while compiling"],
-        f"{many(len(runs), 'other version')} of {main} ran between its steps: it is compiled again and again",
-        tuple(
-            EvidenceRow(f"program {modules[at].program_id}", 0.0, many(count, "execution"))
-            for at, count in runs.most_common(ROWS)
-        ),
-        "give the step the same shapes, types and static arguments each time: pad the input; jax_log_compiles=1 says "
-        "what changed",
-        reached=len(runs),
-    )
-
-
-def window(step: MeasuredStep) -> StepFinding:
-    """The recording shows another step than a plain run."""
-    dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
-    tuned = sum(
-        item.duration_ns
-        for item in step.trace.unresolved
-        if item.reason == LeftOutReason.AUTOTUNER.word
-    )
-    share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
-    rows = [
-        EvidenceRow(f"execution {number}", 0.0, why)
-        for number, why in step.costs.window.dropped.items()
-    ]
-    found: dict[str, str] = {}  # what it is, and what to do
-    if dropped:
-        found[f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"] = (
-            "start the trace some steps later"
-            if share < TUNED_SHARE
-            else ""  # what autotuning needs is late enough
-        )
-    if share >= TUNED_SHARE:
-        of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
-        rows.append(EvidenceRow("autotuning", 0.0, of))
-        found["kernels that XLA tries while it compiles"] = (
-            "start the trace some steps after compilation"
-        )
-    if hidden := step.costs.left_out.get("command buffer", ()):
-        rows.append(
-            EvidenceRow(
-                "command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"
-            )
-        )
-        found["CUDA graphs, whose kernels have no names"] = (
-            "trace without graphs (--xla_gpu_enable_command_buffer=)"
-        )
-    if (versions := len(step.costs.program.fingerprints)) > 1:
-        rows.append(
-            EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs")
-        )
-        one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
-        found["ranks that ran different programs"] = one
-    remedy = "; ".join(filter(None, found.values()))
-    number = f"besides steady steps the trace holds {'; '.join(found)}"
-    return StepFinding(0.0, number, tuple(rows[-ROWS:]), remedy, reached=len(found))
-
-
 _OWN = "pgle's proposal"
 _TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
 RULES: Mapping[str, Rule] = {
@@ -809,6 +699,15 @@ RULES: Mapping[str, Rule] = {
         _OWN,
         simulated=False,
     ),
+    "other-work": Rule(
+        other_work,
+        "GPU work of no instruction",
+        "Record so that all work has an instruction",
+        MUCH_OTHER,
+        "work of no instruction, while nothing else runs, for at least 5 % of the step",
+        _OWN,
+        simulated=False,
+    ),
     "recompilation": Rule(
         recompilation,
         "repeated compilation",
@@ -819,7 +718,7 @@ RULES: Mapping[str, Rule] = {
         simulated=False,
     ),
     "window": Rule(
-        window,
+        window_remarks,
         "more than steady steps in the trace",
         "",
         1,

@@ -1,7 +1,7 @@
 """A measured window taken apart: every moment of a step given to one row, and the parts of time that add up to it.
 
-A moment counts as compute if anything computes, else as communication, else as a copy, else as idle: the parts of
-`pgle.schedule.simulate.Breakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
+A moment counts as compute if anything computes, else as communication, else as a copy, else as work of no instruction,
+else as idle: the parts of `StepBreakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
 rows of a step add up to the step, and rows of two steps to the difference between them.
 
 Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
@@ -14,7 +14,7 @@ Times are whole nanoseconds since the start of a device's window, as float64: su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -22,12 +22,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.schedule.simulate import Breakdown, Stream
 from pgle.steps.patterns import StepPattern, find_patterns
 from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.steady import ModuleExecutions
-from pgle.trace.table import Trace
+from pgle.trace.table import NO_OTHER_WORK, OtherWork, Trace
 
 SLOW = 0.05
 """A step is slow when it takes longer than the median step by this share, and by more than noise (`noise_of`)."""
@@ -44,6 +45,7 @@ class RowGroup(StrEnum):
     WAIT = "waits for other ranks"  # a collective, exposed, while it waits for the last rank
     COPY = "copies"  # an exposed transfer of the main module
     MODULE = "other modules"  # another module, whatever it does
+    OTHER = "other GPU work"  # of no instruction, while nothing else runs
     LAUNCH = "launch gaps"  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
     HOST = "host gaps"  # idle inside steps, in longer gaps; named after the instruction that follows the gap
     BETWEEN = "between steps"  # idle between steps
@@ -144,7 +146,9 @@ def step_parts(
         names: of each instruction of the trace, the name that its rows are called by.
     """
     executions = distinct(np.concatenate([window.numbers for window in windows]))
-    groups, size = list(RowGroup), len(names) + len(trace.modules)
+    groups = list(RowGroup)
+    labels = [*names, *(key.name for key in trace.modules), *OtherKind]
+    size = len(labels)
     found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
     ran, paused = np.zeros(len(executions)), np.zeros(len(executions))
     for window, finished in zip(windows, done, strict=True):
@@ -160,10 +164,8 @@ def step_parts(
                 row, where = divmod(cell, 2 * len(executions))
                 found.setdefault(row, np.zeros(2 * len(executions)))[where] += us
     by_name: dict[tuple[RowGroup, str], Floats] = {}
-    modules = [key.name for key in trace.modules]
     for row, cells in found.items():
-        group, number = groups[row // size], row % size
-        known = (group, names[number] if number < len(names) else modules[number - len(names)])
+        known = (groups[row // size], str(labels[row % size]))
         by_name[known] = by_name.get(known, 0.0) + cells.reshape(2, -1)
     table = np.array(list(by_name.values())).reshape(len(by_name), 2, len(executions))
     return StepParts(
@@ -225,6 +227,7 @@ def _pieces(
             pieces.append(
                 (RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours])
             )
+    pieces += _other_pieces(window, names + len(trace.modules))
     gaps = window.gaps
     short = gaps.inside & (gaps.times.lengths <= LAUNCH_GAP_NS)
     for group, which in (
@@ -239,6 +242,22 @@ def _pieces(
         code = after.astype(np.int64) if group == RowGroup.HOST else np.zeros(len(row), np.int64)
         pieces.append((group, code, gaps.times.start[which], gaps.times.lengths[which]))
     return pieces
+
+
+def _other_pieces(
+    window: DeviceWindow, first: int
+) -> Iterator[tuple[RowGroup, Codes, Floats, Floats]]:
+    """Work of no instruction while nothing else runs, as `_pieces`; codes of its kinds begin at `first`."""
+    work, cover = window.other, window.named
+    kinds = list(OtherKind)
+    for kind, rows in kinds_of(work):
+        begin = work.start_ns[rows].astype(np.float64)
+        stop = begin + work.duration_ns[rows]
+        alone = union(begin, stop)
+        own = _own(cover, alone.start, alone.end)
+        code = np.full(len(alone), first + kinds.index(kind), np.int64)
+        yield RowGroup.OTHER, code, alone.start, own
+        cover = join(cover, alone)
 
 
 def _reach(end: Floats) -> Floats:
@@ -323,6 +342,8 @@ class DeviceWindow:
     length: float  # of the window
     trace: Trace
     compiling: Intervals = EMPTY  # when XLA compiles in its process
+    # what it ran that belongs to no instruction, clipped to the window, in ns from its start
+    other: OtherWork = NO_OTHER_WORK
 
     @property
     def start(self) -> npt.NDArray[np.float64]:
@@ -346,9 +367,20 @@ class DeviceWindow:
         return union(self.start[here], self.end[here])
 
     @property
+    def named(self) -> Intervals:
+        """When activities of instructions run; reckoned anew each time, for memory."""
+        return union(self.start, self.end)
+
+    @cached_property
+    def unnamed(self) -> Intervals:
+        """When work of no instruction runs, whatever else does."""
+        return union(self.other.start_ns, self.other.start_ns + self.other.duration_ns)
+
+    @property
     def gaps(self) -> Gaps:
-        """Every interval in which nothing runs; reckoned anew each time, for memory."""
-        idle = complement(union(self.start, self.end), 0.0, self.length)
+        """Every interval in which nothing at all runs; reckoned anew each time, for memory."""
+        busy = join(self.named, self.unnamed) if len(self.unnamed) else self.named
+        idle = complement(busy, 0.0, self.length)
         span = np.searchsorted(self.spans.start, idle.start, side="right") - 1
         inside = (span >= 0) & (idle.start < self.spans.end[np.maximum(span, 0)])
         after = np.minimum(np.searchsorted(self.start, idle.end), len(self.rows) - 1)
@@ -378,6 +410,7 @@ class DeviceWindow:
             "compute": compute,
             "exposed_communication": without(communication, compute),
             "exposed_copy": without(copies, join(compute, communication)),
+            "other": without(self.unnamed, self.named),
             "communication": communication,
             "copy": copies,
         }
@@ -445,10 +478,22 @@ def device_windows(
                 begin_ns=start,
                 length=float(end - start),
                 trace=trace,
+                other=_other_within(trace.other, device, start, end),
                 compiling=_within(trace.compiling.get(trace.devices[device].process), start, end),
             )
         )
     return tuple(found)
+
+
+def _other_within(work: OtherWork, device: int, start: int, end: int) -> OtherWork:
+    """What a device runs of it between two times, clipped to them, and counted from the first."""
+    stop = work.start_ns + work.duration_ns
+    here = work.of_rows(
+        np.flatnonzero((work.device == device) & (work.start_ns < end) & (stop > start))
+    )
+    first = np.maximum(here.start_ns, start)
+    last = np.minimum(here.start_ns + here.duration_ns, end)
+    return replace(here, start_ns=first - start, duration_ns=last - first)
 
 
 def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Intervals:
@@ -465,10 +510,17 @@ def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
     return sum(window.steps * window.mean_us(part) for window in windows) / steps
 
 
-def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
+@dataclass(frozen=True, slots=True)
+class StepBreakdown(Breakdown):
+    """Where the time of a measured step goes; what is idle in a prediction is here idle or other work."""
+
+    other_us: float  # work of no instruction, while nothing else runs
+
+
+def mean_breakdown(windows: Sequence[DeviceWindow]) -> StepBreakdown:
     """The parts of one step, mean over steps and devices."""
     parts = {
         field.name: "window" if field.name == "step_us" else field.name[:-3]
-        for field in fields(Breakdown)
+        for field in fields(StepBreakdown)
     }
-    return Breakdown(**{name: mean_us(windows, part) for name, part in parts.items()})
+    return StepBreakdown(**{name: mean_us(windows, part) for name, part in parts.items()})

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import LAUNCHES_DIFFER, Differences, StepChange, StepVerdict
-from pgle.analyze.layers import Layer, Layers, TrainingPhase, folded, short_source
-from pgle.analyze.rules import LEAST_SAVED, RULES, StepFinding
+from pgle.analyze.findings import StepFinding
+from pgle.analyze.layers import folded, short_source
+from pgle.analyze.rules import LEAST_SAVED, RULES
 from pgle.analyze.window import RowGroup, mean_breakdown
 from pgle.errors import cut, many, printable
 from pgle.report import text
+from pgle.report.layers import LEAST, ROWS, SCOPE_WIDTH, layer_parts, short_scope
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
@@ -28,7 +30,13 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.text import bar
-from pgle.report.timeline import PARTS, most_exposed, parts_of, rank_label, times_of
+from pgle.report.timeline import (
+    OTHER_WORK,
+    PARTS,
+    most_exposed,
+    parts_of,
+    rank_label,
+)
 from pgle.run.analyze import Analysis, on_host
 from pgle.schedule.placements import ExposedGroup
 
@@ -203,6 +211,20 @@ def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
     step = found.step
     if step.measures_alone:
         return "This is a profile run: it runs each collective alone, to measure it", ""
+    if not step.has_step:
+        modules = many(len(step.runs_of_others()) + 1, "module")
+        share = figures.share(step.main_share)
+        return (
+            f"No module is the step: the largest of {modules} takes {share} of the GPU's compute",
+            "warn",
+        )
+    if any(finding.id == "other-work" for finding in found.findings):
+        share = figures.share(step.breakdown.other_us / step.step_us)
+        most = next(iter(step.parts.of(RowGroup.OTHER)))
+        return (
+            f"Cannot tell XLA's share: {share} of the step has no instruction, most: {most}",
+            "warn",
+        )
     best = max((action.saves or 0.0 for action in todo), default=0.0)
     if best >= LEAST_SAVED:
         what = f"{todo[0].title[:1].lower()}{todo[0].title[1:]}"
@@ -225,6 +247,12 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
         rows.append(
             (Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else "")
         )
+        if name == OTHER_WORK:
+            rows += [
+                (f"  {kind}", us, us / step.step_us, "")
+                for kind, us in step.parts.of(RowGroup.OTHER).items()
+                if us >= LEAST * step.step_us
+            ]
         groups = exposed_groups(step) if name == "exposed communication" else []
         for group in most_exposed(groups, LEAST * step.step_us):
             label, share = f"  {printable(group_label(group))}", group.after_us / step.step_us
@@ -287,6 +315,7 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     """Findings that save time, and smaller losses of at least `LEAST_SAVED`, the largest first."""
     step = found.step
     todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
+    untold = [_to_tell(finding) for finding in found.findings if finding.id == "other-work"]
     known = {finding.id for finding in found.findings}
     between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
     if (
@@ -311,7 +340,12 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
         saves, title = overlap.hideable_us / step.step_us, RULES["exposed-communication"].todo
         todo.append(Advice(title, saves, why, "", judged[0].name, span_of(judged[0].name)))
-    return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
+    return (*untold, *sorted(todo, key=lambda action: -(action.saves or 0.0)))
+
+
+def _to_tell(finding: StepFinding) -> Advice:
+    """How to record so that the work has instructions; it saves nothing."""
+    return Advice(RULES[finding.id].todo, None, finding.remedy)
 
 
 def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
@@ -341,7 +375,10 @@ def document(found: Analysis) -> dict[str, object]:
             step, "module=costs.program.key.name step_us steps hardware=hardware.name breakdown"
         ),
         "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
-        **text.picked(step, "waiting_us skew_us=costs.skew_us"),
+        "other_work": [
+            {"kind": kind, "us": us} for kind, us in step.parts.of(RowGroup.OTHER).items()
+        ],
+        **text.picked(step, "waiting_us main_share skew_us=costs.skew_us"),
         "late": {
             **text.picked(step.late, "us steps"),
             "ranks": [
@@ -399,11 +436,6 @@ def document(found: Analysis) -> dict[str, object]:
 _COLLECTIVE = "name kind sync count time_us exposed_us wait_us link trace_name op_name transfer_exposed_us bus_gb_s"
 
 
-ROWS = 200  # of a table; `pgle analyze --json` has all
-SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
-LEAST = 0.0005  # of the step; less is no row
-
-
 def step_sections(found: Analysis) -> tuple[Section, ...]:
     """Facts about a step."""
     step = found.step
@@ -411,7 +443,7 @@ def step_sections(found: Analysis) -> tuple[Section, ...]:
         ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
         ("parts", "Where the time of a step goes"): _parts(step),
         ("steps", "Step times"): _steps(step),
-        ("layers", "Layers and source lines"): _layers(step.layers, step)
+        ("layers", "Layers and source lines"): layer_parts(step.layers, step)
         if step.layers is not None
         else (),
         ("instructions", "Instructions, their executions added up"): (_instructions(step),)
@@ -462,10 +494,15 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
         for one in step.windows
         if len(step.windows) > 1
     ]
-    heads = ["rank", "step (time)", *(f"{name} (time)" for name in PARTS.values())]
-    yield table(
-        heads, ((name, of.step_us, *(us or None for us in times_of(of))) for name, of in rows)
-    )
+    names = [*PARTS.values()]
+    if step.breakdown.other_us:
+        names.insert(-1, OTHER_WORK)
+    heads = ["rank", "step (time)", *(f"{name} (time)" for name in names)]
+    cells = []
+    for label, of in rows:
+        times = dict(parts_of(of))
+        cells.append((label, of.step_us, *(times.get(name) or None for name in names)))
+    yield table(heads, cells)
     causes = [
         (name, us, us / step.step_us)
         for name, us in step.idle_us.items()
@@ -497,90 +534,6 @@ def _steps(step: MeasuredStep) -> Iterator[Part]:
         )
     for number, why in list(step.costs.window.dropped.items())[:ROWS]:
         yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
-
-
-_PHASES = (
-    TrainingPhase.FORWARD,
-    TrainingPhase.BACKWARD,
-    TrainingPhase.REMATERIALISED,
-    TrainingPhase.OPTIMIZER,
-)
-
-
-def _layers(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
-    """By layer and source line, and how much of the GPU's peak is used."""
-    for line in products_lines(step):
-        yield Prose(line)
-    heads = "layer | GPU time (time) | of the step (share) | forward (share) | backward (share) | recomputed (share)"
-    rows = (_scope_row(name, group, step.step_us) for name, group in folded(layers.scopes, SCOPES))
-    yield table(
-        f"{heads} | update (share) | exposed (share) | of roofline (share)", rows, shown=SCOPES
-    )
-    lines = (
-        (
-            short_source(item.name) or "(no line)",
-            item.us,
-            item.us / step.step_us,
-            item.instructions,
-            _of_roof([item]),
-        )
-        for item in layers.lines
-    )
-    heads = "source line | GPU time (time) | of the step (share) | instructions (count) | of roofline (share)"
-    yield table(heads, lines, most=ROWS)
-
-
-def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
-    phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES]
-    shares = (
-        us / step_us if us >= LEAST * step_us else None
-        for us in (*phases, sum(layer.exposed_us for layer in group))
-    )
-    us = sum(layer.us for layer in group)
-    return short_scope(name) or "(no scope)", us, us / step_us, *shares, _of_roof(group)
-
-
-def _of_roof(group: Sequence[Layer]) -> float | None:
-    """What the same work takes at the GPU's peaks, as a share of its time."""
-    known = [(layer.roofline_us, layer.us) for layer in group if layer.roofline_us is not None]
-    total = sum(us for _, us in known)
-    return sum(roofline for roofline, _ in known) / total if total > 0 else None
-
-
-def short_scope(name: str) -> str:
-    """The last scopes, as many as fit; other names as they are."""
-    if "/" not in name:
-        return name
-    scopes = name.split("/")
-    shortened = ("/".join(["…", *scopes[at:]]) for at in range(1, len(scopes)))
-    found = next(
-        (text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH), f"…/{scopes[-1]}"
-    )
-    return cut(found, SCOPE_WIDTH)
-
-
-def products_lines(step: MeasuredStep) -> Iterator[str]:
-    """Utilisation of the GPU, and the matrix products by type."""
-    layers = step.layers
-    if layers is not None and layers.mfu is not None and layers.hfu is not None:
-        again = (
-            f", {figures.share(layers.hfu)} with recomputation" if layers.hfu > layers.mfu else ""
-        )
-        yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
-    for item in step.products:
-        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
-        where = "" if item.tensor_cores else ", not on the Tensor Cores"
-        speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
-        named = item.named_us / item.us if item.us else 0.0
-        source = (
-            "kernel names"
-            if named > 0.995
-            else f"kernel names for {named:.0%}, else the HLO"
-            if named
-            else "HLO"
-        )
-        share = figures.share(item.us / step.step_us)
-        yield f"Matrix products in {item.dtype}{where}: {figures.time(item.us)} ({share}){speed}; type from {source}."
 
 
 def _instructions(step: MeasuredStep) -> Table:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.window import DeviceWindow, mean_breakdown
+from pgle.analyze.window import DeviceWindow, StepBreakdown, mean_breakdown
 from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures, value
@@ -27,7 +27,7 @@ from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
 from pgle.xla.collectives import followers, is_sync, kind_of
 from pgle.xla.hlo.module import Module
 
-Color: TypeAlias = Literal["compute", "exposed", "copy", "idle"]
+Color: TypeAlias = Literal["compute", "exposed", "copy", "other", "idle"]
 PARTS: Mapping[Color, str] = {
     "compute": "compute",
     "exposed": "exposed communication",
@@ -35,6 +35,7 @@ PARTS: Mapping[Color, str] = {
     "idle": "idle",
 }
 """The parts of a step that add up to it, by the name of their colour."""
+OTHER_WORK = "other GPU work"
 EXPLAINED = 0.95  # of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
 GROUPS = 3
 
@@ -44,9 +45,17 @@ def times_of(found: Breakdown) -> tuple[float, ...]:
     return found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us
 
 
+def colored_parts(found: Breakdown) -> list[tuple[Color, float]]:
+    """The parts of a step that add up to it, in microseconds: of a measured one also work of no instruction."""
+    parts: list[tuple[Color, float]] = list(zip(PARTS, times_of(found), strict=True))
+    if isinstance(found, StepBreakdown) and found.other_us > 0:
+        parts.insert(-1, ("other", found.other_us))
+    return parts
+
+
 def parts_of(found: Breakdown) -> list[tuple[str, float]]:
-    """The `PARTS` of a step by name, in microseconds."""
-    return list(zip(PARTS.values(), times_of(found), strict=True))
+    """The parts of a step by name, in microseconds."""
+    return [(PARTS.get(color, OTHER_WORK), us) for color, us in colored_parts(found)]
 
 
 def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile, ...]:
@@ -71,7 +80,7 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
         label,
         parts,
     ) in sides:  # each as long as it is of the longest; in words the shares of its own time
-        times = list(zip(PARTS, times_of(parts), strict=True))
+        times = colored_parts(parts)
         shares = [(color, us / max(parts.step_us, 1e-9)) for color, us in times]
         words = ", ".join(
             f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4

@@ -13,11 +13,19 @@ from pgle.analyze import analysis
 from pgle.analyze.analysis import Memory
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.rules import RULES, find_findings
+from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import Cost, Profile
 from pgle.run.analyze import StepInput, measured_step
-from pgle.trace.table import SIMULATED, ActivityKind, ModuleKey, Trace
+from pgle.trace.table import (
+    SIMULATED,
+    ActivityKind,
+    LeftOutReason,
+    ModuleKey,
+    OtherWork,
+    Trace,
+)
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import BufferPlan
 from pgle.xla.hlo.text import module_from_text
@@ -222,6 +230,21 @@ def memory_of(share: float) -> Memory:
     return Memory(plan, (), 64 << 30)
 
 
+def in_graphs() -> Trace:
+    """Between two kernels of each step a CUDA graph runs for 2 ms."""
+    trace = steps_of(usual().run("copy.1", 100, gap=2002))
+    last = np.flatnonzero(trace.instruction == trace.instructions.index("copy.1"))[1::2]
+    graphs = OtherWork(
+        start_ns=trace.start_ns[last] - 2_001_000,
+        duration_ns=np.full(len(last), 2_000_000),
+        device=trace.device[last],
+        stream=trace.stream[last],
+        kind=trace.kind[last],
+        reason=np.full(len(last), LeftOutReason.GRAPH_LAUNCH, np.uint8),
+    )
+    return replace(trace, other=graphs)
+
+
 FAULTS = {
     "synchronous-collective": lambda: steps_of(
         usual().run("all-reduce.9", expected_us("all-reduce.9"))
@@ -251,6 +274,7 @@ FAULTS = {
         usual().run("negate.5", 500).run("negate.4.remat", 300)
     ),
     "stale-profile": lambda: steps_of(usual()),
+    "other-work": in_graphs,
     "recompilation": recompiling,
     "window": warming_up,
 }
@@ -276,7 +300,16 @@ def test_a_finding_has_rows_and_a_share_below_one(fault, measured):
     (found,) = find_findings(measured(FAULTS[fault](), MODULE, **KNOWN.get(fault, {})))
     assert found.evidence
     assert 0 <= found.share < 1
-    assert (found.share == 0) == (fault == "window")
+    assert (found.share == 0) == (fault in ("window", "other-work"))
+
+
+def test_work_of_no_instruction_is_a_part_of_the_step_and_not_idle(measured):
+    step = measured(in_graphs(), MODULE)
+    assert step.breakdown.other_us == pytest.approx(2000)
+    assert step.parts.of(RowGroup.OTHER) == pytest.approx({"CUDA graphs": 2000})
+    parts = step.breakdown
+    whole = parts.compute_us + parts.exposed_communication_us + parts.exposed_copy_us
+    assert whole + parts.other_us + parts.idle_us == pytest.approx(step.step_us)
 
 
 @pytest.mark.parametrize("seed", range(10))

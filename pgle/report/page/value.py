@@ -158,7 +158,7 @@ class Bar:
 
     label: str
     text: str
-    parts: tuple[tuple[Tone | Literal["compute", "copy", "idle"], float], ...] = ()
+    parts: tuple[tuple[Tone | Literal["compute", "copy", "other", "idle"], float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

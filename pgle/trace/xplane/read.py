@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import UserError
+from pgle.errors import UserError, many
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
 from pgle.trace.columns import Flags, Ints, distinct, heads
@@ -564,7 +564,10 @@ def _table(
     for reason, count in known.left_out.items():
         gathered.count(reason, count)
     counts = {reason: count for reason, (count, _) in gathered.left_out.items()}
-    wrong = (*left_out_remarks(counts), *known.remarks)
+    wrong = [*left_out_remarks(counts), *known.remarks]
+    if graphs := counts.get(LeftOutReason.GRAPH_LAUNCH):
+        what = f"{many(graphs, 'CUDA graph')} hide their instructions"
+        wrong.append(f"{what}; record with XLA_FLAGS=--xla_gpu_enable_command_buffer=")
     label = paths[0].name if len(paths) == 1 else paths[0].parent.name
     warnings = (*warnings, *(f"{label}: {line}" for line in wrong))
     module, modules = _used(columns["module"], gathered.module_keys())

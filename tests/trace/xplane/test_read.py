@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.errors import UserError
 from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace, Unresolved
 from pgle.trace.xplane.read import find_xplanes, read_xplane
 from pgle.xla.protos import hlo_pb2, xplane_pb2
