@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
 from pgle.analyze.differences import Differences, find_differences
-from pgle.analyze.rules import StepFinding, find_findings
+from pgle.analyze.findings import StepFinding
+from pgle.analyze.rules import find_findings
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import ProgramCosts, TracedProgram, measure
 from pgle.costs.profile.files import read_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pgle.analyze.rules import EvidenceRow, StepFinding
+from pgle.analyze.findings import EvidenceRow, StepFinding
 from pgle.report.analyze import actions
 
 
