@@ -272,6 +272,7 @@ def compare(
     confidence: float = 0.95,
     same_within: float = 0.005,
     warmup: int | None = None,
+    launch_spread: float | None = None,
 ) -> Answer[Comparison]:
     """Compare the step times of two sides, as `pgle compare`.
 
@@ -285,19 +286,22 @@ def compare(
         confidence: of the intervals.
         same_within: what counts as the same, as a share.
         warmup: steps to leave out at the start; None: found.
+        launch_spread: standard deviation between launches as a share, where each side has one run: 0.003; None: assumed.
     """
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
     from pgle.run.compare import CompareRequest, run_compare
     from pgle.steps.compare import Limits, compare, gate
-    from pgle.steps.estimate import Assumptions
+    from pgle.steps.estimate import Assumptions, given_spread
     from pgle.steps.series import Rules
 
     rules, limits = (
         Rules(warmup=warmup),
         Limits(fail_slower=fail_slower, require_faster=require_faster),
     )
-    assumptions = Assumptions(confidence, same_within, paired=paired)
+    assumptions = Assumptions(
+        confidence, same_within, launch_spread=given_spread(launch_spread), paired=paired
+    )
     following: tuple[str, ...] = ()
     if new is None or (_are_paths(base) and _are_paths(new)):
         sides = [tuple(map(str, _paths(side))) for side in (base, new) if side is not None]

@@ -202,3 +202,16 @@ def test_the_examples_of_the_documentation_run(
             if compiles or "pgle.rehearse(" not in block:
                 exec(block, names)
     assert isinstance(names["answer"], pgle.Answer)
+
+
+def test_a_comparison_takes_what_launches_differ_by() -> None:
+    runs = [[0.2, 0.2001, 0.1999] * 10, [0.204, 0.2041, 0.2039] * 10]
+    undecided, decided = (
+        pgle.compare(*runs, launch_spread=share).result.verdict for share in (None, 0.0015)
+    )
+    assert (undecided, decided) == ("undecided", "slower")
+
+
+def test_a_spread_of_launches_that_is_no_share_is_refused() -> None:
+    with pytest.raises(pgle.UserError, match="launch_spread"):
+        pgle.compare([0.2] * 12, [0.2] * 12, launch_spread=-1.0)

@@ -5,7 +5,6 @@ Each imports what it runs when it runs: NumPy, of which its help needs none.
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,14 +130,13 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
 def _request(options: dict[str, Any]) -> CompareRequest:
     from pgle.run.compare import CompareRequest
     from pgle.steps.compare import Limits
-    from pgle.steps.estimate import Assumptions, LaunchSpread
+    from pgle.steps.estimate import Assumptions, given_spread
     from pgle.steps.series import Rules
 
     def given(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
 
     first, last = options["window"] or (None, None)
-    spread = options["launch_spread"]
     if options["fail_undecided"] and options["fail_slower"] is None:
         raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
     return CompareRequest(
@@ -150,9 +148,7 @@ def _request(options: dict[str, Any]) -> CompareRequest:
             options["confidence"],
             options["same_within"],
             paired=options["paired"],
-            launch_spread=None
-            if spread is None
-            else LaunchSpread(spread, math.inf, "--launch-spread"),
+            launch_spread=given_spread(options["launch_spread"]),
         ),
         limits=Limits(
             **given("fail_slower", "fail_undecided", "require_faster", "max_loss_change")

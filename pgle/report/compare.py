@@ -141,9 +141,9 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
     """That pgle assumed how much launches differ, if it did."""
     spread = found.estimate.spread
     if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
-        share = figures.share(spread.share, 2)
+        half = figures.share(spread.half_width(found.assumptions.confidence), 2)
         yield Cell(
-            f"One launch per side: launches are assumed to differ by {share} (--abba measures it)",
+            f"One launch per side: launches are assumed to differ by up to ±{half} (--abba measures it)",
             "soft",
         )
 

@@ -101,6 +101,10 @@ class LaunchSpread:
     freedom: float  # degrees of freedom of that figure; infinite where the user gave it
     source: str  # where it comes from, in words
 
+    def half_width(self, confidence: float) -> float:
+        """How far one launch of each side may be apart at this confidence: relative, on each side."""
+        return t_quantile((1 + confidence) / 2, self.freedom) * math.sqrt(2) * self.share
+
 
 NO_SPREAD = LaunchSpread(0.0, math.inf, "")
 """Of simulated runs."""
@@ -118,6 +122,17 @@ WITHIN_HOURS = 6.0
 """Between the starts of two runs "within hours". The sources give no exact time: this bound is our reading of them."""
 PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
 """What a recording knows of the place, by its name in `Series.about`."""
+
+
+def given_spread(share: float | None) -> LaunchSpread | None:
+    """The standard deviation between launches that a user gives, as a share; None: none is given."""
+    if share is None:
+        return None
+    if not 0 <= share < 1:
+        raise UserError(
+            f"{share:g} is no share", where="launch_spread", remedy="write 0.3 % as 0.003"
+        )
+    return LaunchSpread(share, math.inf, "as given")
 
 
 def _doubts(base: Series, new: Series) -> Iterator[str]:
@@ -458,7 +473,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     alpha, launches = assumptions.alpha, math.sqrt(2) * spread.share
     variance = one.variance + two.variance
     freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
-    by_launches = t_quantile(1 - alpha / 2, spread.freedom) * launches
+    by_launches = spread.half_width(assumptions.confidence)
     # Medians of steps that come in two kinds jump, and no t sees that: percentiles of the bootstrap do. Draws of one
     # number are resampled alike, so they are not paired.
     draws = np.roll(two.draws, 1) - one.draws
@@ -467,7 +482,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
         t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max())
     )
     half = math.hypot(by_steps, by_launches)
-    warnings = [_about_launches(spread, doubt)]
+    warnings = [_about_launches(spread, doubt, assumptions.confidence)]
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
         half = max(half, drift)
         warnings.append(
@@ -506,22 +521,24 @@ def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> 
     return abs(trend) / 2 + math.hypot(t_quantile(1 - alpha / 2, freedom) * at_end, by_launches)
 
 
-def _about_launches(spread: LaunchSpread, doubt: str) -> str:
-    """That the verdict rests on one launch of each side, and on which spread."""
+def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
+    """That the verdict rests on one launch of each side, and what these are taken to differ by."""
     if not spread.share:
         return "one launch per side: the interval holds no difference between launches (placement, clocks)"
+    half = f"±{spread.half_width(confidence) * 100:.2f} %"
+    known = f"{spread.share * 100:.2f} % standard deviation"
     if spread is UNKNOWN_PLACE:
         return (
-            f"one launch per side: {spread.share * 100:.2f} % between launches is assumed with one degree of freedom "
-            f"({spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
+            f"one launch per side: the interval holds {half} between launches ({known} of a single pair of "
+            f"{spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
             "--launch-spread"
         )
     if spread is SAME_PLACE:
         return (
-            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share * 100:.2f} % "
-            f"between launches is assumed ({spread.source}). --abba measures yours"
+            "one launch per side, on the same hosts, GPUs and versions, within hours: the interval holds "
+            f"{half} between launches ({known} of {spread.source}). --abba measures yours"
         )
-    return f"one launch per side: {spread.share * 100:.2f} % between launches is assumed ({spread.source})"
+    return f"one launch per side: the interval holds {half} between launches ({known}, {spread.source})"
 
 
 def t_quantile(probability: float, freedom: float) -> float:

@@ -81,7 +81,7 @@ def test_that_launches_are_assumed_is_said_once() -> None:
     found = comparison_page(slower(), ())
     said = [str(getattr(note, "value", note)) for note in found.notes]
     assert said == [
-        "One launch per side: launches are assumed to differ by 0.15 % (--abba measures it)"
+        "One launch per side: launches are assumed to differ by up to ±2.70 % (--abba measures it)"
     ]
     assert found.warnings == ()
 
