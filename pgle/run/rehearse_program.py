@@ -35,7 +35,12 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import CompileRequest, devices_in
 from pgle.run.directory.directory import RunDirectory, check_question, free, opened
-from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.directory.manifest import (
+    StageRecord,
+    changed_import,
+    imported_files,
+    read_manifest,
+)
 from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
 from pgle.run.process.environment import (
     DEFAULT_FRACTION,
@@ -366,7 +371,11 @@ def _modules(
         check_program(command.words)
     before_it_runs()  # it may run for minutes
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
-        return kept, read_captured(out / "captured")  # of the search that continues
+        program = read_captured(out / "captured")  # of the search that continues
+        if changed := changed_import(imported_files(program.sources)):
+            what = f"holds the trials of another search ({changed})"
+            raise UserError(what, where=out, remedy="choose a new folder with -o DIR")
+        return kept, program
     check_compiler(command.words, by_name=True)
     captured = capture_modules(
         command.words,

@@ -43,6 +43,7 @@ from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
+from pgle.run.directory.manifest import changed_import, imported_files
 from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line, program_of
 from pgle.run.rehearse_program import settle, told_of_hosts
@@ -267,6 +268,10 @@ class KeptRows:
         except ValueError:
             raise UserError("is no row", where=path, remedy="delete it") from None
         is_same = row.values == dict(trial.values)  # a folder's name has not all of a long value
+        programs = (path.parent / CAPTURED).rglob(PROGRAM)
+        sources = [read_captured(found.parent).sources for found in programs]
+        if any(changed_import(imported_files(digests)) for digests in sources):
+            return None
         return row if is_same and (self._folder / row.scheduled).is_file() else None
 
     def add(self, trial: SizeTrial, row: ScaleRow) -> None:

@@ -96,7 +96,7 @@ def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(tmp_path:
             8,
             "the program ended with exit code 1; its last line: a batch",
         ),
-        ("print(1)", 8, "the program compiled no jax module; does it call a jitted function?"),
+        ("print(1)", 8, "the program compiled no jax module; it does not import jax"),
         ("import jax; raise ValueError('no')", 8, "ValueError: no"),
         ("import jax; raise ValueError('no')", 4096, "ValueError: no"),  # captured at 512 first
     ],

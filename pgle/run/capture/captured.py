@@ -110,6 +110,8 @@ NEVER_OF_ZEROS = (
 )
 """Exceptions that other numbers do not prevent."""
 
+MOST_CHANGES = 4  # arguments that a line on a second compilation names
+
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
 STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --choose"
@@ -238,11 +240,11 @@ def compiled_again(module: Path, program: CapturedProgram) -> str:
     known = [path.name for path in modules if path.name in program.again]
     if not known or module.name not in (modules[0].name, *known):
         return ""
-    differing = program.again[known[-1]]
-    changes = [f"{argument} was {before} and is {now}" for argument, before, now in differing]
-    why = (
-        ", ".join(changes) or "its arguments are alike, so it is another function object each time"
-    )
+    changes: list[str] = []
+    for again in known:
+        changes += [f"{name} was {was} and is {now}" for name, was, now in program.again[again]]
+    alike = "its arguments are alike, so it is another function object each time"
+    why = some(changes, MOST_CHANGES) or alike
     remedy = "give it the same each time" if changes else "call jax.jit once, outside the loop"
     return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
 

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.files import is_bare, read_bytes, write_files
 from pgle.run.directory.directory import CAPTURE, RunDirectory, free
 from pgle.xla.flags.text import parse_flags, same_value
@@ -76,6 +76,8 @@ class StageRecord:
     ended: str = ""  # ISO time in UTC; empty while it runs
     exit_code: int | None = None  # of the command; None while it runs
     inputs: tuple[FileRecord, ...] = ()  # files read
+    # modules that the program imported from below its working directory or its script's folder
+    imported: tuple[FileRecord, ...] = ()
     outputs: tuple[FileRecord, ...] = ()  # files written
     warnings: tuple[str, ...] = ()  # as printed
     facts: Mapping[str, Any] = field(
@@ -151,7 +153,7 @@ class Manifest:
             return f"its last run ended with exit code {record.exit_code}"
         if record.failed:
             return f"its last run failed: {record.failed}"
-        if changed := planned.why_changed(record):
+        if changed := planned.why_changed(record) or changed_import(record.imported):
             return changed
         for output in record.outputs:
             if not (run_dir / output.path).exists():
@@ -207,6 +209,34 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
         digest.update(f"{item.relative_to(path)}\0{sha}\n".encode())
         total += size
     return FileRecord(f"{text}/", digest.hexdigest(), total)
+
+
+def imported_files(digests: Mapping[str, str]) -> tuple[FileRecord, ...]:
+    """Records of the modules that a program imported.
+
+    Args:
+        digests: SHA-256 by absolute path, as the hook took them when they were imported. Below the working directory
+            the record has the relative path, so that a checkout can move.
+    """
+    here = Path.cwd()
+    found = []
+    for name in sorted(digests):
+        path = Path(name)
+        size = path.stat().st_size if path.is_file() else 0
+        shown = path.relative_to(here) if path.is_relative_to(here) else path
+        found.append(FileRecord(str(shown), digests[name], size))
+    return tuple(found)
+
+
+def changed_import(imported: Iterable[FileRecord]) -> str:
+    """Which module that a program imported is not as it was, in a clause; empty: all are."""
+    for item in imported:
+        path = Path(item.path)
+        if not path.is_file():
+            return f"{item.path}, which the program imports, is gone"
+        if _digest(path)[0] != item.sha256:
+            return f"{item.path}, which the program imports, has changed"
+    return ""
 
 
 def _digest(path: Path) -> tuple[str, int]:
@@ -336,6 +366,12 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
                 else _FOLLOWS.get(name, _MAY)
             )
             found.append(f"{name} differs: {one} and {two}; {follows}")
+    digests = {item.path: item.sha256 for item in first.imported}
+    edited = [
+        item.path for item in second.imported if digests.get(item.path, item.sha256) != item.sha256
+    ]
+    if edited:
+        found.append(f"other code is imported ({some(edited, 3)}); {_FOLLOWS['command']}")
     return tuple(found)
 
 

@@ -218,10 +218,6 @@ class Experiment:
         exposed = [
             facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts
         ]  # if simulated
-        if self._skipped:
-            self.announce(
-                "a change in a module that the program imports is not seen: after one, pass --force"
-            )
         self.announce("compare")
         comparison: Comparison | None = None
         checks: tuple[LimitCheck, ...] = ()

@@ -21,8 +21,8 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.worker import mask_configs
 from pgle.run.directory.directory import STEP_FILES, RankFiles
-from pgle.run.directory.manifest import StageRecord, waiting
-from pgle.run.hook import hook_config, read_facts, with_hook
+from pgle.run.directory.manifest import StageRecord, imported_files, waiting
+from pgle.run.hook import hook_config, read_facts, read_sources, with_hook
 from pgle.run.inputs.step_times import (
     STEP_WORDS,
     StepLines,
@@ -263,9 +263,10 @@ class RealBackEnd:
             name: facts[name] for name in ("platform", "devices", "process_count") if name in facts
         }
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
+        sources = read_sources(files, is_alone=find_rank().is_alone)
         record = end_record(
             request.run,
-            replace(record, topology=topology),
+            replace(record, topology=topology, imported=imported_files(sources)),
             code,
             outputs=outputs,
             warnings=found,

@@ -33,6 +33,7 @@ from pgle.run.directory.directory import CAPTURE, set_aside
 from pgle.run.directory.manifest import (
     StageRecord,
     extend_manifest,
+    imported_files,
     now,
     read_manifest,
     record_file,
@@ -181,9 +182,10 @@ class SimulatedBackEnd:
             if devices.assumed
             else []
         )
+        sources = read_captured(request.run.captured).sources
         record = end_record(
             request.run,
-            replace(record, topology=where),
+            replace(record, topology=where, imported=imported_files(sources)),
             0,
             outputs=request.folder.outputs(),
             facts=facts,
@@ -247,6 +249,7 @@ class SimulatedBackEnd:
         except (UserError, WorkloadError) as error:
             end_record(request.run, record, error.exit_code, warnings=(str(error),))
             raise
+        record = replace(record, imported=imported_files(read_captured(folder).sources))
         end_record(request.run, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
 

@@ -197,3 +197,12 @@ def test_what_differs_is_said(change, what):
 def test_a_mismatch_is_one_line():
     (found,) = same_program(PROFILE, replace(PERF, ranks=4))
     assert found == "number of ranks differs: 1 and 4; the modules are not the same"
+
+
+def test_a_run_that_imports_other_code_than_the_profile_run_is_named():
+    first, second = (
+        replace(PROFILE, imported=(FileRecord("model.py", digest, 1),)) for digest in ("ab", "cd")
+    )
+    assert same_program(first, first) == ()
+    (said,) = same_program(first, second)
+    assert said == "other code is imported (model.py); the program may not be the same"

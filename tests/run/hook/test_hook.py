@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -499,3 +500,46 @@ def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(hook
     mesh = SimpleNamespace(operation=SimpleNamespace(name="sdy.mesh"))
     module = SimpleNamespace(body=SimpleNamespace(operations=[mesh]))
     assert hook("jax_private")._propagated(module) is None
+
+
+def sources_of(folder, *words, code):
+    """The files that a program's modules come from, by the hook, relative to its folder."""
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "package" / "inner.py").write_text("")
+    (folder / "package" / "__main__.py").write_text(code)
+    (folder / "train.py").write_text(code)
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "installed.py").write_text("")
+    with zipfile.ZipFile(folder / "packed.zip", "w") as packed:
+        packed.writestr("packed.py", "")
+    path = os.pathsep.join([str(HOOK_SITE), "site-packages", "packed.zip"])
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {str(Path(name).relative_to(folder)) for name in json.loads(done.stdout)}
+
+
+SOURCES = """
+import json, installed, packed
+{imports}
+from pgle_hook.records import Sources
+print(json.dumps(Sources().found()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "imports", "main"),
+    [
+        (["train.py"], "from package import inner", "train.py"),
+        (["-m", "package"], "from . import inner", "package/__main__.py"),
+    ],
+)
+def test_the_files_that_a_program_imports_are_those_of_its_own(tmp_path, words, imports, main):
+    found = sources_of(tmp_path, *words, code=SOURCES.format(imports=imports))
+    assert found == {main, "package/__init__.py", "package/inner.py"}
