@@ -35,6 +35,8 @@ LAUNCHES_DIFFER = 0.0054
 """Nineteen times of twenty, two launches of one program on the same hosts within hours differ by less than this share:
 of five public pairs the standard deviation is 0.21 % (marin-community/marin#7012, #8277, #8822, #7912)."""
 
+BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
+
 SAME = 1e-6  # of the step; simulated steps that differ by less are the same
 LEAST_STEPS = 3  # on each side; fewer do not say how much steps differ
 
@@ -156,7 +158,10 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     )  # what HLO alone tells cannot be compared
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)
-    changes = [change for pair in pairs if (change := _change(*pair, step_us)) is not None]
+    ratio = _all_compute(pairs)
+    changes = [change for pair in pairs if (change := _change(*pair, step_us, ratio)) is not None]
+    if ratio != 1:
+        changes.append(_compute_row(pairs, ratio, step_us))
     changes += _other_rows(before, after, step_us)
     rest_us = after.step_us - before.step_us - sum(change.delta_us for change in changes)
     changes.append(_row("not explained", "", 0.0, rest_us, step_us))
@@ -386,11 +391,59 @@ def _match(
     return [*pairs, *((item, None) for item in left), *((None, item) for item in right)]
 
 
-def _change(before: _Item | None, after: _Item | None, step_us: float) -> StepChange | None:
+def _is_compute(before: _Item | None, after: _Item | None) -> bool:
+    """Whether a pair is one compute instruction in both steps."""
+    sides = [item for item in (before, after) if item is not None]
+    return len(sides) == 2 and all(item.group == RowGroup.COMPUTE for item in sides)
+
+
+def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
+    """By which factor all compute instructions take longer alike; 1 if their changes differ from each other.
+
+    It is the median of their ratios, weighted by time. It counts if it explains more of what the instructions changed
+    by than it leaves, and if instructions that got longer (or shorter) are more than chance gives (sign test at 1 %).
+    """
+    both = [
+        (one.part.us, two.part.us) for one, two in pairs if _is_compute(one, two) and one and two
+    ]
+    times = np.array([row for row in both if row[0] > 0 and row[1] > 0]).reshape(-1, 2)
+    if not len(times):
+        return 1.0
+    before, after = times.T
+    ratios = after / before
+    order = np.argsort(ratios, kind="stable")
+    reached = np.cumsum(before[order])
+    ratio = float(ratios[order][np.searchsorted(reached, reached[-1] / 2)])
+    left = float(np.abs(after - ratio * before).sum())
+    if left > float(np.abs(after - before).sum()) / 2:
+        return 1.0
+    longer = int((after > before).sum())
+    deviation = np.sqrt(len(times)) / 2
+    alike = longer if ratio > 1 else len(times) - longer
+    return ratio if alike - len(times) / 2 > BY_CHANCE * deviation else 1.0
+
+
+def _compute_row(
+    pairs: Sequence[tuple[_Item | None, _Item | None]], ratio: float, step_us: float
+) -> StepChange:
+    """What all compute instructions take longer, or shorter, by one factor."""
+    ours = [one.part.us for one, two in pairs if _is_compute(one, two) and one is not None]
+    whole = sum(ours)
+    note = f"{(ratio - 1) * 100:+.1f} % each".replace("-", "−")
+    name = f"compute, all {len(ours)} instructions"
+    return _row(str(RowGroup.COMPUTE), note, whole, whole * ratio, step_us, name=name)
+
+
+def _change(
+    before: _Item | None, after: _Item | None, step_us: float, ratio: float
+) -> StepChange | None:
+    """The change of one instruction; of compute, beyond the factor by which all of it changed."""
     if (known := after or before) is None:
         return None
     one, two = None if before is None else before.part, None if after is None else after.part
     delta = (two.us if two else 0.0) - (one.us if one else 0.0)
+    if one is not None and _is_compute(before, after):
+        delta -= one.us * (ratio - 1)
     return StepChange(
         kind=_kind(known, one, two, delta),
         before=one,

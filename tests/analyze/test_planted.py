@@ -402,6 +402,24 @@ def test_steps_that_change_over_time_are_found(
     assert "slow-steps" not in {one.id for one in findings}
 
 
+def test_all_compute_that_is_slower_alike_is_one_row(tmp_path: Path, clean: MeasuredStep) -> None:
+    faulty = Faulty(exports(), tmp_path, MAIN)
+    for execution in every(faulty):
+        faulty.stretch(execution, 1.03)
+    against = find_differences(clean, measured_step(side(faulty.write())))
+    first = against.changes[0]
+    assert (first.group, first.note) == ("compute", "+3.0 % each")
+    assert first.delta_us == pytest.approx(0.03 * clean.breakdown.compute_us, rel=0.1)
+    assert abs(against.other_us) < 0.1 * against.delta_us
+
+
+def test_one_slower_product_is_not_all_compute(tmp_path: Path, clean: MeasuredStep) -> None:
+    faulty = Faulty(exports(), tmp_path, MAIN)
+    faulty.lengthen(PRODUCT, 2, every(faulty))
+    against = find_differences(clean, measured_step(side(faulty.write())))
+    assert against.changes[0].name == PRODUCT
+
+
 def test_a_warm_up_before_steps_that_grow_is_left_out(tmp_path: Path, longer: list[Path]) -> None:
     faulty = Faulty(longer, tmp_path, MAIN)
     for place, execution in enumerate(every(faulty)):
