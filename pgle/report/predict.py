@@ -330,7 +330,16 @@ def _contended(prediction: Prediction) -> str:
 def _uncertain_line(item: Uncertain) -> str:
     times = f"{item.count} × " if item.count > 1 else ""
     span = figures.between(figures.time(item.range.least_us), figures.time(item.range.most_us))
-    return f"data decides {printable(item.name)}: {times}{figures.time(item.cost_us)} ({span}), {item.range.why}"
+    line = f"data decides {printable(item.name)}: {times}{figures.time(item.cost_us)} ({span}), {item.range.why}"
+    if item.range.extreme_us is None or item.range.extreme_us <= item.range.most_us:
+        return line
+    return f"{line}; up to {figures.time(item.range.extreme_us)} if {item.range.extreme_why}"
+
+
+def _extreme_us(item: Uncertain) -> float | None:
+    """What data that is not plausible makes of all executions of an instruction; None if nothing more."""
+    extreme = item.range.extreme_us
+    return None if extreme is None else extreme * item.count
 
 
 def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
@@ -405,6 +414,7 @@ def predict_document(found: Predicted) -> dict[str, object]:
                 **text.picked(item, "name executions=count why=range.why"),
                 "time_us": item.cost_us * item.count,
                 "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
+                "extreme_us": _extreme_us(item),
             }
             for item in prediction.uncertain
         ],

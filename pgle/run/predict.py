@@ -66,11 +66,8 @@ def predict_file(request: PredictRequest) -> Predicted:
     found = []
     for module in chosen:
         hardware, target_from = _hardware(module) if given is None else (given, "option")
-        hardware = replace(
-            hardware,
-            devices_per_host=request.devices_per_host or hardware.devices_per_host,
-            nic_gb_s=request.network_gb_s or hardware.nic_gb_s,
-        )
+        domain = request.devices_per_host or hardware.devices_per_host
+        hardware = replace(hardware.on_network(request.network_gb_s), devices_per_host=domain)
         found.append((predict(module, profile, hardware), module, hardware, target_from))
     prediction, module, chosen_hardware, target_from = max(found, key=lambda item: item[0].step_us)
     return Predicted(

@@ -11,13 +11,14 @@ at once get no more done than one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.known import Estimate, estimates
 from pgle.costs.estimate.unknown import Range, range_of
 from pgle.costs.measure.contention import (
@@ -101,6 +102,9 @@ class Steps(NamedTuple):
     # least_data, most_data: with all costs that data decides at their least and at their most
     least_data: float
     most_data: float
+    # least_network, most_network: with estimated collectives on the fastest and on the slowest network of the GPU
+    least_network: float
+    most_network: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +165,21 @@ class Prediction:
     def interval_us(self) -> tuple[float, float]:
         """The step's range.
 
-        What estimates were off elsewhere, contention from none to twice the likely, and costs that data decides have
-        nothing to do with each other, so their reaches add up as the sides of a right angle; the model's error comes on
-        top. Never below what the GPU's peaks and links allow; without end if the step is a lower bound.
+        Four things have nothing to do with each other, so their reaches add up as the sides of a right angle: what
+        estimates were off elsewhere, contention from none to twice the likely, costs that data decides, and a network
+        that is assumed. The model's error comes on top. Never below what the GPU's peaks and links allow; without end
+        if the step is a lower bound.
         """
         down, up = (
             abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE
         )
         likely, *ends = self.steps_us
-        contention, data = ([end - likely for end in pair] for pair in (ends[:2], ends[2:]))
-        low = math.hypot(down, min(0.0, *contention), min(0.0, *data)) + MODEL_ERROR * self.step_us
-        high = math.hypot(up, max(0.0, *contention), max(0.0, *data)) + MODEL_ERROR * self.step_us
+        pairs = (ends[:2], ends[2:4], ends[4:])
+        reaches = [[end - likely for end in pair] for pair in pairs]
+        shorter = [min(0.0, *reach) for reach in reaches]
+        longer = [max(0.0, *reach) for reach in reaches]
+        low = math.hypot(down, *shorter) + MODEL_ERROR * self.step_us
+        high = math.hypot(up, *longer) + MODEL_ERROR * self.step_us
         most_us = math.inf if self.lower_bound else self.step_us + high
         return max(self.step_us - low, min(self.program.least_us, self.step_us)), most_us
 
@@ -271,6 +279,10 @@ def predict(
         run_program(likely, launch, factors, costs=end).step_us if uncertain else step_us
         for end in by_data
     )
+    network = (
+        run_program(likely, launch, factors, costs=costs_there).step_us if costs_there else step_us
+        for costs_there in _on_networks(module, likely, hardware)
+    )
     return Prediction(
         timeline=timeline,
         ceiling_us=ceiling(module, likely, launch, timeline.breakdown, slower=min(factors)),
@@ -279,7 +291,7 @@ def predict(
         estimated_share=share,
         launch=launch,
         contention=contends,
-        steps_us=Steps(step_us, *ends, *data),
+        steps_us=Steps(step_us, *ends, *data, *network),
         uncertain=uncertain,
         contended_us=contended_us(timeline, factors),
         skew_us=skew_us,
@@ -524,6 +536,22 @@ def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
             f"all but one iteration of loops of unknown length ({', '.join(program.uncounted[:3])})"
         )
     return tuple(lines)
+
+
+def _on_networks(
+    module: Module, program: Program, hardware: Hardware
+) -> Iterator[Mapping[str, float]]:
+    """Estimated costs of collectives that cross hosts, on the fastest and on the slowest network; none if it is named."""
+    crossing = [
+        module.instructions[op.name]
+        for op in program.ops
+        if op.origin is Origin.ESTIMATED and op.stream is Stream.COMMUNICATION
+    ]
+    is_inside = module.num_devices <= hardware.devices_per_host
+    for there in hardware.ends:
+        estimate = estimator(module, there)
+        is_same = is_inside or there.nic_gb_s == hardware.nic_gb_s
+        yield {} if is_same else {item.name: estimate(item) for item in crossing}
 
 
 def _uncertain(

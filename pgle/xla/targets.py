@@ -69,6 +69,8 @@ class Hardware:
     # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself where there are some
     measured_as: str
     devices_per_host: int = 8  # GPUs that share NVLink: of one host, in a rack of all its hosts
+    # the slowest and the fastest network that is rented or sold with the GPU, as `nic_gb_s`; the same if it is named
+    networks_gb_s: tuple[float, float] = (0.0, 0.0)
     is_rack: bool = False  # whether NVLink joins hosts
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
     matmul_efficiency: float = (
@@ -84,6 +86,17 @@ class Hardware:
         while family not in self.tflops:
             family = _WIDER.get(family, "f32")
         return self.tflops[family]
+
+    def on_network(self, gb_s: float | None) -> Hardware:
+        """The GPU on a network that the user names; itself if none is named."""
+        return self if not gb_s else replace(self, nic_gb_s=gb_s, networks_gb_s=(gb_s, gb_s))
+
+    @property
+    def ends(self) -> tuple[Hardware, Hardware]:
+        """The GPU on the fastest and on the slowest of its networks."""
+        slow, fast = self.networks_gb_s
+        fastest = replace(self, nic_gb_s=max(fast, self.nic_gb_s))
+        return fastest, replace(self, nic_gb_s=min(slow or self.nic_gb_s, self.nic_gb_s))
 
     def host(self, device: int) -> int:
         """The host of a device id; ids are numbered host by host."""
@@ -176,7 +189,24 @@ _GPUS = (
         "gb300", _GB300_TFLOPS, 7928, 152, 2.07, 18 * 40.1, 100, 225, "gb300", 72, is_rack=True
     ),
 )
-TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
+_NETWORKS_GB_S = {"a100": (1.56, 25.0), "h100": (12.5, 50.0), "h200": (25.0, 50.0)}
+"""Per GPU: of Google's a2-highgpu-8g (100 Gbit/s for 8 GPUs), a3-highgpu-8g (four cards of 200 Gbit/s) and a3-ultragpu
+(cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's DGX of the generation."""
+
+_FASTEST_GB_S = (
+    100.0  # ConnectX-8 (NVIDIA, GB300 NVL72 and DGX B300), which Blackwell hosts may have
+)
+_SLOWEST_GB_S = 50.0  # ConnectX-7, one a GPU (NVIDIA, DGX B200)
+
+
+def _networks(name: str) -> tuple[float, float]:
+    """The networks that a GPU is sold or rented with."""
+    return _NETWORKS_GB_S.get(name.split("-")[0], (_SLOWEST_GB_S, _FASTEST_GB_S))
+
+
+TABLE: Mapping[str, Hardware] = {
+    hardware.name: replace(hardware, networks_gb_s=_networks(hardware.name)) for hardware in _GPUS
+}
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
 
 _BY_CAPABILITY = (
@@ -222,11 +252,8 @@ def find_hardware(
         if named is None:
             raise UserError(f"no target called {target!r}", remedy=_KNOWN)
         found = named
-    return replace(
-        found,
-        devices_per_host=devices_per_host or _nvlink_domain(found, topology),
-        nic_gb_s=network_gb_s or found.nic_gb_s,
-    )
+    domain = devices_per_host or _nvlink_domain(found, topology)
+    return replace(found.on_network(network_gb_s), devices_per_host=domain)
 
 
 def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:

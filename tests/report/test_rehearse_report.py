@@ -25,7 +25,7 @@ def rehearsed(
         communication_us=40.0,
     )
     prediction: Any = SimpleNamespace(
-        step_us=100.0, exposed_us=40.0, lower_bound=False, steps_us=(100.0,) * 5, ceiling_us=61.0,
+        step_us=100.0, exposed_us=40.0, lower_bound=False, steps_us=(100.0,) * 7, ceiling_us=61.0,
         timeline=SimpleNamespace(breakdown=parts),
     )  # fmt: skip
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)

@@ -10,7 +10,7 @@ memory, convolutions (Winograd), attention (masks) and transfers whose size data
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import ceil, inf, prod
 
 from pgle.costs.estimate.communication import (
@@ -29,6 +29,7 @@ from pgle.costs.estimate.products import (
     matmuls,
     operand_shape,
 )
+from pgle.costs.estimate.scatters import even_us
 from pgle.xla.collectives import (
     FREE_TARGETS,
     collective_kind,
@@ -191,7 +192,15 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     threads = _unvectorized(instruction, needed) / (
         hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
     )
-    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
+    waits = _waits_us(module, instruction)
+    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads, waits))
+
+
+def _waits_us(module: Module, instruction: Instruction) -> float:
+    """What scatters of a kernel wait if they write to all places equally often."""
+    fused = module.fused(instruction)
+    items = (instruction,) if fused is None else fused.instructions
+    return max((even_us(module, item) for item in items if item.opcode == "scatter"), default=0.0)
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
@@ -253,9 +262,30 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
         return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
     opcodes = {item.opcode for item in needed.items.values()}
     loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(("transpose", "gather"))
-    return sum(
+    elements = sum(
         needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None
     )
+    return ceil(elements / UNROLLED) if _gathers_rows(needed, opcodes) else elements
+
+
+UNROLLED = 4
+"""Neighbouring elements that one thread of a loop fusion works on at most (openxla/xla `hlo_fusion_analysis.cc` and
+`launch_dimensions.cc`, ``MaxUnrollFactor``)."""
+
+
+def _gathers_rows(needed: _Needed, opcodes: Collection[str]) -> bool:
+    """Whether all that a fusion moves are rows of gathers that a thread's elements do not leave."""
+    gathers = [item for item in needed.items.values() if item.opcode == "gather"]
+    if not gathers or "transpose" in opcodes:
+        return False
+    for item in gathers:
+        operand = needed.items.get(item.operands[0])
+        if operand is None or not operand.shape.dimensions or not item.shape.dimensions:
+            return False
+        row = item.shape.dimensions[-1]
+        if row != operand.shape.dimensions[-1] or row % UNROLLED:
+            return False
+    return True
 
 
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:

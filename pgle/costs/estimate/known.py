@@ -55,9 +55,10 @@ class Estimate:
 def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Estimate]:
     """A function from an instruction of `module` to what is known of its cost on `hardware`."""
     cost_us = estimator(module, hardware)
+    fastest, _ = hardware.ends  # what is possible does not depend on the network that is assumed
 
     def estimate(instruction: Instruction) -> Estimate:
-        least = least_us(module, instruction, hardware)
+        least = least_us(module, instruction, fastest)
         us = max(cost_us(instruction), least)
         basis = basis_of(module, instruction)
         if not basis.is_model:

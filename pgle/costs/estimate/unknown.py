@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import exp, log, log2, prod, sqrt
+from math import ceil, exp, log, log2, prod, sqrt
 from statistics import fmean, stdev
 
-from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.passes import is_radix_sort, sort_passes
-from pgle.costs.estimate.products import attention_operations, first_array, matmuls, operand_shape
+from pgle.costs.estimate.communication import LAUNCH_US, group_of, payload_bytes
+from pgle.costs.estimate.passes import fewest_fft_passes, fft_passes, is_radix_sort
+from pgle.costs.estimate.products import attention_operations, matmuls, operand_shape
+from pgle.costs.estimate.scatters import extreme_us, plausible_us
 from pgle.errors import UserError
 from pgle.xla.collectives import (
     collective_kind,
@@ -22,11 +23,11 @@ from pgle.xla.collectives import (
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
 
-SWAPPED_ROW_US, ADDED_ROW_US = 12.2, 0.0244
-"""A row added to one that others add to at the same time: by compare and swap, and where the GPU adds by itself. Of
-40,960 rows into the same one, each took 500 ms and 1 ms (openxla/xla issue 46225, RTX 3080 Ti)."""
-
 SECTOR_BYTES = 32  # what device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)
+RADIX_SHORT = 1.32
+"""How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4 billion 32-bit keys a
+second on an A100 of 1,555 GB/s, 36 bytes a key (Adinets and Merrill, arXiv 2206.01784)."""
+
 WINOGRAD = (
     2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
 )
@@ -42,14 +43,20 @@ class Range:
     least_us: float
     most_us: float
     why: str
+    # extreme_us, extreme_why: what data that is not plausible makes of it, and which data; not part of the range
+    extreme_us: float | None = None
+    extreme_why: str = ""
 
 
 def range_of(
     module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float
 ) -> Range | None:
     """The range of an estimate that data, or a choice made on the GPU, decides; None of any other."""
-    if instruction.latency_ns is not None or collective_kind(module, instruction) is not None:
+    if instruction.latency_ns is not None:
         return None
+    kind = collective_kind(module, instruction)
+    if kind is not None:
+        return _of_collective(module, kind, instruction, hardware, estimate_us)
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
         return Range(estimate_us, estimate_us * SHARED_LINK, "GPUs may share the link to the host")
     inner = module.wrapped(instruction) or instruction
@@ -67,139 +74,57 @@ def _of_one(
     if item.opcode == "scatter":
         return Range(
             us,
-            us + _repeated_us(module, item, caller),
-            "rows that repeat are added one after the other",
+            us + plausible_us(module, item, caller),
+            "rows that repeat wait for each other; the most frequent index is that of a text, 7 %",
+            us + extreme_us(module, item, caller),
+            "all rows are the same",
         )
     if item.opcode == "gather":
-        apart = prod(item.shape.dimensions) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
+        apart = _sectors(module, item) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
         return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
-    if item.opcode == "sort" or is_radix_sort(item):
-        radix, bitonic = sort_passes(item)
-        own = bitonic if item.opcode == "sort" else radix
-        return Range(
-            us * min(radix, bitonic) / own,
-            us * max(radix, bitonic) / own,
-            "by bits or by comparisons",
-        )
+    if is_radix_sort(item):
+        return Range(us, us * RADIX_SHORT, "radix sorts reach 0.68 of the bandwidth or more")
     if is_convolution(item):
         plain = sum(one.operations for one in matmuls(module, item)) / (
             hardware.tflops["f32"] * 1e6
         )
         return Range(us / WINOGRAD, max(plain, us), "cuDNN chooses the algorithm")
+    if item.opcode == "fft":
+        fewest = fewest_fft_passes(module, item) / fft_passes(module, item)
+        return Range(us * fewest, us, "cuFFT chooses the passes") if fewest < 1 else None
     if attention_operations(module, item):
         low, high = (us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE))
         return Range(low, high, "attention reaches half to three quarters of the peak")
     return None
 
 
-def _repeated_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
-    """What a scatter takes more if the row that repeats most is added one after the other: nothing if it overwrites.
-
-    GPUs add f32, f64, f16 and integers by themselves. XLA computes bf16 in f32, so it compares and swaps (openxla/xla
-    pull request 44428); on an H100, too, such a scatter took 3.3 µs a row (docs/evidence/estimates.md).
-    """
-    combiner = [module.computations[name] for name in scatter.called if name in module.computations]
-    if combiner and all(
-        item.opcode == "parameter" for one in combiner for item in one.instructions
-    ):
-        return 0.0
-    dtype = (first_array(scatter.shape) or scatter.shape).dtype
-    is_swapped = dtype == "bf16" or dtype.startswith("f8")
-    return _most_repeats(module, scatter, caller) * (SWAPPED_ROW_US if is_swapped else ADDED_ROW_US)
-
-
-def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
-    """How often one row can repeat: all of them can, unless the indices are a permutation divided.
-
-    A mixture of experts sends each token to k experts: the indices are an argsort of tokens times k, divided by k, so
-    that each of the operand's rows comes k times.
-    """
-    rows, arrays = _rows(module, scatter), len(scatter.operands) // 2
-    updates = operand_shape(module, scatter, arrays + 1)
-    permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
-    result = first_array(scatter.shape)
-    if not permuted or updates is None or result is None:
-        return rows
-    places = prod(result.dimensions) * rows // max(prod(updates.dimensions), 1)
-    return min(rows, -(-permuted // max(places, 1)))
+def _of_collective(
+    module: Module, kind: str, instruction: Instruction, hardware: Hardware, us: float
+) -> Range | None:
+    """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job confirms either."""
+    if kind != "collective-permute":
+        return None
+    inner = module.wrapped(instruction) or instruction
+    size = payload_bytes(module, kind, inner)
+    pairs = inner.source_target_pairs
+    crosses = any(hardware.host(source) != hardware.host(target) for source, target in pairs)
+    at_links = LAUNCH_US + size / (hardware.nvlink_gb_s * 1e3)
+    if crosses or not pairs or at_links >= us:
+        return None
+    return Range(at_links, us, "XLA's table of permutes is far below the links; measure it")
 
 
-def _permuted(module: Module, indices: str, caller: Instruction) -> int:
-    """The length of the one argsort that indices follow from by arithmetic alone; 0 if from anything else, too."""
-    lengths, names, seen = set[int](), [indices], set[str]()
-    while names:
-        item = module.instructions.get(name := names.pop())
-        if item is None or name in seen:
-            continue
-        seen.add(name)
-        if item.parameter_number is not None and item.computation in caller.called:
-            names.append(caller.operands[item.parameter_number])
-        elif item.opcode == "get-tuple-element" and (length := _argsorted(module, item)):
-            lengths.add(length)
-        elif item.opcode in _ARITHMETIC:
-            names += item.operands
-        elif prod(item.shape.dimensions) > 1 and item.opcode not in ("constant", "iota"):
-            return 0
-    return lengths.pop() if len(lengths) == 1 else 0
-
-
-_ARITHMETIC = frozenset(
-    (
-        "abs",
-        "add",
-        "and",
-        "bitcast",
-        "broadcast",
-        "clamp",
-        "compare",
-        "convert",
-        "copy",
-        "divide",
-        "dynamic-slice",
-        "fusion",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "remainder",
-        "reshape",
-        "select",
-        "shift-right-arithmetic",
-        "shift-right-logical",
-        "sign",
-        "slice",
-        "subtract",
-    )
-)
-
-
-def _argsorted(module: Module, item: Instruction) -> int:
-    """The length of a permutation: what a sort makes of a counting sequence; 0 for any other result."""
-    sort = module.instructions.get(item.operands[0])
-    if sort is None or not (sort.opcode == "sort" or is_radix_sort(sort)):
-        return 0
-    given = (
-        None if item.tuple_index is None else sort.operands[item.tuple_index : item.tuple_index + 1]
-    )
-    sorted_ = module.instructions.get(given[0]) if given else None
-    if sorted_ is None:
-        return 0
-    fused = module.fused(sorted_)
-    root = sorted_ if fused is None else module.instructions[fused.root]
-    return prod(item.shape.dimensions) if root.opcode == "iota" else 0
-
-
-def _rows(module: Module, scatter: Instruction) -> int:
-    """Places that a scatter writes to: its indices, whose last dimension says where where it is short."""
-    indices = operand_shape(module, scatter, len(scatter.operands) // 2)
-    dimensions = indices.dimensions if indices is not None else ()
-    return prod(
-        dimensions[:-1]
-        if dimensions and dimensions[-1] <= len(scatter.shape.dimensions)
-        else dimensions
-    )
+def _sectors(module: Module, gather: Instruction) -> int:
+    """Sectors that a gather reads if its rows lie apart; a row itself is contiguous."""
+    operand, indices = operand_shape(module, gather, 0), operand_shape(module, gather, 1)
+    elements = prod(gather.shape.dimensions)
+    if operand is None or indices is None:
+        return elements
+    places = indices.dimensions
+    is_vector = bool(places) and places[-1] <= len(operand.dimensions)
+    rows = max(prod(places[:-1] if is_vector else places), 1)
+    row_bytes = gather.shape.size_bytes / rows
+    return rows * ceil(row_bytes / SECTOR_BYTES)
 
 
 def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
@@ -212,9 +137,11 @@ def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> l
     )
     if is_named or module.num_devices <= hardware.devices_per_host or not any(crossing):
         return []
+    slow, fast = hardware.networks_gb_s
     return [
         f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
-        "GPU and direction is assumed: name yours with --network"
+        "GPU and direction is assumed: name yours with --network; "
+        f"the range holds networks of {slow:g} to {fast:g} GB/s"
     ]
 
 

@@ -7,9 +7,15 @@ import pytest
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.known import Basis, unmodelled, unmodelled_warnings
 from pgle.costs.estimate.passes import sort_passes
+from pgle.costs.estimate.scatters import (
+    ADDED_US,
+    FREQUENT,
+    SAME_ADDED_US,
+    SAME_SWAPPED_US,
+    SWAPPED_US,
+)
 from pgle.costs.estimate.unknown import (
-    ADDED_ROW_US,
-    SWAPPED_ROW_US,
+    RADIX_SHORT,
     Range,
     assumed_warnings,
     range_of,
@@ -39,11 +45,29 @@ def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruc
     )
 
 
-@pytest.mark.parametrize(("dtype", "row_us"), [("f32", ADDED_ROW_US), ("bf16", SWAPPED_ROW_US)])
-def test_a_scatter_takes_up_to_one_row_after_the_other(dtype: str, row_us: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "added_us", "same_us"),
+    [
+        ("s32", ADDED_US, SAME_ADDED_US),
+        ("f32", ADDED_US, SAME_SWAPPED_US),
+        ("bf16", SWAPPED_US, SAME_SWAPPED_US),
+    ],
+)
+def test_the_most_frequent_row_of_a_text_waits_and_equal_rows_are_a_line_of_their_own(
+    dtype: str, added_us: float, same_us: float
+) -> None:
     scatter = Instruction("s", "scatter", Shape(dtype, (4096, 128)), "e", ("x", "i", "u"))
     known = found(operand("i", "s32", 1000, 1), operand("u", dtype, 1000, 128), scatter)
-    assert known.most_us - known.least_us == pytest.approx(1000 * row_us)
+    assert known.most_us - known.least_us == pytest.approx(1000 * FREQUENT * added_us)
+    assert known.extreme_us == pytest.approx(known.least_us + 1000 * same_us)
+
+
+def test_a_histogram_waits_for_its_bins_though_all_are_as_frequent() -> None:
+    count = 1 << 20
+    items = operand("bins", "s64", 256), operand("i", "s32", count, 1), operand("u", "s64", count)
+    scatter = Instruction("s", "scatter", Shape("s64", (256,)), "e", ("bins", "i", "u"))
+    of = module(*items, scatter)
+    assert estimator(of, H100)(scatter) == pytest.approx(count / 256 * ADDED_US, rel=0.1)
 
 
 def routed(*, sorted_payload: bool = True) -> Range:
@@ -66,8 +90,9 @@ def routed(*, sorted_payload: bool = True) -> Range:
 
 def test_rows_of_a_divided_argsort_repeat_as_often_as_it_is_longer_than_the_result() -> None:
     bounded, unbounded = routed(), routed(sorted_payload=False)
-    assert bounded.most_us - bounded.least_us == pytest.approx(8 * SWAPPED_ROW_US)
-    assert unbounded.most_us - unbounded.least_us == pytest.approx(8192 * SWAPPED_ROW_US)
+    assert bounded.most_us - bounded.least_us == pytest.approx(8 * SWAPPED_US)
+    assert unbounded.most_us - unbounded.least_us == pytest.approx(8192 * FREQUENT * SWAPPED_US)
+    assert bounded.extreme_us == pytest.approx(bounded.least_us + 8 * SAME_SWAPPED_US)
 
 
 def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
@@ -76,16 +101,22 @@ def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
     combiner = Computation("replace", (operand("a", "f32"), operand("b", "f32")), "b")
     of = module(*items)
     of = replace(of, computations={**of.computations, "replace": combiner})
-    assert range_of(of, scatter, H100, 5.0) == Range(
-        5.0, 5.0, "rows that repeat are added one after the other"
+    known = range_of(of, scatter, H100, 5.0)
+    assert known is not None
+    assert (known.least_us, known.most_us, known.extreme_us) == (5.0, 5.0, 5.0)
+
+
+def test_a_gather_of_elements_takes_up_to_a_sector_for_each() -> None:
+    gather = Instruction("g", "gather", Shape("f32", (1 << 20,)), "e", ("x", "i"))
+    assert found(operand("i", "s32", 1 << 20, 2), gather).most_us == pytest.approx(
+        32 * (1 << 20) / 3352e3
     )
 
 
-def test_a_gather_takes_up_to_a_sector_for_each_element() -> None:
+def test_a_gather_of_long_rows_has_no_range() -> None:
     gather = Instruction("g", "gather", Shape("f32", (1 << 20, 128)), "e", ("x", "i"))
-    assert found(operand("i", "s32", 1 << 20, 1), gather).most_us == pytest.approx(
-        32 * (1 << 27) / 3352e3
-    )
+    of = module(operand("i", "s32", 1 << 20, 1), gather)
+    assert range_of(of, gather, H100, estimator(of, H100)(gather)) is None
 
 
 def test_a_sort_by_comparison_moves_all_once_for_each_distance_beyond_a_block() -> None:
@@ -93,9 +124,29 @@ def test_a_sort_by_comparison_moves_all_once_for_each_distance_beyond_a_block() 
     assert (radix, bitonic) == (4, 1 + 2 + 3)
 
 
-def test_a_sort_is_between_both_ways() -> None:
-    known = found(Instruction("s", "sort", Shape("f32", (1 << 24,)), "e", ("x",)))
-    assert known.most_us / known.least_us == pytest.approx((1 + 13 * 16 // 2) / 4)
+def test_a_radix_sort_reaches_less_of_the_bandwidth_than_a_copy() -> None:
+    target = "xla.gpu.ext.cub_sort_keys"
+    sort = Instruction(
+        "s", "custom-call", Shape("f32", (1 << 24,)), "e", ("x",), custom_call_target=target
+    )
+    known = found(sort)
+    assert known.most_us / known.least_us == pytest.approx(RADIX_SHORT)
+
+
+def permuted(*pairs: tuple[int, int]) -> Instruction:
+    return Instruction("p", "collective-permute", X.shape, "e", ("x",), source_target_pairs=pairs)
+
+
+def test_a_permute_inside_a_host_is_between_its_links_and_xlas_table() -> None:
+    item = replace(permuted((0, 1), (1, 0)), shape=Shape("f32", (1 << 26,)))
+    known = range_of(module(item), item, H100, 4000.0)
+    assert known is not None
+    assert known.least_us < known.most_us == 4000.0
+
+
+def test_a_permute_between_hosts_has_no_such_range() -> None:
+    item = permuted((0, 8), (8, 0))
+    assert range_of(module(item), item, H100, 4000.0) is None
 
 
 def test_attention_may_reach_half_or_three_quarters_of_the_peak() -> None:
@@ -164,7 +215,7 @@ def test_the_interval_of_a_step_holds_what_data_decides() -> None:
         module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100
     )
     assert [item.name for item in prediction.uncertain] == ["s"]
-    assert prediction.interval_us[1] > prediction.step_us + 1000 * ADDED_ROW_US
+    assert prediction.steps_us.most_data > prediction.step_us
 
 
 def reduced(*devices: int) -> Module:
@@ -178,3 +229,40 @@ def test_a_network_that_nobody_named_is_assumed() -> None:
     assert "50 GB/s per GPU and direction is assumed: name yours with --network" in line
     assert assumed_warnings(across, H100, is_named=True) == []
     assert assumed_warnings(reduced(0, 1), H100, is_named=False) == []
+
+
+def test_the_range_of_a_step_holds_every_network_that_the_gpu_is_rented_with() -> None:
+    large = replace(X, shape=Shape("f32", (1 << 26,)))
+    item = Instruction(
+        "r", "all-reduce", large.shape, "e", ("x",), replica_groups=(tuple(range(16)),)
+    )
+    of = Module(
+        "m", 1, "", "e", {"e": Computation("e", (large, item), "r")}, True, num_partitions=16
+    )
+    a100 = TABLE["a100-40gb"]
+    low, high = predict(of, None, a100).interval_us
+    slowest = predict(of, None, a100.on_network(1.7)).step_us
+    assert low < slowest < high
+    named = predict(of, None, a100.on_network(1.7))
+    assert named.interval_us[1] < 2 * named.step_us
+
+
+def test_a_gather_of_rows_has_a_thread_for_four_neighbours() -> None:
+    rows = 1 << 18
+    table = Instruction("t", "parameter", Shape("bf16", (50304, 1024)), "e", parameter_number=0)
+    index = Instruction("i", "parameter", Shape("s32", (rows,)), "e", parameter_number=1)
+    inner = (
+        replace(table, name="p0", computation="f"),
+        replace(index, name="p1", computation="f"),
+        Instruction("g", "gather", Shape("bf16", (rows, 1024)), "f", ("p0", "p1")),
+    )
+    fusion = Instruction(
+        "fusion", "fusion", inner[-1].shape, "e", ("t", "i"), called=("f",), fusion_kind="kLoop"
+    )
+    computations = {
+        "e": Computation("e", (table, index, fusion), "fusion"),
+        "f": Computation("f", inner, "g", True),
+    }
+    of = Module("m", 1, "", "e", computations, True)
+    read_and_written_us = 2 * rows * 1024 * 2 / 3352e3
+    assert estimator(of, H100)(fusion) < 1.3 * read_and_written_us
