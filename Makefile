@@ -48,7 +48,7 @@ endif
 compare: export PGLE_NEXT := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes frameworks jax-releases format
+.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes frameworks jax-releases gpu gpu-wheels gpu-report format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -148,6 +148,24 @@ TRY := --editable '.[rehearse-cuda13]' pytest hypothesis jsonschema
 
 jax-releases:  ## `pgle run` with every release line of jax on five programs: the table of docs/install.md
 	$(PYTHON) scripts/try_jax.py $(JAX_RELEASES)
+
+# What a GPU shows: a Python with jax and its CUDA plugin, no virtual environment, no network.
+gpu: export PYTHON := $(PYTHON)
+gpu:  ## Measure on one NVIDIA GPU: OUT=runs/gpu WHEELS=wheels BUDGET=8m CAPTURE=auto|simulated PYTHON=python3.12
+	@scripts/gpu.sh
+
+# Wheels of what pgle needs besides jax, for the Python of the machine with the GPU.
+WHEELS ?= build/wheels
+GPU_NEEDS := click rich protobuf 'etils[epath]' jinja2 msgspec
+GPU_PYTHON ?= 3.12
+export WHEELS
+gpu-wheels: $(MADE)  ## The wheels for it, for Linux on x86-64: WHEELS=build/wheels GPU_PYTHON=3.12
+	@mkdir -p $(call quoted,$(WHEELS))
+	$(PY) -m pip download --quiet --disable-pip-version-check --only-binary=:all: --platform manylinux2014_x86_64 \
+	  --python-version $(GPU_PYTHON) --dest $(call quoted,$(WHEELS)) $(GPU_NEEDS)
+
+gpu-report: $(MADE)  ## Predicted against measured, without a GPU: IN=runs/gpu
+	$(PY) -m benchmarks.gpu.report $(call quoted,$(or $(IN),runs/gpu))
 
 format: $(MADE_DEV)  ## Let ruff format and fix
 	$(call quoted,$(BIN)/ruff) format .

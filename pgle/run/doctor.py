@@ -459,13 +459,17 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
         capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0
     )
     simulated = isinstance(back_end, SimulatedBackEnd)
-    gpus = () if simulated else read_gpus()
-    devices = min(DEVICES, len(gpus)) or DEVICES
+    devices = DEVICES if simulated else min(DEVICES, _count_gpus()) or DEVICES
     only = ("--compile-only",) if simulated else ()
     words = (sys.executable, *PROGRAM, "--devices", str(devices), *only)
     stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
     result = Experiment(stage, back_end, announce).run()
     return Chain(links(result), simulated, run)
+
+
+def _count_gpus() -> int:
+    """GPUs as nvidia-smi lists them, or their device files if there is no nvidia-smi."""
+    return len(read_gpus()) or len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def links(result: Pipeline) -> tuple[ChainLink, ...]:
