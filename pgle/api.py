@@ -426,7 +426,7 @@ def rehearse(
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
         choose: which of several modules, by name or regular expression; None: the step.
         quiet_s: stop a command that has compiled nothing new for so long.
-        output: new folder for dumps, logs and the page; None: a temporary one, which stays.
+        output: new folder for dumps, logs and the page; None: one in the user's cache, of which the newest 16 stay.
         cached: keep compilations in the user's cache.
     """
     from pgle.run.rehearse import rehearse
@@ -546,7 +546,7 @@ def scale(
         measured_on: HLO dump that the profile was measured on; None: from its run directory, else the first row.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
-        output: folder for rows and page; None: a temporary one, which stays.
+        output: folder for rows and page; None: as of `rehearse`.
     """
     from pgle.report import scale as report
     from pgle.report.predict import write_page

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from pgle.api import Answer
-from pgle.cli.options import check_places
+from pgle.cli.options import check_inputs, check_places
 from pgle.errors import cut
 from pgle.report import text
 from pgle.report.page import plain
@@ -123,6 +123,9 @@ class Command(click.Command):
             )
         try:
             return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            check_inputs(ctx)
+            raise
         except click.NoSuchOption as error:
             begin = next(
                 (

@@ -237,8 +237,18 @@ def run(arguments: list[str]) -> int:
             parts = {"what": line, "where": None, "remedy": None}
             parts = {name: _masked(getattr(error, name, other)) for name, other in parts.items()}
             text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
-        print(inert(f"pgle: {_masked(one_line(named(line)))}"), file=sys.stderr)
+        _print_error(_masked(one_line(named(line))) or "")
         return code
+
+
+def _print_error(line: str) -> None:
+    """Print an error on stderr: one line; on a terminal it wraps between words."""
+    if sys.stderr.isatty():
+        from pgle.report import text
+
+        text.say(line)
+        return
+    print(inert(f"pgle: {line}"), file=sys.stderr)
 
 
 def _masked(text: str | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -92,6 +93,17 @@ class Place(click.Path):
 BANDWIDTH, SHARE = _Bandwidth(0, 1e6, min_open=True), _Share()
 PATH, LOCAL = Place(), Place(remedy="copy it here first")
 FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there afterwards")
+
+
+def check_inputs(ctx: click.Context) -> None:
+    """Refuse an input that is not there, before anything is said of an option that is missing."""
+    for param in ctx.command.params:
+        value = ctx.params.get(str(param.name))
+        if not isinstance(param.type, Place) or param.type.ends or "-o" in param.opts:
+            continue
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and not path.exists():
+                raise UserError("no such file or folder", where=path, remedy="check the path")
 
 
 def check_places(ctx: click.Context) -> None:

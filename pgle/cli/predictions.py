@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,11 @@ from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import FOLDER, LOCAL, PATH
 from pgle.errors import UserError
+from pgle.report import text
+from pgle.run.directory.directory import forget
+
+if TYPE_CHECKING:
+    from pgle.run.rehearse import Rehearsal
 
 
 @command(
@@ -58,7 +63,7 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling. FOLDER: a folder of such dumps. RUN: a
     run directory, with its module, measured profile, flags and GPU. COMMAND: a program. It runs on virtual CPU devices
     until it has compiled its step. XLA_FLAGS of the environment count. The exit code is 1 if XLA did not use the
-    profile.
+    profile, or the program failed.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
@@ -66,7 +71,14 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     pgle rehearse runs/a
     pgle rehearse --devices 8 -- python train.py --config x
     """
-    return api.rehearse(words, **options)
+    return _unnamed(api.rehearse(words, **options))
+
+
+def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
+    """An answer, without its folder if nobody named that and only the verdict is printed, which does not name it."""
+    if text.quiet and not click.get_current_context().meta["pgle.as_json"]:
+        forget(answer.result.request.out)
+    return answer
 
 
 @command(

@@ -112,11 +112,9 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
-    following = (
-        typed("pgle", "run", *capture, "--", *UNKNOWN)
-        if measures or rehearses
-        else marked[0].remedy
-    )
+    commands = tuple(check.command for check in marked if check.command)
+    if measures or rehearses:
+        commands = (*commands, typed("pgle", "run", *capture, "--", *UNKNOWN))
     rows = [
         (check.name, Cell(check.verdict, TONES[check.verdict]), check.found)
         for check in diagnosis.checks
@@ -126,7 +124,7 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
             check.name,
             Cell(check.verdict, TONES[check.verdict]),
             cut(check.found.partition(". ")[0], FOUND),
-            check.remedy,
+            "type the line below" if check.command else check.remedy,
         )
         for check in marked
     ]
@@ -143,7 +141,7 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
         table=table("check |  | found | what to do", first, shown=FIRST),
         notes=(f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",),
         sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
-        next=(following,),
+        next=commands or (marked[0].remedy,),
     )
 
 

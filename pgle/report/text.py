@@ -39,6 +39,8 @@ of a column of sentences."""
 _TIED = "\ue000"  # is the blank of "12.3 ms" until it is printed, so that no line ends there
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
+_INSTALLS = re.compile(r"\s*(?:[^:'\"]*: )?(?:uv pip|\S*pip|\S+ -m pip) ")
+"""A line to copy that stays one line, however narrow the terminal is."""
 _QUOTED = re.compile(r"'[^']*'")
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
@@ -89,7 +91,7 @@ class Screen(Console):
     def _wrapped(self, item: Any) -> Text:
         lines: list[str] = []
         for line in str(item).split("\n"):
-            if cell_len(line) <= self.width:
+            if cell_len(line) <= self.width or _INSTALLS.match(line):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""

@@ -76,6 +76,9 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
     runs = run_dirs(inputs)
     if len(inputs) == len(runs) == 1:
         return runs[0].profile
+    for path in inputs:
+        if not path.exists():
+            raise UserError("no such file or directory", where=path, remedy="check the path")
     raise UserError("where to write the profile is not given", remedy="say -o profile.pbtxt")
 
 

@@ -31,10 +31,11 @@ ok, warn, fail = (
     partial(MachineCheck, "", "fail"),
 )
 
+NOT_LOADED = "couldn't communicate with the NVIDIA driver|Driver Not Loaded"
 _SMI = {
     "version mismatch": "the driver was updated while its old kernel module ran: reboot, or unload and load the nvidia "
     "modules; a container keeps the old library: restart it",
-    "couldn't communicate with the NVIDIA driver|Driver Not Loaded": "the kernel module is not loaded: 'modprobe "
+    NOT_LOADED: "the kernel module is not loaded: 'modprobe "
     "nvidia', and see dmesg why not (new kernel, Secure Boot)",
     "Insufficient Permissions|No permission|Permission denied": "this user may not open /dev/nvidia*: see their group "
     "(ls -l /dev/nvidia*), or ask the scheduler for GPUs",
@@ -220,6 +221,8 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
     if machine.which("nvidia-smi"):
         text = machine.ask(SMI_QUERY)[1].strip()
         first = text.partition("\n")[0].strip() or "it printed nothing"
+        if _has_no_nvidia(machine) and re.search(NOT_LOADED, text, re.IGNORECASE):
+            return warn("none", f"profile and perf need one; {WITHOUT}{_about_plugin(machine)}")
         known = (
             remedy for pattern, remedy in _SMI.items() if re.search(pattern, text, re.IGNORECASE)
         )
@@ -238,7 +241,25 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
     if driver:
         found = f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
         return fail(found, "install the driver's utilities, then run nvidia-smi as root once")
-    return warn("none", f"profile and perf need one, with NVIDIA's driver; {WITHOUT}")
+    needs = "profile and perf need one, with NVIDIA's driver"
+    return warn("none", f"{needs}; {WITHOUT}{_about_plugin(machine)}")
+
+
+PCI_VENDORS, NVIDIA = "/sys/bus/pci/devices/*/vendor", "0x10de"
+"""Where Linux says who made each device of a machine, and NVIDIA's number (https://pci-ids.ucw.cz)."""
+
+
+def _has_no_nvidia(machine: Machine) -> bool:
+    """Whether the machine lists its devices, and none is NVIDIA's."""
+    vendors = [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
+    return bool(vendors) and NVIDIA not in vendors
+
+
+def _about_plugin(machine: Machine) -> str:
+    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need not be told."""
+    if machine.environ.get("JAX_PLATFORMS"):
+        return ""
+    return "; set JAX_PLATFORMS=cpu for your own programs here: else jax prints a traceback of its CUDA plugin"
 
 
 DRIVER_FOR_CUDA = {"12": 525, "13": 580}
@@ -257,6 +278,8 @@ def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     """Whether the driver is new enough for the CUDA that jax's plugin brings."""
     version = gpus[0].driver if gpus else _loaded_driver(machine)
     if not version:
+        if _has_no_nvidia(machine):
+            return ok("none, and no GPU")
         return warn("none", "install NVIDIA's driver where the GPUs are")
     for name in machine.installed.plugins:
         cuda = re.sub(r"\D", "", name)
@@ -292,7 +315,7 @@ def check_plugin(machine: Machine) -> MachineCheck:
     mended = repair(machine.installed.versions, machine.python)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
-        return (fail if mended.fails else warn)(what, mended.line)
+        return replace((fail if mended.fails else warn)(what, mended.line), command=mended.line)
     if not found or release(jaxlib) < release(OLDEST_REHEARSAL):
         found = f"{found or 'none'}: cannot compile without a GPU"
         return warn(found, "use another jaxlib to rehearse")

@@ -144,7 +144,7 @@ class RehearseCommand:
         None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
     )
     flags: tuple[str, ...] = ()
-    out: str | None = None  # folder; None: a temporary one, which is kept
+    out: str | None = None  # folder; None: one of `answers_place`
     choose: str | None = None  # name of a module, or a regular expression on file names
     quiet_s: float = 20.0  # stop a command that has compiled nothing new for so long
     cached: bool = True

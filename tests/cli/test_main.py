@@ -143,3 +143,41 @@ def test_a_program_that_is_captured_ends_with_us(tmp_path):
         assert alive.read() == ""  # comes when the last writer is gone
     assert pgle.wait() == 128 + signal.SIGTERM
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "nothere.sqlite"],
+        ["carry", "nothere.pbtxt"],
+        ["complete", "nothere.pbtxt", "--hlo", "nothere"],
+        ["carry", "nothere.pbtxt", "--from", "nothere", "--to", "nothere"],
+    ],
+)
+def test_an_input_that_is_not_there_is_named_before_an_option_that_is_missing(
+    words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main.run(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pgle: nothere")
+    assert "no such file" in said
+
+
+def test_an_error_on_a_terminal_wraps_between_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main.run(["show", "a-file-whose-name-is-long-enough.pbtxt"]) == 2
+    words = [
+        "pgle:",
+        "a-file-whose-name-is-long-enough.pbtxt:",
+        "no",
+        "such",
+        "file;",
+        "check",
+        "the",
+        "path",
+    ]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert " ".join(lines).split() == words

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.next import Next
+from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import Lint, lint, release
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.messages import flag_refusal
@@ -241,11 +242,6 @@ def answer(exit_code: int, output: str) -> FlagAnswer:
         return FlagAnswer("known")
     lines = [line.split("] ", 1)[-1].strip() for line in output.splitlines()]
     return FlagAnswer("failed", next((line for line in lines if line), f"ended with {exit_code}"))
-
-
-def cache_directory() -> Path:
-    """``$XDG_CACHE_HOME/pgle``, by default ``~/.cache/pgle``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgle"
 
 
 def _key(text: str) -> str:

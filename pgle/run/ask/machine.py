@@ -32,6 +32,7 @@ class MachineCheck:
     verdict: Level  # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
     found: str  # on this machine
     remedy: str = ""  # what to do; empty for ``ok``
+    command: str = ""  # a line to copy that does it
 
 
 def _ask(argv: Sequence[str]) -> tuple[bool, str]:

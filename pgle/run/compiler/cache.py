@@ -17,7 +17,8 @@ import msgspec
 from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
 from pgle.files import is_bare, read_bytes, write_files
-from pgle.run.ask.jaxlib import cache_directory, installed
+from pgle.run.ask.jaxlib import installed
+from pgle.run.directory.directory import cache_directory
 
 FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
 

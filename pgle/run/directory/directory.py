@@ -310,7 +310,7 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
     what an answer is of (`check_question`), is continued with, and keeps all.
     """
     there_before = named is not None and Path(named).exists()
-    out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
+    out = Path(named) if named else _new_answer()
     with _held(out):
         mark = out / _UNFINISHED
         if not asked_in(out / question):
@@ -337,6 +337,52 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
             raise
         if not asked_in(out / question):
             mark.unlink(missing_ok=True)
+
+
+KEPT_ANSWERS = 16  # folders of answers that nobody gave a place; the oldest go first
+KEPT_BYTES = 1 << 30  # of all of them together
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/pgle``, by default ``~/.cache/pgle``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgle"
+
+
+def answers_place() -> Path:
+    """Where the folders of answers are that nobody gave a place: in the user's cache, `KEPT_ANSWERS` at most."""
+    return cache_directory() / "answers"
+
+
+def forget(path: Path) -> None:
+    """Delete the folder of an answer that a path is in, if nobody gave it a place: nothing names it any more."""
+    place = answers_place()
+    if path.is_relative_to(place) and path != place:
+        shutil.rmtree(place / path.relative_to(place).parts[0], ignore_errors=True)
+
+
+def _new_answer() -> Path:
+    """A new folder for an answer; older ones make room. In the temporary directory if the cache cannot be written."""
+    place = answers_place()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="pgle-", dir=place))
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="pgle-answer-"))
+    _make_room(place, made)
+    return made
+
+
+def _make_room(place: Path, made: Path) -> None:
+    """Delete the oldest folders of answers, but for those that a process works in."""
+    older = [path for path in place.iterdir() if path.is_dir() and path != made]
+    older.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    total = 0
+    for number, path in enumerate(older, 2):
+        total += sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+        if number <= KEPT_ANSWERS and total <= KEPT_BYTES:
+            continue
+        with suppress(UserError, OSError), _held(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def asked_in(path: Path) -> dict[str, Any]:

@@ -297,3 +297,24 @@ def test_every_failure_and_warning_has_a_remedy():
 
 def test_this_machine_can_be_looked_at(tmp_path):
     assert len(diagnose(this_machine(), str(tmp_path / "not" / "there")).checks) == 13
+
+
+LAPTOP = {"/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"}
+
+
+def test_a_machine_without_an_nvidia_device_is_told_to_load_no_driver():
+    says = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    check = no_gpu(says, files=LAPTOP)
+    assert (check.verdict, check.found) == ("warn", "none")
+    assert "modprobe" not in check.remedy
+    assert "JAX_PLATFORMS=cpu" in check.remedy
+
+
+def test_a_machine_with_an_nvidia_device_and_no_driver_is_told_to_load_it():
+    vendors = {"/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}
+    check = no_gpu(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        files=vendors,
+    )
+    assert check.verdict == "fail"
+    assert "modprobe nvidia" in check.remedy
