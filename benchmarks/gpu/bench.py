@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from benchmarks.gpu.results import Results
 ROOT = Path(__file__).parents[2]
 KEPT = (".json", ".jsonl", ".pbtxt", ".log", ".xplane.pb", ".hlo.pb", ".schedule.pb")
 """How files of a run directory end that are recorded."""
+LOOK_S = 2.0  # between two looks at a file
 MOST_FILE = 32 << 20  # bytes; larger ones are named and left out
 
 
@@ -59,6 +62,28 @@ def start(command: Sequence[str], variables: Mapping[str, str] | None = None) ->
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def watched(words: Sequence[str], on_change: Callable[[], None], file: Path) -> Done:
+    """Run a command of pgle, and call `on_change` each time that a file has changed, and at the end."""
+    command = (sys.executable, "-m", "pgle", *words)
+    seen_ns = 0
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(command, stdout=output, stderr=errors)
+        while True:
+            try:
+                child.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                written_ns = file.stat().st_mtime_ns if file.is_file() else 0
+                if written_ns != seen_ns:
+                    seen_ns = written_ns
+                    on_change()
+                continue
+            break
+        on_change()
+        output.seek(0)
+        errors.seek(0)
+        return Done(child.returncode, output.read(), errors.read())
+
+
 def pgle(words: Sequence[str], variables: Mapping[str, str] | None = None) -> Done:
     """Run a command of pgle."""
     return start((sys.executable, "-m", "pgle", *words), variables)
@@ -71,13 +96,24 @@ def last_line(done: Done) -> str:
 
 
 def record_folder(folder: Path, name: str, results: Results) -> None:
-    """Record the files of a run directory, the smallest first."""
-    for path in sorted(_files(folder), key=lambda path: path.stat().st_size):
+    """Record the files of a run directory, the smallest first, and write the archive."""
+    for size, path in sorted(_sizes(folder)):
         kept = f"{name}/{path.relative_to(folder)}".replace("/", "--")
-        if path.stat().st_size > MOST_FILE:
-            results.left_out.append(kept)
-        else:
+        if size > MOST_FILE:
+            results.left_out.add(kept)
+            continue
+        try:
             results.keep(kept, path.read_bytes())
+        except (OSError, ValueError):  # it is being written, or has gone
+            continue
+    results.write(complete=False)
+
+
+def _sizes(folder: Path) -> Iterable[tuple[int, Path]]:
+    """The files with their sizes in bytes; one may go while they are listed."""
+    for path in _files(folder):
+        with suppress(OSError):
+            yield path.stat().st_size, path
 
 
 def _files(folder: Path) -> Iterable[Path]:

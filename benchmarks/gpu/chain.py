@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import ROOT, Bench, Done, last_line, pgle, record_folder
+from benchmarks.gpu.bench import ROOT, Bench, Done, last_line, pgle, record_folder, watched
 from benchmarks.gpu.results import Results, Row
 
 ORDER = ("baseline", "perf", "auto", "auto", "perf", "baseline")
@@ -22,13 +22,17 @@ def prove(bench: Bench, results: Results) -> None:
     """`pgle doctor --prove`: a row for each link."""
     folder = bench.work / "proof"
     words = ("doctor", "--prove", "--capture", bench.capture, "--target", bench.target)
-    done = pgle((*words, "--run-dir", str(folder), "--json"))
+    command = (*words, "--run-dir", str(folder), "--json")
+
+    def record() -> None:
+        record_folder(folder, "proof", results)
+
+    done = watched(command, record, folder / "manifest.json")
     for link in _document(done).get("links", ()):
         facts = {key: link[key] for key in ("ok", "proves", "found")}
         results.add(Row(link["name"], "link", facts=facts, error="" if link["ok"] else "broken"))
     if not results.rows:
         results.add(Row("proof", "link", error=last_line(done)))
-    record_folder(folder, "proof", results)
 
 
 def _document(done: Done) -> Any:
@@ -47,10 +51,11 @@ def offload(bench: Bench, results: Results) -> None:
         (*program, *SMALL, "--compile-only") if bench.simulated else (*program, "--steps", "30")
     )
     where = ("--run-dir", str(folder))
-    how = ("--capture", bench.capture)
+    how: tuple[str, ...] = ("--capture", bench.capture)
     if bench.simulated:
         how = (*how, "--target", bench.target, "--devices", "1")
     _stage(("profile", *where, *how), command, folder / "profile", "profile", results)
+    record_folder(folder, "offload", results)
     converted = pgle(("convert", str(folder)))
     error = last_line(converted) if converted.code else ""
     results.add(Row("convert", "stage", error=error))
@@ -62,11 +67,12 @@ def offload(bench: Bench, results: Results) -> None:
             place = bench.work / name
             words: tuple[str, ...] = ("auto", "--run-dir", str(place))
             _stage(words, command, place, name, results)
+            record_folder(place, name, results)
             continue
         is_baseline = ("--baseline",) if stage == "baseline" else ()
         words = ("perf", *is_baseline, "--force", *where, *how)
         _stage(words, command, folder / stage, name, results)
-    record_folder(folder, "offload", results)
+        record_folder(folder, "offload", results)
 
 
 def _stage(

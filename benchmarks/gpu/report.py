@@ -94,7 +94,7 @@ def _rehearsals(archives: Archives) -> Mapping[str, Predicted]:
     found = {}
     for row in archive.rows if archive else ():
         if row.us is not None and row.range_us is not None:
-            found[row.name] = Predicted(row.us, tuple(row.range_us), row.planned_bytes)
+            found[row.name] = Predicted(row.us, row.range_us, row.planned_bytes)
     return found
 
 

@@ -20,6 +20,7 @@ from pgle.run.ask.jax_private import without_fields
 MOST_BYTES = 16 << 20
 """Of an archive. A recording that would make it larger is left out and named."""
 
+QUICK = 1  # preset of xz: a trace takes a seventh of the time of the usual one
 SPARE = 1 << 20  # bytes for the rows
 MOST_RECORDING = 256 << 20  # bytes of a recording before compression
 RESULT = "result.json"
@@ -65,7 +66,7 @@ class Results:
         self.path, self.header = path, header
         self.rows: list[Row] = []
         self.recordings: dict[str, bytes] = {}
-        self.left_out: list[str] = []
+        self.left_out: set[str] = set()
         self.private = private_words()
 
     def add(self, row: Row, recordings: Mapping[str, bytes] | None = None) -> None:
@@ -78,10 +79,15 @@ class Results:
     def keep(self, name: str, data: bytes, most_bytes: int = MOST_BYTES) -> None:
         """Compress a recording, or leave it out if the archive becomes too large; `write` writes it."""
         name = scrub(name.encode(), self.private).decode()
-        packed = b"" if len(data) > MOST_RECORDING else lzma.compress(self._scrubbed(name, data))
-        there = sum(map(len, self.recordings.values()))
+        packed = (
+            b""
+            if len(data) > MOST_RECORDING
+            else lzma.compress(self._scrubbed(name, data), preset=QUICK)
+        )
+        others = {kept: each for kept, each in self.recordings.items() if kept != f"{name}.xz"}
+        there = sum(map(len, others.values()))
         if not packed or there + len(packed) > most_bytes - SPARE:
-            self.left_out.append(name)
+            self.left_out.add(name)
         else:
             self.recordings[f"{name}.xz"] = packed
 
@@ -93,7 +99,7 @@ class Results:
         document = asdict(self.header) | {
             "complete": complete,
             "rows": [asdict(row) for row in self.rows],
-            "left_out": self.left_out,
+            "left_out": sorted(self.left_out),
         }
         text = scrub(json.dumps(document, indent=1).encode(), self.private)
         stream = io.BytesIO()
@@ -130,8 +136,14 @@ def read_archive(path: Path) -> Archive:
             name.removesuffix(".xz"): lzma.decompress(archive.read(name)) for name in names
         }
     header = Header(**{name: document[name] for name in Header.__dataclass_fields__})
-    rows = tuple(Row(**row) for row in document["rows"])
+    rows = tuple(_row(**row) for row in document["rows"])
     return Archive(header, rows, document["complete"], recordings)
+
+
+def _row(range_us: list[float] | None = None, **others: Any) -> Row:
+    """A row as JSON has it."""
+    least_and_most = None if range_us is None else (range_us[0], range_us[1])
+    return Row(range_us=least_and_most, **others)
 
 
 def private_words() -> tuple[bytes, ...]:

@@ -178,7 +178,7 @@ def test_an_archive_names_no_host_and_no_folder(tmp_path: Path) -> None:
 def test_a_recording_that_has_no_room_is_left_out(tmp_path: Path) -> None:
     found = results(tmp_path, "kernels")
     found.keep("large", os.urandom(2 << 20), most_bytes=2 << 20)
-    assert found.left_out == ["large"]
+    assert found.left_out == {"large"}
     assert found.recordings == {}
 
 
