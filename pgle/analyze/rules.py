@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
@@ -14,6 +14,7 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
+from pgle.analyze.pauses import HostPause, find_pauses
 from pgle.analyze.recording import MUCH_OTHER, other_work, recompilation, window_remarks
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.estimate import compute_us
@@ -184,7 +185,7 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
             EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks"),
             *longer,
         )
-    who = f"for {step.late_rank}" if step.late_rank else "for the last one, which differs"
+    who = _late_ranks(step, enough_us)
     waits = sorted(step.collectives, key=lambda item: -item.wait_us)[:1]
     most = evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits)
     return StepFinding(
@@ -194,6 +195,19 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
         f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
     )
+
+
+MOST_NAMED = 3  # late ranks in one line; more are "the last one, which differs"
+
+
+def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
+    """The ranks that the others wait for, in words, with the time of each if they are several."""
+    late = [(step.rank_name(at), us) for at, us, _ in step.late.devices if us >= enough_us]
+    if len(late) == 1:
+        return f"for {late[0][0]}"
+    if len(late) > MOST_NAMED:
+        return "for the last one, which differs"
+    return f"for {' and '.join(f'{name} ({in_words(us)})' for name, us in late)}"
 
 
 def _idlest(step: MeasuredStep) -> tuple[str, float]:
@@ -241,23 +255,68 @@ def slow_collectives(step: MeasuredStep) -> StepFinding | None:
 
 
 def slow_steps(step: MeasuredStep) -> StepFinding | None:
-    """A few steps are much longer than the others, on all ranks."""
+    """A few steps are much longer than the others, on all ranks or on one."""
     steps, us = step.parts.steps, step.parts.slow_us
     slow = [item for item in steps if item.is_slow]
+    pauses = find_pauses(step.windows)[:ROWS]
     if not slow:
-        return None
+        return _paused(step, pauses)
     usual = median([item.step_us for item in steps if not item.is_slow])
     listed = ", ".join(
         f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS]
     )
+    us = max(us, _pauses_us(step, pauses))
     share = len(slow) / len(steps)
     rows = _rows_of_groups(step.parts.excess(), share, "in each slow step")
     return StepFinding(
         us,
         f"{len(slow)} of {many(len(steps), 'step')} longer than the others, {listed}: {step.percent(us)} of the mean "
         "step",
-        rows,
+        (*_rows_of_pauses(step, pauses), *rows),
         "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
+    )
+
+
+def _paused(step: MeasuredStep, pauses: Sequence[HostPause]) -> StepFinding | None:
+    """Ranks whose host pauses in single steps, though the mean step of all ranks shows none that is slow."""
+    if not pauses:
+        return None
+    first = pauses[0]
+    return StepFinding(
+        _pauses_us(step, pauses),
+        f"the host of {step.rank_name(first.device)} pauses for {in_words(first.us)} in execution {first.execution}, "
+        f"{_who_waits(step, first)}",
+        _rows_of_pauses(step, pauses),
+        "look at this host in those steps: garbage collection, input, logging, another process on its cores",
+    )
+
+
+def _pauses_us(step: MeasuredStep, pauses: Sequence[HostPause]) -> float:
+    """Pauses in a mean step of the rank that pauses longest: the job is not done before it."""
+    of_rank: dict[int, float] = defaultdict(float)
+    for pause in pauses:
+        of_rank[pause.device] += pause.us / len(step.parts.steps)
+    return max(of_rank.values(), default=0.0)
+
+
+def _who_waits(step: MeasuredStep, pause: HostPause) -> str:
+    """Whether the other ranks wait for a pause, in words."""
+    if len(step.windows) < 2:
+        return "no other rank is in the trace"
+    if pause.paused == len(step.windows):
+        return "as all ranks do"
+    return "the other ranks wait" if pause.is_waited_for else "no other rank waits"
+
+
+def _rows_of_pauses(step: MeasuredStep, pauses: Sequence[HostPause]) -> tuple[EvidenceRow, ...]:
+    """A row for each pause: the host, the execution, and who waits."""
+    return tuple(
+        EvidenceRow(
+            f"host of {step.rank_name(pause.device)}",
+            pause.us / len(step.parts.steps),
+            f"pauses for {in_words(pause.us)} in execution {pause.execution}, {_who_waits(step, pause)}",
+        )
+        for pause in pauses
     )
 
 
@@ -594,7 +653,8 @@ RULES: Mapping[str, Rule] = {
         "slow steps",
         "Find what slows single steps",
         0.01,
-        "steps that take 5 % longer than the median step, and lengthen the mean step by at least 1 %",
+        "steps that take 5 % longer than the median step, or hosts that pause in single steps, by at least 1 % of the mean "
+        "step",
         _OWN,
         simulated=False,
     ),

@@ -402,6 +402,38 @@ def test_steps_that_change_over_time_are_found(
     assert "slow-steps" not in {one.id for one in findings}
 
 
+@pytest.mark.parametrize(
+    ("waits", "words"), [(True, "the other ranks wait"), (False, "no other rank waits")]
+)
+def test_the_host_of_a_pause_is_named_and_whether_the_others_wait(
+    waits: bool, words: str, tmp_path: Path, longer: list[Path]
+) -> None:
+    faulty = Faulty(longer, tmp_path, MAIN)
+    if waits:
+        faulty.hold(1, 6, 20 * MS)
+    else:  # the other rank goes on: no collective makes it wait
+        paused = faulty.ranks[1]
+        paused.shift(int(paused.start[paused.of(6)[100]]), 20 * MS)
+    findings = find_findings(measured_step(side(faulty.write())))
+    (found,) = (one for one in findings if one.id == "slow-steps")
+    (row,) = (row for row in found.evidence if row.name.startswith("host of"))
+    assert "proc3" in row.name
+    assert "in execution 6" in row.note
+    assert words in row.note
+    assert row.us * MANY == pytest.approx(20_000, rel=0.1)
+
+
+def test_two_late_ranks_are_two(tmp_path: Path, longer: list[Path]) -> None:
+    faulty = Faulty(longer, tmp_path, MAIN)
+    for execution in every(faulty):
+        faulty.hold(0, execution, 3 * MS)
+        faulty.hold(1, execution, 5 * MS)
+    findings = find_findings(measured_step(side(faulty.write())))
+    (found,) = (one for one in findings if one.id == "rank-skew")
+    assert "device 0 of proc3" in found.number
+    assert "and device 0 of proc0" in found.number
+
+
 def test_all_compute_that_is_slower_alike_is_one_row(tmp_path: Path, clean: MeasuredStep) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     for execution in every(faulty):

@@ -1,0 +1,87 @@
+"""Pauses of a host: in which execution a rank ran nothing for much longer than usual, and whether the others waited.
+
+A rank that waits for another one runs a collective meanwhile. So a gap tells of the rank's own host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgle.analyze.window import LONG_GAP_NS, DeviceWindow, Floats
+from pgle.trace.columns import median, noise_of
+
+LEAST_PAUSE = 0.01  # of the usual step; a shorter gap is no pause
+FEWEST_STEPS = 3  # of a rank; of fewer, nothing says which gap is usual
+
+
+@dataclass(frozen=True, slots=True)
+class HostPause:
+    """One step in which one rank is idle for much longer than in its usual ones."""
+
+    device: int  # index into the trace's devices
+    execution: int  # in which it is, or behind which
+    us: float  # by how much longer it is idle than in a usual step, in gaps over 20 µs
+    waits_us: (
+        float  # by how much the step of the other ranks got longer; 0 if there is no other rank
+    )
+    paused: int  # ranks that pause in this execution, this one with them
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the other ranks wait: their step gets longer by most of the pause."""
+        return self.waits_us > self.us / 2
+
+
+def find_pauses(windows: Sequence[DeviceWindow]) -> tuple[HostPause, ...]:
+    """The pauses of all ranks, the longest first."""
+    known = [window for window in windows if window.steps >= FEWEST_STEPS]
+    pauses = {window.device: dict(_pauses_us(window)) for window in known}
+    longer = {window.device: _longer_us(window) for window in known}
+    found = [
+        HostPause(
+            device=device,
+            execution=execution,
+            us=us,
+            waits_us=_waits_us(longer, device, execution),
+            paused=sum(execution in others for others in pauses.values()),
+        )
+        for device, ours in pauses.items()
+        for execution, us in ours.items()
+    ]
+    return tuple(sorted(found, key=lambda pause: -pause.us))
+
+
+def _pauses_us(window: DeviceWindow) -> Iterator[tuple[int, float]]:
+    """Execution and microseconds of each pause of one rank."""
+    gaps = window.waits.times
+    step = np.maximum(np.searchsorted(window.begins, gaps.start, side="right") - 1, 0)
+    idle = np.bincount(step, weights=gaps.lengths, minlength=window.steps)
+    above = idle - median(idle)
+    least = max(noise_of(np.abs(above)), LONG_GAP_NS, LEAST_PAUSE * median(_lengths(window)))
+    for at in np.flatnonzero(above > least).tolist():
+        yield int(window.numbers[at]), float(above[at]) / 1e3
+
+
+def _lengths(window: DeviceWindow) -> Floats:
+    """float64[steps], from the start of each step to that of the next; of the last to its end, in ns."""
+    return np.diff(np.append(window.begins, window.finishes[-1]))
+
+
+def _longer_us(window: DeviceWindow) -> Mapping[int, float]:
+    """By execution, how much longer it is than the usual one on this rank."""
+    lengths = _lengths(window)
+    longer = (lengths - median(lengths)) / 1e3
+    return dict(zip(window.numbers.tolist(), longer.tolist(), strict=True))
+
+
+def _waits_us(longer: Mapping[int, Mapping[int, float]], device: int, execution: int) -> float:
+    """By how much an execution is longer on the typical other rank."""
+    others = [
+        times[execution]
+        for other, times in longer.items()
+        if other != device and execution in times
+    ]
+    return max(median(np.array(others)), 0.0) if others else 0.0
