@@ -331,7 +331,7 @@ class _Needed:
     def update_of(self, name: str) -> Instruction | None:
         """What a root writes into an operand in place; None of any other root."""
         item = self.items[name]
-        while item.opcode == "bitcast" and item.operands[0] in self.items:
+        while item.opcode == "bitcast" and item.operands and item.operands[0] in self.items:
             item = self.items[item.operands[0]]
         if item.opcode != "dynamic-update-slice" or len(item.operands) < 2:
             return None

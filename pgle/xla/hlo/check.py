@@ -28,7 +28,7 @@ def checked(module: Module) -> Module:
         UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
     """
     module = replace(module, computations=_own_names(module))
-    wrong = _wrong_shape(module) or _wrong_calls(module)
+    wrong = _wrong_shape(module) or _wrong_operands(module) or _wrong_calls(module)
     if wrong:
         raise UserError(
             f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again"
@@ -81,6 +81,38 @@ def _wrong_shape(module: Module) -> str:
             seen.add(id(item.shape))
             if item.shape.size_bytes > MOST_BYTES:
                 return f"{item.name} holds more bytes than there are addresses"
+    return ""
+
+
+_LEAST_OPERANDS = {
+    "bitcast": 1,
+    "broadcast": 1,
+    "copy": 1,
+    "dot": 2,
+    "dynamic-slice": 1,
+    "dynamic-update-slice": 2,
+    "gather": 2,
+    "get-tuple-element": 1,
+    "reduce": 2,
+    "reshape": 1,
+    "scatter": 3,
+    "slice": 1,
+    "sort": 1,
+    "transpose": 1,
+    "while": 1,
+}
+"""By opcode: operands without which nothing can be said of an instruction."""
+
+
+def _wrong_operands(module: Module) -> str:
+    for item in module.walk():
+        if len(item.operands) < _LEAST_OPERANDS.get(item.opcode, 0):
+            return f"{item.name} ({item.opcode}) lacks operands"
+        fused = module.fused(item)
+        inside = () if fused is None else fused.instructions
+        numbers = [one.parameter_number for one in inside if one.parameter_number is not None]
+        if max(numbers, default=-1) >= len(item.operands):
+            return f"{item.name} has fewer operands than what it calls has parameters"
     return ""
 
 

@@ -196,6 +196,10 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
     text = _UNUSED_LINE.sub("", _UNUSED_BLOCK.sub("", data.decode("utf-8", "replace")))
     try:
         return text_format.Parse(text, proto, allow_unknown_field=True)
+    except RecursionError:
+        raise UserError(
+            "not a schedule dump (messages within messages, too deep)", where=path, remedy=_HOW
+        ) from None
     except (text_format.ParseError, ValueError) as error:
         what = f"not a schedule dump, or cut short ({str(error).splitlines()[0]})"
         raise UserError(what, where=path, remedy=_HOW) from None

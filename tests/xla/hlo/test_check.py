@@ -84,3 +84,19 @@ def test_names_are_of_their_computation() -> None:
     }
     assert module.instructions["y"].operands == ("f/x",)
     assert module.instructions["z"].operands == ("x",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%y = f32[8] bitcast()",
+        "%y = f32[8] dynamic-update-slice(%p)",
+        "%y = f32[8] get-tuple-element(), index=0",
+        "%y = f32[8] fusion(), kind=kLoop, calls=%f",
+    ],
+)
+def test_an_instruction_without_its_operands_is_an_error(line: str) -> None:
+    fused = f"%f {P}  ROOT %n = f32[8] negate(%p)\n}}\n\n"
+    text = f"{HEAD}{fused}ENTRY %main {P}  ROOT {line}\n}}\n"
+    with pytest.raises(UserError, match="operands"):
+        module_from_text(text.encode(), "m.txt")

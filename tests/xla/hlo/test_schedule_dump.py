@@ -137,3 +137,10 @@ def test_bad_dumps_are_user_errors(tmp_path: Path, name: str, content: str, mess
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         read_schedule_dump(path)
+
+
+def test_messages_within_messages_are_an_error(tmp_path: Path) -> None:
+    dump = tmp_path / "m.schedule.txt"
+    dump.write_text("hlo_module {" * 400 + "}" * 400)
+    with pytest.raises(UserError, match="not a schedule dump"):
+        read_schedule_dump(dump)
