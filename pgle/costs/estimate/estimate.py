@@ -11,8 +11,10 @@ memory, convolutions (Winograd), attention (masks) and transfers whose size data
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from math import ceil, inf, prod
 
+from pgle.costs.estimate.coalescing import L2_BYTES, L2_SPEED, reads_of
 from pgle.costs.estimate.communication import (
     LAUNCH_US,
     collective_us,
@@ -187,6 +189,7 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     needed = _needed(module, instruction)
     device, host = _bytes(module, instruction, needed)
     moved = device_bytes_of_passes(module, instruction, device)
+    moved += uncoalesced_bytes(module, instruction).likely
     memory = moved / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
     threads = _unvectorized(instruction, needed) / (
@@ -225,6 +228,42 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
     Each operand counts once. If only slices of it are read, the slices count; an update in place counts the update.
     """
     return _bytes(module, instruction, _needed(module, instruction))
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Bytes of device memory that a kernel moves beside those that it needs, since it takes parts of sectors."""
+
+    least: float = 0.0
+    likely: float = 0.0
+    most: float = 0.0
+
+
+def uncoalesced_bytes(module: Module, instruction: Instruction) -> Extra:
+    """What a kernel's reads bring along; reads that the second-level cache answers count by its speed."""
+    found = reads_of(module, instruction)
+    if not found:
+        return Extra()
+    needed = _needed(module, instruction)
+    least = likely = most = 0.0
+    for number, reads in found.items():
+        operand = operand_shape(module, instruction, number)
+        if operand is None or operand.memory_space == HOST_MEMORY_SPACE:
+            continue
+        whole = operand.size_bytes
+        if needed is None:
+            read = min(whole, instruction.shape.size_bytes)
+        else:
+            read = needed.read_bytes(number, whole)
+        cached = (reads.sectors - 1) * read / L2_SPEED
+        if whole <= L2_BYTES:
+            likely += cached
+            most += (reads.fetches - 1) * read
+            continue
+        least += cached
+        likely += (reads.fetches - 1) * read
+        most += (reads.lines - 1) * read
+    return Extra(least, likely, most)
 
 
 def _bytes(module: Module, instruction: Instruction, needed: _Needed | None) -> tuple[int, int]:

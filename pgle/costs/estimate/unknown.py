@@ -10,7 +10,9 @@ from importlib import resources
 from math import ceil, exp, log, log2, prod, sqrt
 from statistics import fmean, stdev
 
+from pgle.costs.estimate.coalescing import SECTOR_BYTES
 from pgle.costs.estimate.communication import LAUNCH_US, group_of, payload_bytes
+from pgle.costs.estimate.estimate import uncoalesced_bytes
 from pgle.costs.estimate.passes import fewest_fft_passes, fft_passes, is_radix_sort
 from pgle.costs.estimate.products import attention_operations, matmuls, operand_shape
 from pgle.costs.estimate.scatters import extreme_us, plausible_us
@@ -21,9 +23,14 @@ from pgle.xla.collectives import (
     is_host_copy,
 )
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.targets import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
+from pgle.xla.targets import (
+    ATTENTION_EFFICIENCY,
+    ATTENTION_RANGE,
+    KERNEL_US,
+    MEMORY_EFFICIENCY,
+    Hardware,
+)
 
-SECTOR_BYTES = 32  # what device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)
 RADIX_SHORT = 1.32
 """How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4 billion 32-bit keys a
 second on an A100 of 1,555 GB/s, 36 bytes a key (Adinets and Merrill, arXiv 2206.01784)."""
@@ -62,10 +69,24 @@ def range_of(
     inner = module.wrapped(instruction) or instruction
     fused = module.fused(inner)
     items = (inner,) if fused is None else fused.instructions
-    found = (_of_one(module, item, inner, hardware, estimate_us) for item in items)
+    found = [_of_one(module, item, inner, hardware, estimate_us) for item in items]
+    found.append(_of_reads(module, inner, hardware, estimate_us))
     return max(
         filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None
     )
+
+
+def _of_reads(
+    module: Module, instruction: Instruction, hardware: Hardware, us: float
+) -> Range | None:
+    """The range of a kernel that takes parts of sectors: the caches keep the rest, or it is fetched again."""
+    extra = uncoalesced_bytes(module, instruction)
+    if extra.most <= 0:
+        return None
+    per_us = hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
+    least_us = max(us - (extra.likely - extra.least) / per_us, KERNEL_US)
+    most_us = us + (extra.most - extra.likely) / per_us
+    return Range(least_us, most_us, "reads across memory may be in a cache")
 
 
 def _of_one(

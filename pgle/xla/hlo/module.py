@@ -89,6 +89,10 @@ class Shape:
         return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
 
 
+MAPPED = frozenset(("broadcast", "concatenate", "reduce", "transpose"))
+"""Opcodes whose ``dimensions`` say which element of an operand goes where."""
+
+
 @dataclass_transform(frozen_default=True)
 def value_of_many(cls: type[_T]) -> type[_T]:
     """A dataclass that the type checker takes for frozen; making one takes a tenth of the time.
@@ -134,6 +138,10 @@ class Instruction:
     # XLA's default
     precision: str = ""
     fft_length: tuple[int, ...] = ()  # of an FFT: lengths of the last dimensions
+    dimensions: tuple[int, ...] = ()  # of what `MAPPED` names: attribute ``dimensions``
+    slices: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # of a slice: start, limit and stride by dimension
 
 
 @dataclass(frozen=True, slots=True)

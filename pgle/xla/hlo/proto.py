@@ -24,7 +24,7 @@ from pgle.errors import UserError
 from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.check import checked
-from pgle.xla.hlo.module import NOT_HLO, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import MAPPED, NOT_HLO, Computation, Instruction, Module, Shape
 from pgle.xla.protos import hlo_pb2
 
 _Event = hlo_pb2.HeapSimulatorTrace.Event
@@ -342,6 +342,8 @@ class _Builder:
             item.comparison_direction,
             _precision(item.precision_config) if item.HasField("precision_config") else "",
             tuple(item.fft_length) if opcode == "fft" else (),
+            tuple(item.dimensions) if opcode in MAPPED else (),
+            tuple([(one.start, one.limit, one.stride) for one in item.slice_dimensions]),
         )
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:

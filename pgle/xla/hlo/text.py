@@ -15,7 +15,7 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.xla.hlo.check import checked
-from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.proto import Groups, iota_groups, iota_ids, mesh_groups
 from pgle.xla.hlo.tokens import TABLES, printed
 
@@ -25,7 +25,7 @@ _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
     r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target|kind"
     r"|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
-    r"|operand_precision|algorithm|fft_length)="
+    r"|operand_precision|algorithm|fft_length|dimensions|slice)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
@@ -138,6 +138,12 @@ def _highest(value: str) -> str:
     return next((word for word in ("highest", "high") if word in value.strip("{}").split(",")), "")
 
 
+def _slices(value: str) -> tuple[tuple[int, int, int], ...]:
+    """``{[0:4], [8:64:2]}`` as start, limit and stride."""
+    found = re.findall(r"\[\s*(\d+):(\d+)(?::(\d+))?\s*\]", value)
+    return tuple([(int(start), int(limit), int(stride or 1)) for start, limit, stride in found])
+
+
 _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "control-predecessors": ("control_predecessors", "", _names),
     "channel_id": ("channel_id", "", _number),
@@ -157,6 +163,7 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     ),
     "operand_precision": ("precision", "", _highest),
     "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
+    "slice": ("slices", "slice", _slices),
     "fft_length": ("fft_length", "fft", lambda value: tuple(_integers(value.strip("{}")))),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
@@ -400,6 +407,8 @@ class _Parser:
             if field and only in ("", opcode):
                 stated[field] = read(value)
         keys = _CALLED.get(opcode, _CALLED_BY_OTHERS)  # in the order of the proto
+        if opcode in MAPPED and "dimensions" in values:
+            stated["dimensions"] = tuple(_integers(values["dimensions"].strip("{}")))
         stated["called"] = tuple(
             [name for key in keys if key in values for name in _names(values[key])]
         )

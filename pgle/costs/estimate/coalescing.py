@@ -1,0 +1,293 @@
+"""How the threads of a fusion's kernel read memory: in whole sectors, or one element of each.
+
+The 32 threads of a warp compute neighbouring elements, and their reads become transactions of whole sectors (NVIDIA,
+"CUDA C++ Best Practices Guide", coalesced access). XLA's loop emitter gives a thread an element of the result. Its
+emitters of reductions and of tiled transpositions read operands in their own order, through shared memory (openxla/xla
+`xla/backends/gpu/codegen/emitters`, `xla/service/gpu/ir_emission_utils.cc`). Here the addresses of some warps are worked
+out by following the elements back through the fusion, and their sectors are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
+
+_Places: TypeAlias = npt.NDArray[np.int64]
+
+WARP = 32  # threads
+SECTOR_BYTES = 32
+"""What one transaction moves at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)."""
+FETCH_BYTES = 64
+"""What device memory moves to the second-level cache at once (``dram_to_l2_transaction_size_bytes`` of openxla/xla
+`xla/stream_executor/device_description.h`, by which XLA prices uncoalesced reads)."""
+LINE_BYTES = 128
+"""A line of a cache (the same guide): the most that one element can bring along."""
+L2_BYTES = (
+    40 << 20
+)  # second-level cache of an A100, the smallest of the GPUs known here (its data sheet)
+L2_SPEED = 2.5
+"""Bandwidth of the second-level cache over device memory (``kL2CacheSpeedup`` in openxla/xla
+`xla/service/gpu/model/gpu_performance_model_base.cc`)."""
+
+LEAST_TILED = 16
+"""Size of both swapped dimensions from which on XLA transposes through shared memory (``kMinDimensionToTransposeTiled``
+in openxla/xla `xla/service/gpu/ir_emission_utils.h`)."""
+
+_SAMPLES = 8  # warps looked at
+_MOST_STEPS = 2_000  # instructions followed
+_STOPS = frozenset(
+    (
+        "call",
+        "convolution",
+        "custom-call",
+        "dot",
+        "fusion",
+        "gather",
+        "get-tuple-element",
+        "reduce-window",
+        "scatter",
+        "sort",
+        "tuple",
+        "while",
+    )
+)
+"""Opcodes whose reads are not followed: their own models price them, or data decides."""
+
+
+_NO_PATH = _STOPS | {"broadcast", "concatenate", "dynamic-slice", "pad", "slice", "transpose"}
+"""Opcodes through which XLA does not look for the instruction that decides on an emitter."""
+
+
+class Reads(NamedTuple):
+    """Bytes that reads of one operand bring along, as multiples of the bytes that are needed; 1 is coalesced."""
+
+    sectors: float = (
+        1.0  # if every other element of a fetched sector is still in a cache when its turn comes
+    )
+    fetches: float = 1.0  # if nothing is reused
+    lines: float = 1.0  # if nothing is reused, and whole lines are fetched
+
+
+COALESCED = Reads()
+
+
+def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
+    """How each operand is read, by its number; coalesced ones are left out."""
+    fused = module.fused(instruction)
+    if fused is not None and instruction.fusion_kind not in ("kLoop", "kInput"):
+        return {}
+    items = {item.name: item for item in fused.instructions} if fused is not None else {}
+    walk = _Walk(items)
+    if fused is None:
+        if instruction.opcode not in ("copy", "transpose", "slice"):
+            return {}
+        operand = module.instructions.get(instruction.operands[0])
+        if operand is None or _is_tiled(instruction, operand.shape):
+            return {}
+        parameter = Instruction("operand", "parameter", operand.shape, "", parameter_number=0)
+        walk.items = {"operand": parameter}
+        walk.operand(instruction, 0, "operand", _threads(instruction.shape))
+    else:
+        root = items[fused.root]
+        for name in root.operands if root.opcode == "tuple" else (root.name,):
+            walk.start(items[name])
+    return {number: found for number, found in walk.reads.items() if found != COALESCED}
+
+
+@dataclass
+class _Walk:
+    """Follows the elements of some warps from results to parameters."""
+
+    items: Mapping[str, Instruction]  # of the fused computation
+    reads: dict[int, Reads] = field(default_factory=dict)  # by parameter, the worst
+    steps: int = 0
+
+    def start(self, root: Instruction) -> None:
+        """Follow one result in the order in which its emitter's threads take elements."""
+        if root.opcode == "dynamic-update-slice" and root.operands[1] in self.items:
+            root = self.items[root.operands[1]]  # in place
+        hero = self.hero(root)
+        first = root if hero is None else self.items[hero.operands[0]]
+        self.follow(first, _threads(first.shape))
+
+    def hero(self, root: Instruction) -> Instruction | None:
+        """The reduction or tiled transposition behind element-wise instructions whose operand XLA reads in its order."""
+        found: list[Instruction] = []
+        todo, seen = [root], {root.name}
+        while todo:
+            item = todo.pop()
+            operands = [self.items[name] for name in item.operands if name in self.items]
+            if operands and (item.opcode == "reduce" or _is_tiled(item, operands[0].shape)):
+                found.append(item)
+                continue
+            for operand in operands:
+                is_same = prod(operand.shape.dimensions) == prod(item.shape.dimensions)
+                if item.opcode not in _NO_PATH and is_same and operand.name not in seen:
+                    seen.add(operand.name)
+                    todo.append(operand)
+        return found[0] if len(found) == 1 else None
+
+    def follow(self, item: Instruction, places: Sequence[_Places]) -> None:
+        """Follow elements of an instruction, given by their indices in each dimension."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS or item.opcode in _STOPS:
+            return
+        if item.opcode == "parameter" and item.parameter_number is not None:
+            found = _counted(item.shape, places)
+            before = self.reads.get(item.parameter_number, COALESCED)
+            self.reads[item.parameter_number] = max(before, found)
+            return
+        for number, name in enumerate(item.operands):
+            if name in self.items:
+                self.operand(item, number, name, places)
+
+    def operand(self, item: Instruction, number: int, name: str, places: Sequence[_Places]) -> None:
+        """Follow elements of a result into one operand."""
+        operand = self.items[name]
+        found = _places_in(item, number, operand.shape, places)
+        if found is not None:
+            self.follow(operand, found)
+
+
+def _threads(shape: Shape) -> list[_Places]:
+    """Indices of the elements that some warps take, in the order of memory."""
+    count = prod(shape.dimensions)
+    warps = max(count // WARP, 1)
+    first = np.unique(np.linspace(0, warps - 1, _SAMPLES).astype(np.int64)) * WARP
+    linear = (first[:, None] + np.arange(WARP)).ravel()
+    return _unravelled(shape, np.minimum(linear, max(count - 1, 0)))
+
+
+def _order(shape: Shape) -> list[int]:
+    """Dimensions from the slowest to the one whose elements lie side by side."""
+    rank = len(shape.dimensions)
+    if sorted(shape.minor_to_major) == list(range(rank)):
+        return list(reversed(shape.minor_to_major))
+    return list(range(rank))
+
+
+def _unravelled(shape: Shape, linear: _Places) -> list[_Places]:
+    """Indices in each dimension of places in memory."""
+    found: dict[int, _Places] = {}
+    for dimension in reversed(_order(shape)):
+        size = max(shape.dimensions[dimension], 1)
+        found[dimension] = linear % size
+        linear = linear // size
+    return [found[dimension] for dimension in range(len(shape.dimensions))]
+
+
+def _ravelled(shape: Shape, places: Sequence[_Places]) -> _Places:
+    """Places in memory of indices in each dimension."""
+    linear = np.zeros(len(places[0]) if places else 1, np.int64)
+    for dimension in _order(shape):
+        linear = linear * shape.dimensions[dimension] + places[dimension]
+    return linear
+
+
+def _places_in(
+    item: Instruction, number: int, operand: Shape, places: Sequence[_Places]
+) -> list[_Places] | None:
+    """Indices in an operand of the elements that a result's elements are made of; None where data decides them."""
+    opcode = item.opcode
+    if opcode in ("bitcast", "reshape"):
+        whole = item.shape if opcode == "bitcast" else Shape("", item.shape.dimensions)
+        target = operand if opcode == "bitcast" else Shape("", operand.dimensions)
+        same = prod(item.shape.dimensions) == prod(operand.dimensions)
+        return _unravelled(target, _ravelled(whole, places)) if same else None
+    if opcode == "transpose":
+        back = {of: places[at] for at, of in enumerate(item.dimensions)}
+        full = len(back) == len(operand.dimensions)
+        return [back[at] for at in range(len(back))] if full else None
+    if opcode == "broadcast":
+        full = len(item.dimensions) == len(operand.dimensions)
+        return [places[at] for at in item.dimensions] if full else None
+    if opcode == "slice" and len(item.slices) == len(places):
+        return [
+            start + at * stride for at, (start, _, stride) in zip(places, item.slices, strict=True)
+        ]
+    if opcode in ("dynamic-slice", "dynamic-update-slice", "pad"):
+        inside = number == 0 and len(operand.dimensions) == len(places)
+        if not inside:
+            return None
+        return [
+            np.minimum(at, max(size - 1, 0))
+            for at, size in zip(places, operand.dimensions, strict=True)
+        ]
+    if opcode == "concatenate":
+        return [at % max(size, 1) for at, size in zip(places, operand.dimensions, strict=True)]
+    if opcode == "reduce":
+        return None  # each thread goes along its own row, and takes all of a sector in turn
+    same_rank = operand.dimensions == item.shape.dimensions
+    return list(places) if same_rank else None
+
+
+def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
+    """Bytes of sectors, fetches and lines that the warps touch over the bytes that they need."""
+    bits = max(BITS.get(shape.dtype, 0), 8)
+    size = bits // 8
+    addresses = _ravelled(shape, places) * size
+    if len(addresses) % WARP:
+        return COALESCED
+    warps = [np.unique(warp) for warp in addresses.reshape(-1, WARP)]
+    touched = [
+        sum(len(np.unique(own // unit)) for own in warps)
+        for unit in (SECTOR_BYTES, FETCH_BYTES, LINE_BYTES)
+    ]
+    fewest = sum(-(-len(own) * size // SECTOR_BYTES) for own in warps)
+    if touched[0] < 2 * fewest:  # ends of a row, or elements that do not begin at a sector
+        return COALESCED
+    needed = sum(len(own) * size for own in warps)
+    sectors, fetches, lines = touched
+    return Reads(
+        sectors=sectors * SECTOR_BYTES / needed,
+        fetches=fetches * FETCH_BYTES / needed,
+        lines=lines * LINE_BYTES / needed,
+    )
+
+
+def _is_moved(item: Instruction, operand: Shape) -> bool:
+    """Whether a copy or transposition changes which dimension lies side by side."""
+    permutation, _ = _permutation(item, operand)
+    return bool(permutation) and permutation[-1] != len(permutation) - 1
+
+
+def _is_tiled(item: Instruction, operand: Shape) -> bool:
+    """Whether XLA transposes through shared memory, so that reads and writes are coalesced.
+
+    After neighbours that stay together are merged, two dimensions change places, or three are turned around.
+    """
+    if item.opcode not in ("copy", "transpose") or not _is_moved(item, operand):
+        return False
+    permutation, sizes = _permutation(item, operand)
+    if permutation not in ([1, 0], [0, 2, 1], [2, 1, 0]):
+        return False
+    return min(sizes[-1], sizes[permutation[-1]]) >= LEAST_TILED
+
+
+def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int]]:
+    """Which dimension of the operand, slowest first, comes where in the result, and their sizes.
+
+    Neighbours that stay neighbours are one dimension, and dimensions of size 1 are none.
+    """
+    of = item.dimensions if item.opcode == "transpose" else tuple(range(len(operand.dimensions)))
+    if len(of) != len(operand.dimensions) or len(of) != len(item.shape.dimensions):
+        return [], []
+    known = [at for at in _order(operand) if operand.dimensions[at] > 1]
+    moved = [known.index(of[at]) for at in _order(item.shape) if operand.dimensions[of[at]] > 1]
+    runs: list[list[int]] = []
+    for at in moved:
+        if runs and at == runs[-1][-1] + 1:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    begins = sorted(run[0] for run in runs)
+    by_begin = {run[0]: run for run in runs}
+    sizes = [prod(operand.dimensions[known[at]] for at in by_begin[begin]) for begin in begins]
+    return [begins.index(run[0]) for run in runs], sizes
