@@ -30,10 +30,16 @@ def device_bytes_of_passes(module: Module, instruction: Instruction, once: int) 
     if instruction.opcode == "fft":
         between = 2 * _complex_bytes(module, instruction)  # of a pass that neither begins nor ends
         return once + between * (fft_passes(module, instruction) - 1)
-    radix, bitonic = sort_passes(instruction)
     if is_radix_sort(instruction):
-        return once * radix
-    return once * bitonic if instruction.opcode == "sort" else once
+        return once * sort_passes(instruction)[0]
+    fused = module.fused(instruction)
+    sorts = [
+        item
+        for item in ((instruction,) if fused is None else fused.instructions)
+        if item.opcode == "sort"
+    ]
+    later = [2 * item.shape.size_bytes * (sort_passes(item)[1] - 1) for item in sorts]
+    return once + sum(later)
 
 
 def fft_passes(module: Module, instruction: Instruction) -> int:

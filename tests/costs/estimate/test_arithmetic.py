@@ -4,6 +4,7 @@ Peaks are those of NVIDIA's data sheet of the H100 SXM: FP32 67 TFLOP/s, TF32 49
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -158,3 +159,21 @@ def test_a_solver_takes_its_least_operations_without_tensor_cores(
 ) -> None:
     of, call = solver(target, N, N)
     assert least_us(of, call, H100) == pytest.approx(operations / 67e6)
+
+
+def test_a_sort_inside_a_fusion_passes_over_memory_as_often_as_alone() -> None:
+    count = 1 << 20
+    keys = given("x", "f32", count)
+    sort = Instruction("s", "sort", keys.shape, "e", ("x",))
+    inner = (
+        replace(given("p", "f32", count), parameter_number=0),
+        Instruction("s", "sort", keys.shape, "f", ("p",)),
+    )
+    fusion = Instruction("fusion", "fusion", keys.shape, "e", ("x",), called=("f",))
+    alone = compute_us(module(keys, sort), sort, H100)
+    computations = {
+        "e": Computation("e", (keys, fusion), "fusion"),
+        "f": Computation("f", inner, "s", True),
+    }
+    of = Module("m", 1, "", "e", computations, True)
+    assert compute_us(of, fusion, H100) == pytest.approx(alone)
