@@ -261,6 +261,18 @@ class Graph:
         )
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
+    def origin(self, row: LookupRow) -> Hashable:
+        """What stays when sizes change: the framework's name, and how it is worked on. Without a name nothing does."""
+        name = framework_name(row.instruction)
+        known = name if name else (id(self), row.name)
+        return known, row.opcode, self._kernel(row), row.executions > 1
+
+    def form(self, row: LookupRow) -> Hashable:
+        """What stays when sizes change and the framework gave no name: the name's stem, and types with their ranks."""
+        arrays = " ".join((row.shape, *self._operand_shapes(row)))
+        stem = re.sub(r"[.\d]+$", "", row.name)
+        return stem, row.opcode, row.executions > 1, _NUMBERS.sub("n", arrays)
+
     def _kernel(self, row: LookupRow) -> str:
         """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as transposing in tiles."""
         if next(matmuls(self.module, row.instruction), None) is not None:
@@ -353,6 +365,10 @@ class Graph:
         return found
 
 
+_NUMBERS = re.compile(r"(?<=[\[,])\d+")
+"""The sizes in the text of a shape."""
+
+
 def _size(text: str) -> tuple[str, tuple[int, ...]]:
     """Type and dimensions of an array, sorted, without dimensions of 1."""
     dtype, _, sizes = text.rstrip("]").partition("[")
@@ -417,6 +433,9 @@ class _Matcher:
         yield from self._paired(
             Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row)
         )
+        # The same line of the program with other sizes, as after a change of the number of layers.
+        for same in (Graph.origin, Graph.form):
+            yield from self._paired(same, _in_order, kernels, lambda row: not _is_collective(row))
         collectives = list(filter(_is_collective, self.all_before))
         yield from self._paired(
             lambda of, row: (_source(of, row), row.shape.count("[")),

@@ -256,3 +256,38 @@ def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(
         "t.1": (By.SCALED, 30.0), "g": (By.SCALED, 120.0),
     }  # fmt: skip
     assert {match.cost.origin for match in found.values()} == {Origin.ESTIMATED}
+
+
+LAYERS = """HloModule jit_step, is_scheduled=true
+
+%fused (p: f32[{layers},64]) -> f32[{layers},64] {{
+  %p = f32[{layers},64] parameter(0)
+  ROOT %a = f32[{layers},64] add(%p, %p)
+}}
+
+ENTRY %main (p: f32[{layers},64]) -> f32[{layers},64] {{
+  %p = f32[{layers},64] parameter(0)
+  ROOT %{name} = f32[{layers},64] fusion(%p), kind=kLoop, calls=%fused{metadata}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "metadata"),
+    [
+        (("loop_add_fusion", "loop_add_fusion.3"), ""),
+        (("update", "fusion.9"), ', metadata={op_name="jit(step)/add"}'),
+    ],
+)
+def test_after_a_change_of_the_number_of_layers_a_kernel_is_scaled_from_the_same_line_or_form(
+    tmp_path: Path, names: tuple[str, str], metadata: str
+) -> None:
+    tables = []
+    for layers, name in zip((4, 6), names, strict=True):
+        path = tmp_path / f"{layers}.txt"
+        path.write_text(LAYERS.format(layers=layers, name=name, metadata=metadata))
+        tables.append(LookupTable(read_module(path)))
+    measured = Profile((Cost(names[0], 10.0, kind=CostKind.COMPUTE),))
+    (match,) = carry(measured, *tables, lambda was, row: 1.5).matches
+    assert (match.by, match.cost.cost_us) == (By.SCALED, 15.0)
+    assert match.cost.origin is Origin.ESTIMATED
