@@ -73,6 +73,9 @@ def window_remarks(step: MeasuredStep) -> StepFinding:
             if share < TUNED_SHARE
             else ""  # what autotuning needs is late enough
         )
+    if step.costs.window.lost:
+        count = many(len(step.costs.window.lost), "execution")
+        found[f"{count} with lost records, left out of all figures here"] = "record fewer steps"
     if share >= TUNED_SHARE:
         of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
         rows.append(EvidenceRow("autotuning", 0.0, of))

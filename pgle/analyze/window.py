@@ -458,6 +458,7 @@ def device_windows(
     steps = executions.module == main
     if bool((steps & executions.keep).any()):
         steps &= executions.keep
+        steps &= _in_a_row(executions, main, steps)
     found = []
     for device in distinct(executions.device[steps]).tolist():
         mine = np.flatnonzero(steps & (executions.device == device))
@@ -483,6 +484,17 @@ def device_windows(
             )
         )
     return tuple(found)
+
+
+def _in_a_row(
+    executions: ModuleExecutions, main: int, steps: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """bool[executions]: the longest run of steps without lost records in between, for a window holds all of its time."""
+    lost = np.array(sorted(number for module, number in executions.lost if module == main))
+    part = np.searchsorted(lost, executions.execution)
+    numbers = distinct(executions.execution[steps])
+    counts = np.bincount(np.searchsorted(lost, numbers))
+    return np.asarray(part == counts.argmax())
 
 
 def _other_within(work: OtherWork, device: int, start: int, end: int) -> OtherWork:

@@ -25,7 +25,7 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
-from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
+from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, recorded_by, stage_of
 from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
@@ -76,7 +76,9 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
             [trace for path in side.inputs for trace in _traces(path)], progress=progress
         )
     measured = measure(trace, dumps)
-    costs, stage = measured.costs[0], next(filter(None, map(_stage_for, side.inputs)), None)
+    costs = measured.costs[0]
+    stages = (_stage_for(path) or recorded_by(path) for path in side.inputs)
+    stage = next(filter(None, stages), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
     _check_window(costs, side.inputs[0])
     trace = measured.trace
@@ -310,7 +312,7 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     """Commands, the nearest first."""
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
-    runs = [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
+    runs = [stage.run for stage in map(recorded_by, side.inputs) if stage is not None]
     if (
         runs and step.measures_alone
     ):  # its collectives ran alone: the performance run shows what stays exposed

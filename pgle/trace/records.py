@@ -25,6 +25,9 @@ TOLERANCE_NS = 1000  # stamps of a GPU are no better; a shorter overlap is no fa
 COMMON = 0.05  # of the records of a stream; where more overlap, that is how the stream works
 LONG = 2.0  # times the usual duration of an instruction; a record that is no longer has a likely duration
 FEW = 20  # records; with fewer, nothing tells which one is far away
+FAR = (
+    10.0  # times the rest of its execution; a last record that is further from it has a wrong stamp
+)
 SWEEPS = 8  # a mended record can overlap another one
 
 
@@ -156,14 +159,16 @@ def _far_away(records: Records) -> Ints:
     for low, high in pairwise(bounds):
         if high - low < FEW:
             continue
-        start = records.start_ns
-        first_gap = int(start[low + 1] - start[low])
-        last_gap = int(start[high - 1] - start[high - 2])
-        reach = int(start[high - 2] - start[low + 1])
-        if first_gap > reach and records.run[low] == records.run[low + 1] >= 0:
+        start = records.start_ns[low:high]
+        reach = int(start[-2] - start[1])
+        run = records.run[low:high]
+        rest = start[:-1][run[:-1] == run[-1]]
+        if start[1] - start[0] > reach and run[0] >= 0 and np.count_nonzero(run == run[0]) > 1:
             found.append(low)
-        if last_gap > reach and records.run[high - 1] == records.run[high - 2] >= 0:
-            found.append(high - 1)
+        if run[-1] >= 0 and len(rest) > 1:
+            apart, extent = int(start[-1] - rest[-1]), int(rest[-1] - rest[0])
+            if apart > FAR * max(extent, 1):
+                found.append(high - 1)
     return np.array(found, np.int64)
 
 
@@ -205,11 +210,12 @@ class _Mending:
         """Mend one stream, unless its records overlap as a habit."""
         rows = self._rows(device, stream)
         allowed = max(1.0, COMMON * len(rows))
+        self._leave_out_foreign(rows, allowed)
+        rows = self._in_order(rows)
         if np.count_nonzero(self._overlapping(rows)) <= allowed:
             for _ in range(SWEEPS):
                 if not self._sweep(self._in_order(rows)):
                     break
-        self._leave_out_foreign(self._in_order(rows), allowed)
 
     def _rows(self, device: int, stream: int) -> Ints:
         """The records of a stream by start, each once, without nodes of CUDA graphs."""
@@ -288,17 +294,17 @@ class _Mending:
         return known or None
 
     def _leave_out_foreign(self, rows: Ints, allowed: float) -> None:
-        """Leave out records that lie in the middle of another execution while the rest of theirs is elsewhere."""
+        """Leave out records of likely length in the middle of another execution while the rest of theirs is elsewhere."""
         if self.records.run is None or len(rows) < FEW:
             return
         run = self.records.run[rows]
         at = np.flatnonzero(_is_foreign(run)) + 1
-        has_others = np.array([np.count_nonzero(run == run[place]) > 1 for place in at.tolist()])
-        if 0 < len(at) <= allowed:
-            wrong = rows[at[has_others & (run[at] >= 0)]]
-            self.reason[wrong] = LeftOutReason.MISPLACED
-            for row in wrong.tolist():
-                self.clipped.discard(row)
+        if len(at) > allowed:
+            return
+        for place in at.tolist():
+            has_others = run[place] >= 0 and np.count_nonzero(run == run[place]) > 1
+            if has_others and self._is_likely(int(rows[place])):
+                self.reason[rows[place]] = LeftOutReason.MISPLACED
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,8 @@ Rules, per module:
    devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
    last end, by more than `LONG_EXCESS` and that noise. Or they exceed what the executions right behind them have, by
    as much: if these get longer in time, the line through them counts. At least two executions stay.
+3. *lost records*: an execution between others that has fewer activities than usual on a device, though it took as long as
+   usual there, in a program whose executions have one number of activities. A program that did less would be shorter.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
@@ -16,12 +18,13 @@ An execution dropped on one device is dropped on all: its collectives need every
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.errors import many
 from pgle.trace.columns import BLOCK_ROWS, Flags, Floats, Ints, distinct, heads, median, noise_of
 from pgle.trace.table import Trace
 from pgle.xla.collectives import guess_kind
@@ -43,6 +46,13 @@ NEXT = 6
 
 GROWS = 2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
 
+LOST_SHARE = 0.005  # of the activities; a loss of fewer changes no answer
+LOST_MANY = 10  # activities; fewer are a stretch only if they take long
+LOST_TIME = 0.01  # of the compute
+SAME_COUNT = (
+    2 / 3
+)  # of executions; where fewer have one number of activities, it is no loss if one has less
+
 Rows: TypeAlias = npt.NDArray[np.intp]
 
 
@@ -61,6 +71,8 @@ class ModuleExecutions:
     compute_ns: Floats  # float64[n], GPU time of activities that are not collectives
     keep: Flags  # bool[n], False for warm-up and truncated ones
     reasons: dict[tuple[int, int], str]  # why, for the dropped ones, by (module, execution)
+    # activities that are missing in the middle, by (module, execution) and device
+    lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.module)
@@ -83,6 +95,8 @@ class MeasuredWindow:
     span_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
     devices: tuple[int, ...]  # the ones that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
+    # activities that are missing in the middle of it, by execution number and device
+    lost: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
 
 def compute_ns(trace: Trace) -> Floats:
@@ -188,6 +202,7 @@ def measured_window(
         span_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
+        lost={number: counts for (of, number), counts in executions.lost.items() if of == module},
     )
 
 
@@ -203,6 +218,12 @@ def _mark(found: ModuleExecutions) -> None:
         by_device = [
             whole[found.device[whole] == device] for device in distinct(found.device[whole])
         ]
+        for number, counts in _lost(found, by_device).items():
+            found.lost[int(module), number] = counts
+            missing = many(sum(counts.values()), "activity record")
+            dropped[number] = f"lost records: {missing} missing on {many(len(counts), 'device')}"
+        left = whole[~np.isin(found.execution[whole], list(dropped))]
+        by_device = [left[found.device[left] == device] for device in distinct(found.device[left])]
         dropped |= dict(_warm_up(found, by_device))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
@@ -214,10 +235,35 @@ def _drop_truncated(found: ModuleExecutions, here: Ints, dropped: dict[int, str]
         return
     usual = median(found.rows[here])
     for edge in (here[0], here[-1]):
-        if found.rows[edge] < usual:
+        if found.rows[edge] < (1 - LOST_SHARE) * usual:
             dropped[int(found.execution[edge])] = (
                 f"truncated: {int(found.rows[edge])} of usually {usual:.0f} activities"
             )
+
+
+def _lost(found: ModuleExecutions, by_device: Sequence[Rows]) -> dict[int, dict[int, int]]:
+    """Activities that are missing in executions between others, by execution and device; not of all executions."""
+    lost: dict[int, dict[int, int]] = {}
+    numbers: set[int] = set()
+    for here in by_device:
+        here = here[np.argsort(found.start_ns[here], kind="stable")]
+        numbers.update(found.execution[here].tolist())
+        rows = found.rows[here]
+        usual = median(rows) if len(here) > 2 else 0.0
+        if np.count_nonzero(rows == usual) < SAME_COUNT * len(here):
+            continue
+        # the time that an execution had: from the end of the one before to the start of the next
+        had = (found.start_ns[here[2:]] - found.end_ns[here[:-2]]).astype(np.float64)
+        compute = found.compute_ns[here]
+        less = median(compute) - compute[1:-1]
+        missing = usual - rows[1:-1]
+        as_long = had >= median(had) - np.maximum(less, 0.0) / 2
+        is_many = (missing >= LOST_MANY) | (less >= LOST_TIME * median(compute))
+        is_lost = (missing > LOST_SHARE * usual) & is_many & as_long
+        for at in np.flatnonzero(is_lost).tolist():
+            of_execution = lost.setdefault(int(found.execution[here[at + 1]]), {})
+            of_execution[int(found.device[here[0]])] = int(missing[at])
+    return lost if len(lost) < len(numbers) else {}
 
 
 def _above_steady(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -54,7 +54,7 @@ from pgle.costs.measure.samples import (
 )
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.errors import UserError, choices, some
+from pgle.errors import UserError, choices, many, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
 from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, distinct, running_numbers, totals
@@ -483,7 +483,25 @@ def _program_costs(
         ends=ranks.windows,
         contention=_contention(trace, program, naming, kept),
     )
-    return replace(found, warnings=warnings_of(found, ranks.alignment))
+    lines = (*_lost_records(trace, found), *warnings_of(found, ranks.alignment))
+    return replace(found, warnings=lines)
+
+
+def _lost_records(trace: Trace, found: ProgramCosts) -> Iterator[str]:
+    """Executions in which the recorder lost activities, and on which devices, in a line."""
+    lost = found.window.lost
+    if not lost:
+        return
+    counts: Counter[int] = Counter()
+    for of_execution in lost.values():
+        counts.update(of_execution)
+    devices = (trace.devices[device] for device, _ in counts.most_common())
+    where = some((f"device {item.ordinal} of {item.process}" for item in devices), 2)
+    shown = some((f"execution {number}" for number in sorted(lost)), 5)
+    missing = many(sum(counts.values()), "GPU record")
+    yield (
+        f"{found.program.key.name}: {missing} lost in {shown}, on {where}: left out; record fewer steps"
+    )
 
 
 def _contention(

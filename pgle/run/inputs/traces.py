@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
@@ -158,11 +159,37 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         raise UserError("holds tables of nsys as Parquet or Arrow files", where=path, remedy=remedy)
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
-    runs, files = len(find_runs(path)), find_xplanes(path)
+    runs, files = find_runs(path), find_xplanes(path)
     trace = read_xplane(files, progress=progress)
-    newest = f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}"
-    more = (f"{newest}; name a run's directory for another",) if runs > 1 else ()
+    more = _other_runs(path, runs) if len(runs) > 1 else ()
     return replace(trace, warnings=(*more, *trace.warnings))
+
+
+ONE_START_S = 60.0
+"""Hosts of one job start the profiler within so many seconds; each names the directory after its own clock."""
+
+
+def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, ...]:
+    """That only the newest run is taken; and which one before it may be other hosts of the same job."""
+    newest, before = runs[0], runs[1]
+    name, older = newest[0].parent.name, before[0].parent.name
+    line = f"{path.name}: the newest of {len(runs)} runs is taken, {name}"
+    hosts, others = ([file.name.split(".xplane.pb")[0] for file in run] for run in (newest, before))
+    apart_s = seconds_between(older, name)
+    if set(hosts) & set(others) or apart_s is None or apart_s > ONE_START_S:
+        return (f"{line}; name a run's directory for another",)
+    who = f"{older} is {apart_s:.0f} s older and of another host ({some(others, 2)})"
+    both = f"if both are one job, give both: {before[0].parent} {newest[0].parent}"
+    return (f"{line}; {who}: {both}",)
+
+
+def seconds_between(one: str, other: str) -> float | None:
+    """Between two runs by their names, ``2026_11_28_07_06_55``, as JAX writes them; None for other names."""
+    form = "%Y_%m_%d_%H_%M_%S"
+    try:
+        return (datetime.strptime(other, form) - datetime.strptime(one, form)).total_seconds()
+    except ValueError:
+        return None
 
 
 def is_run_dir(path: AnyPath) -> bool:
@@ -183,6 +210,12 @@ def stage_of(path: AnyPath) -> StageFolder | None:
     if isinstance(path, Path) and is_run_dir(path.parent) and name in get_args(StageName):
         return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
     return None
+
+
+def recorded_by(path: AnyPath) -> StageFolder | None:
+    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``; None without."""
+    folders = [path, *path.parents] if isinstance(path, Path) else []
+    return next((stage for folder in folders if (stage := stage_of(folder)) is not None), None)
 
 
 def is_trace(path: AnyPath) -> bool:
