@@ -48,7 +48,6 @@ GROWS = 2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, 
 
 LOST_SHARE = 0.005  # of the activities; a loss of fewer changes no answer
 LOST_MANY = 10  # activities; fewer are a stretch only if they take long
-LOST_TIME = 0.01  # of the compute
 SAME_COUNT = (
     2 / 3
 )  # of executions; where fewer have one number of activities, it is no loss if one has less
@@ -258,7 +257,7 @@ def _lost(found: ModuleExecutions, by_device: Sequence[Rows]) -> dict[int, dict[
         less = median(compute) - compute[1:-1]
         missing = usual - rows[1:-1]
         as_long = had >= median(had) - np.maximum(less, 0.0) / 2
-        is_many = (missing >= LOST_MANY) | (less >= LOST_TIME * median(compute))
+        is_many = (missing >= LOST_MANY) | (less >= WARM_UP_EXCESS * median(compute))
         is_lost = (missing > LOST_SHARE * usual) & is_many & as_long
         for at in np.flatnonzero(is_lost).tolist():
             of_execution = lost.setdefault(int(found.execution[here[at + 1]]), {})
