@@ -54,7 +54,7 @@ ROOMS = {
         "text",
         "page",
         "next_steps timeline layers",
-        "compare flags start",
+        "compare flags start control",
         "profiles verify analyze predict",
         "tune scale",
         "stages report",

@@ -12,7 +12,7 @@ import numpy as np
 from pgle.errors import printable, shown, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
-from pgle.report import text
+from pgle.report import control, text
 from pgle.report.page import figures, html, value
 from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.report.text import near
@@ -32,7 +32,7 @@ from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.rehearse import CompiledSide, Rehearsal
 from pgle.run.rehearse_program import LHS_ON, RehearseRequest
 from pgle.schedule.placements import MOSTLY, ExposedGroup, groups, in_one, placements, stuck_share
-from pgle.schedule.predict import LEAST_GAIN, Gain, gain
+from pgle.schedule.predict import LEAST_GAIN, Gain
 from pgle.tune.search import NEAR_CEILING
 
 if TYPE_CHECKING:
@@ -440,6 +440,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     grouped = groups(result.moves)
     notes = (
         f"{LHS_WORDS}.",
+        control.note(result),
         *setting_notes(result.request),
         *exposed_notes(
             grouped, result.profiled.prediction.step_us, ", without and with the profile"
@@ -467,6 +468,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         actions=todo,
         sections=(
             *sections(schedules, grouped, LABELS),
+            Section("control", "Does it depend on autotuning?", control.section(result)),
             Section("profile", "Did XLA use the profile?", _use(result)),
         ),
         next=(command,),
@@ -497,8 +499,10 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     bounded = [item for item in (prediction, result.baseline.prediction) if item.lower_bound]
     if bounded:
         return f"Cannot tell: {shown(bounded[0].lower_bound_why)}", "warn"
-    found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
+    found, lhs = result.gained.answer, _lhs_gain(result)
     ceiling_saves = _ceiling_saves(result)
+    if depends := control.depends_words(result):
+        return depends, "warn"
     if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
         return (
             f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}",
@@ -530,7 +534,7 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
 
 def pays(result: Rehearsal) -> bool:
     """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than noise."""
-    found = gain(result.baseline.prediction, result.profiled.prediction)
+    found = result.gained.answer
     return found.share >= LEAST_GAIN and found.low >= 0 and found.idle_share <= found.share / 2
 
 
@@ -602,7 +606,7 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
         )
         found.append(Advice(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
-        gained = gain(result.baseline.prediction, result.profiled.prediction)
+        gained = result.gained.answer
         moved = sum(move.moved for move in result.moves)
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = (
@@ -629,11 +633,7 @@ def _range(found: Gain) -> str:
 
 def _lhs_gain(result: Rehearsal) -> Gain | None:
     """What LHS alone changes; None: XLA runs it without being asked."""
-    return (
-        None
-        if result.default is None
-        else gain(result.default.prediction, result.baseline.prediction)
-    )
+    return None if result.lhs_gained is None else result.lhs_gained.answer
 
 
 def _ceiling_saves(result: Rehearsal) -> float:
@@ -747,7 +747,8 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         "stayed": moves[False],
         "costs_are": result.costs_are,
         "profile": str(result.profile),
-        "gain": gain(result.baseline.prediction, result.profiled.prediction),
+        "gain": result.gained.answer,
+        "control": control.document(result),
         "verdict": headline(result)[0],
         "next": "\n  ".join(advice(result)),
         "warnings": result.warnings,

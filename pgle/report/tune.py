@@ -20,6 +20,7 @@ from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
+from pgle.schedule.control import Controlled
 from pgle.schedule.placements import in_one, placements
 from pgle.tune.search import LEAST_SAVED, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
@@ -118,11 +119,10 @@ def headline(found: Tuning) -> tuple[str, Tone]:
         return f"No flags needed: hiding all communication would save {saved}", "good"
     if found.proof is None:
         return f"No better flags; perfect overlap would save {saved}", ""
-    judged, neither_us, trial = found.proof.judged, found.baseline.trial.step_us, found.tuned.trial
-    words = f"These flags shorten the step by {figures.share(-judged.mean)} on average"
-    words += (
-        f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
-    )
+    saved_by, neither_us, trial = found.proof.saved, found.baseline.trial.step_us, found.tuned.trial
+    words = f"These flags shorten the step by {figures.share(saved_by.share)} on average"
+    if saved_by.low < saved_by.high:
+        words += f" ({figures.shares((saved_by.low, saved_by.high))})"
     if neither_us and trial.step_us:
         words += f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
     words += "" if found.proof.used else ", not proven"
@@ -220,19 +220,25 @@ def _proof(found: Tuning) -> Iterator[str]:
     moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
     same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
     yield f"{head}: {proof.use.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
+    if proof.control is None:
+        yield "Every matrix product has a measured cost, or there is none: nothing hangs on autotuning."
+    elif proof.control.other is not None:
+        first, other = proof.control.first, proof.control.other
+        yield (
+            f"Control, with other kernels for products: the step changes by {figures.change(-other.share)}, and by "
+            f"{figures.change(-first.share)} without. The smaller change counts. Scheduled, kernels not compiled."
+        )
     yield from (f"wrote {path}" for path in proof.written)
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
     """The flags, if there are some that help enough."""
-    if found.proof is None or -found.proof.judged.mean < LEAST_SAVED:
+    if found.proof is None or found.proof.saved.share < LEAST_SAVED:
         return ()
-    judged = found.proof.judged
+    judged, saved = found.proof.judged, found.proof.saved
     why = f"shorter in {judged.won} of {judged.of} variations of the costs"
     return (
-        Advice(
-            "Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])
-        ),
+        Advice("Set these flags", saved.share, why, exported(found), span_us=span_us(schedules[1])),
     )
 
 
@@ -335,6 +341,8 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "why": proof.use.why if proof else "",
         "coverage": proof and proof.coverage,
         "less_memory": proof and proof.in_less,
+        "control": proof and proof.control and _control(proof.control),
+        "saved": proof and proof.saved,
         "whole_against_trial": proof and proof.change,
         "written": proof.written if proof else (),
         "page": page,
@@ -342,6 +350,11 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "next": "\n  ".join((why_next(found), *commands(found, out))),
         "warnings": found.warnings,
     }
+
+
+def _control(found: Controlled) -> dict[str, object]:
+    """What both compilations say of the accepted flags."""
+    return {"depends": found.depends, "first": found.first, "other": found.other}
 
 
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:

@@ -95,7 +95,7 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
             f"{lost} of {least.collectives.total:.0f} collectives lack a cost: {figures.time(least.lost_us)} "
             f"({_weighed(least)}) of a {figures.time(least.step_us)} step"
         )
-    if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
+    if any((module.measured.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
         listed = some(
@@ -120,8 +120,11 @@ def _weighed(module: ModuleCoverage) -> str:
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
     """The coverage of the compilation with the least, in the words of `pgle confirm`."""
-    share = min(module.time.value or 0.0 for module in main)
-    return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
+    worst = min(main, key=lambda module: module.measured.value or 0.0)
+    covered, asked = figures.share(worst.time.value or 0.0), figures.share(bounds.time)
+    measured = figures.share(worst.measured.value or 0.0)
+    by = "" if measured == covered else f", {measured} by measured costs"
+    return f"the profile covers {covered} of the step's time{by} (asked for: {asked})"
 
 
 def _sections(
@@ -239,7 +242,10 @@ def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
         ),
         "coverage": text.picked(
             module,
-            "count=count.value time=time.value collectives=collectives.value without_lost_collectives=kept_share",
+            (
+                "count=count.value time=time.value measured=measured.value "
+                "collectives=collectives.value without_lost_collectives=kept_share"
+            ),
         ),
         "totals": text.picked(
             module,

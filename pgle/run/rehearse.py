@@ -19,8 +19,18 @@ from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compiler.compile import CompileResult, OnPhase, open_session
+from pgle.run.compiler.compile import CompileResult, OnPhase, Session, open_session
 from pgle.run.confirm import confirm_compiled
+from pgle.run.control import FOLDER as CONTROL
+from pgle.run.control import (
+    Control,
+    Schedules,
+    control,
+    fp8_products,
+    fp8_warning,
+    lhs_gain,
+    profile_gain,
+)
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
 from pgle.run.process.environment import MEMORY_FRACTION
@@ -34,6 +44,7 @@ from pgle.run.rehearse_program import (
     prepared,
     tune_line,
 )
+from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.collectives import loops
@@ -157,6 +168,7 @@ class Rehearsal:
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
     profile: Path  # the profile that was given to XLA
     warnings: tuple[str, ...]  # one line each
+    control: Control | None = None  # a second compilation; None: no verdict hangs on one
     tune: str = ""  # the command that looks for flags
     measure: str = ""  # the command that measures the program
 
@@ -164,6 +176,27 @@ class Rehearsal:
     def used(self) -> bool:
         """Whether XLA used the profile, and enough of it."""
         return self.verdict.verdict is ProfileUse.USED
+
+    @property
+    def gained(self) -> Controlled:
+        """What the profile gains."""
+        return profile_gain(self.schedules, self.control)
+
+    @property
+    def lhs_gained(self) -> Controlled | None:
+        """What LHS alone gains; None if XLA runs it without being asked."""
+        return lhs_gain(self.schedules, self.control)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Of the compilation with the user's flags."""
+        default = None if self.default is None else self.default.prediction
+        return Schedules(
+            baseline=self.baseline.prediction,
+            profiled=self.profiled.prediction,
+            default=default,
+            fp8_products=fp8_products(self.baseline.module),
+        )
 
     @property
     def good(self) -> bool:
@@ -186,7 +219,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     hardware, own, base = request.hardware, request.flags, request.compilation()
     flags = base.flags
     with (
-        ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
+        ThreadPoolExecutor(4) as pool,  # outside the session, whose end ends what still compiles
         open_session(
             base,
             hardware,
@@ -234,11 +267,16 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             if plain is None or plain.result().lhs is not None
             else side(plain.result(), measured)
         )
+        flag = other_choice(flags)
+        checking = None
+        if hangs_on_choice([baseline.prediction]):
+            checking = pool.submit(_controlled, session, request, flag, default is not None)
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
         profiled = side(second, measured)
+        found = None if checking is None else checking.result()
     verdict = confirm_compiled(second.log, second.lhs, given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, own),
@@ -262,10 +300,11 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         if is_modelled
         else "",
         _unread_warning(baseline.prediction, moves),
+        "" if found is None else found.failure,
         "" if baseline.compiled.fingerprint == profiled.compiled.fingerprint else OTHERS_DIFFER,
         *(line for side in (baseline, profiled) for line in side.prediction.timeline.warnings),
     )
-    return Rehearsal(
+    result = Rehearsal(
         request=request,
         default=default,
         baseline=baseline,
@@ -274,8 +313,49 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         moves=moves,
         costs_are=costs_are,
         profile=profile,
+        control=found,
         warnings=tuple(dict.fromkeys(filter(None, lines))),
     )
+    doubt = fp8_warning(result.schedules, found)
+    return replace(result, warnings=(*result.warnings, doubt)) if doubt else result
+
+
+def _controlled(
+    session: Session, request: RehearseRequest, flag: str, has_default: bool
+) -> Control:
+    """The same schedules with the other kernels for products, their costs from the same source."""
+    flags, own = (*session.base.flags, flag), (*request.flags, flag)
+    hardware = request.hardware
+
+    def schedules() -> Schedules:
+        first = session.schedule(f"{CONTROL}/baseline", flags)
+        profile, costs = request.profile, None
+        if profile is None:
+            profile = _estimated(request.out / CONTROL, first, hardware)
+        else:
+            table = LookupTable(first.scheduled, None if first.lhs is None else first.lhs.module)
+            costs, note = carried_over(profile, read_profile(profile), table, hardware)
+            if note:
+                profile = request.out / CONTROL / "carried.pbtxt"
+                _write(profile, costs)
+        second = session.schedule(f"{CONTROL}/profiled", flags, profile)
+        baseline = predict(first.scheduled, costs, hardware)
+        made = [second]
+        if has_default:
+            made.append(session.schedule(f"{CONTROL}/default", own))
+        contention = None if costs is None else baseline.contention
+        others = [predict(one.scheduled, costs, hardware, contention=contention) for one in made]
+        return Schedules(
+            baseline=baseline,
+            profiled=others[0],
+            default=others[1] if has_default else None,
+            fp8_products=fp8_products(first.scheduled),
+        )
+
+    try:
+        return control(session, session.base.flags, flag, schedules)
+    except UserError as error:
+        return Control(flag, None, f"not checked by a second compilation with {flag}: {error}")
 
 
 def _has_default(request: RehearseRequest) -> bool:

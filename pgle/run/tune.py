@@ -38,9 +38,11 @@ from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import STORED, TIMELINE, check_ours, check_question, emptied
 from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
-from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
+from pgle.schedule.predict import Gain, Prediction, predict
 from pgle.steps.compare import change
 from pgle.tune.search import (
+    LEAST_SAVED,
     PROGRESS,
     Axis,
     Flags,
@@ -100,12 +102,20 @@ class Proven:
     judged: OverWorlds  # it against the profile alone, over the worlds of the search
     # it against the profile alone if the job has a little less memory (`LESS`); None if both need much less than it has
     in_less: OverWorlds | None
-    accepted: bool  # whether it is better by the rule of the search, and not longer in less memory
+    control: Controlled | None  # it by two compilations; None: nothing hangs on kernels of products
+    accepted: (
+        bool  # better by the rule of the search and by both compilations, not longer in less memory
+    )
     use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
     coverage: float  # share of the new module's time that the new profile has a cost for
     change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
     memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
+
+    @property
+    def saved(self) -> Gain:
+        """What it gains over the profile alone, on average over the worlds; the smaller change of both compilations."""
+        return gain_of(self.judged) if self.control is None else self.control.answer
 
     @property
     def used(self) -> bool:
@@ -361,6 +371,23 @@ class Bench:
             )
             self.pgle, _ = self.whole(self.pgle, self.session.base.dump_dir / "pgle")
 
+    def controlled(self, found: Simulated) -> Controlled | None:
+        """A setting against the profile alone, by two compilations; None if nothing hangs on kernels of products.
+
+        Both compilations take the setting and its costs in all worlds. The second has other kernels for products.
+        """
+        alone, tried = self.pgle, found.trial
+        if not hangs_on_choice([alone.prediction, found.prediction]):
+            return None
+        flag = typed_flag(other_choice(self.options(tried.flags)))
+        other = {flag.name: flag.value or ""}
+        after = self.schedule(({**tried.flags, **other}, tried.label)).trial
+        before = self.schedule((other, alone.trial.label)).trial
+        return Controlled(
+            gain_of(judge(tried.worlds_us, alone.trial.worlds_us)),
+            gain_of(judge(after.worlds_us, before.worlds_us)),
+        )
+
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
         """A setting against the profile alone with a little less memory; None if both need much less than there is.
 
@@ -550,6 +577,8 @@ class _Search:
             bench.compile_whole()
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
+        control = bench.controlled(found) if is_better else None
+        is_sure = control is None or control.answer.share >= LEAST_SAVED
         covered = cover(
             tried.profile,
             [result.scheduled],
@@ -559,7 +588,8 @@ class _Search:
             scheduled=found,
             judged=judge(found.trial.worlds_us, bench.pgle.trial.worlds_us),
             in_less=in_less,
-            accepted=is_better and (in_less is None or in_less.mean < 0),
+            control=control,
+            accepted=is_better and is_sure and (in_less is None or in_less.mean < 0),
             use=confirm_compiled(result.log, result.lhs, tried.profile),
             coverage=min((item.time.value or 0.0 for item in covered.main), default=0.0),
             change=changes[0],
@@ -580,6 +610,11 @@ class _Search:
         return tuple(Path(str(path)) for path in files)
 
 
+def gain_of(judged: OverWorlds) -> Gain:
+    """The mean gain over the worlds, with the worst and the best."""
+    return Gain(-judged.mean, -judged.worst, -judged.best, 0.0)
+
+
 def _change(after: float | None, before: float | None) -> float:
     return after / before - 1 if after and before else 0.0
 
@@ -593,6 +628,11 @@ def _refusal(proof: Proven) -> str:
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
         return f"{label}: if the job has {LESS:.0%} less memory, the step changes by {proof.in_less.mean:+.1%}"
+    if proof.control is not None and proof.control.other is not None:
+        sides = (proof.control.first, proof.control.other)
+        changes = " or ".join(f"{-side.share:+.1%}" for side in sides)
+        if proof.control.answer.share < LEAST_SAVED:
+            return f"{label}: it depends on what autotuning picks, the step changes by {changes}"
     won = f"{proof.judged.won} of {proof.judged.of} variations of the costs"
     return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 

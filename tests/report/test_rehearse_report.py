@@ -9,7 +9,9 @@ import pytest
 
 from pgle.report import predict
 from pgle.report.predict import advice, headline
+from pgle.schedule.control import Controlled
 from pgle.schedule.placements import Move, Placement
+from pgle.schedule.predict import Gain
 
 
 def rehearsed(
@@ -39,7 +41,14 @@ def rehearsed(
         moves=[Move("all-gather", placed, placed)],
         tune=tune,
         costs_are=costs_are,
+        gained=Controlled(gained(0.0)),
+        lhs_gained=None,
     )
+
+
+def gained(share: float) -> Gain:
+    """A gain with no range and no part in idle time."""
+    return Gain(share, share, share, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +87,18 @@ def test_a_search_that_was_made_is_not_proposed_again(monkeypatch: pytest.Monkey
         "The search for flags in this run directory found nothing better.",
         "pgle analyze rehearsal",
     )
+
+
+def test_a_gain_that_other_kernels_turn_into_a_loss_is_no_verdict() -> None:
+    found = rehearsed(90.0)
+    found.gained = Controlled(gained(-0.010), gained(0.014))
+    words = (
+        "The profile depends on what autotuning picks: the step gets 1.0 % longer or 1.4 % shorter"
+    )
+    assert headline(found) == (words, "warn")
+
+
+def test_of_two_gains_the_smaller_is_the_verdict() -> None:
+    found = rehearsed(90.0)
+    found.gained = Controlled(gained(0.059), gained(0.009))
+    assert headline(found) == ("The profile shortens the step by 0.9 % (predicted)", "good")

@@ -10,6 +10,7 @@ import pytest
 
 from pgle.report.tune import exported, headline
 from pgle.run.rehearse_program import LHS_ON
+from pgle.run.tune import gain_of
 from pgle.tune.search import Trial, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower
 
@@ -20,9 +21,10 @@ def tuning(
     flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()
 ) -> Any:
     trial = Trial(flags, "a", after[0], worlds_us=after)
+    judged = judge(after, BEFORE)
     prediction = SimpleNamespace(step_us=100.0, ceiling_us=90.0)
     return SimpleNamespace(
-        verdict="better", proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
+        verdict="better", proof=SimpleNamespace(judged=judged, saved=gain_of(judged), used=used),
         pgle=SimpleNamespace(prediction=prediction),
         baseline=SimpleNamespace(trial=Trial({}, "", 110.0, worlds_us=BEFORE)), tuned=SimpleNamespace(trial=trial),
         request=SimpleNamespace(flags=own),

@@ -206,6 +206,12 @@ class ModuleCoverage:
     ]  # covered by a cost that is far off the estimate, heaviest first
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
     hints: tuple[str, ...] = ()  # what to do, each with a command
+    estimated_us: float = 0.0  # of `time.covered`, the part that estimates cover
+
+    @property
+    def measured(self) -> Share:
+        """The time that costs of a measurement cover: without estimates, which fill gaps."""
+        return Share(self.time.covered - self.estimated_us, self.time.total)
 
     @property
     def is_modelled(self) -> bool:
@@ -223,8 +229,8 @@ class ModuleCoverage:
         return max(1 - self.lost_us / self.step_us, 0.0) if self.step_us > 0 else 1.0
 
     def meets(self, bounds: Bounds) -> bool:
-        """Whether enough of it is covered."""
-        return bounds.are_met(self.time.value or 0.0, self.kept_share)
+        """Whether measured costs cover enough of it."""
+        return bounds.are_met(self.measured.value or 0.0, self.kept_share)
 
 
 @dataclass(frozen=True)
@@ -329,7 +335,11 @@ def cover_module(
     hardware = hardware_of(module)
     estimate = estimator(table.module, hardware)
     gaps = _weighed(table, covered, missed, estimate)
-    covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
+    weights_us = {name: weigh(cost.cost_us, rows[name]) for name, cost in covered.items()}
+    covered_us = sum(weights_us.values())
+    estimated_us = sum(
+        weights_us[name] for name, cost in covered.items() if cost.origin is Origin.ESTIMATED
+    )
     step_us = covered_us + sum(gap.total_us for gap in gaps)
     annotated = any(row.instruction.scheduling_name for row in rows.values())
     by_dump = table.lhs_module is not None
@@ -357,6 +367,7 @@ def cover_module(
         ),
         implausible=_implausible(table, covered, step_us, hardware, estimate),
         fallback=fallback_of(module),
+        estimated_us=estimated_us,
     )
 
 

@@ -1,0 +1,81 @@
+"""What the second compilation of a rehearsal says, with other kernels for matrix products."""
+
+from __future__ import annotations
+
+from pgle.report.page import figures
+from pgle.report.page.value import Prose, Table, table
+from pgle.run.rehearse import Rehearsal
+
+
+def depends_words(result: Rehearsal) -> str:
+    """The verdict if a change turns with the kernels of matrix products; empty if none does."""
+    lhs = result.lhs_gained
+    for what, found in (("LHS", lhs), ("The profile", result.gained)):
+        if found is not None and found.other is not None and found.depends:
+            sides = " or ".join(_longer(one.share) for one in (found.first, found.other))
+            return f"{what} depends on what autotuning picks: the step gets {sides}"
+    return ""
+
+
+def _longer(share: float) -> str:
+    """``1.4 % shorter``, of a gain as a share of the step."""
+    return f"{figures.share(abs(share))} {'shorter' if share > 0 else 'longer'}"
+
+
+def note(result: Rehearsal) -> str:
+    """How far the compilation went, and the step without and with the profile by the second one."""
+    found = result.control
+    stage = "scheduled, kernels not compiled"
+    if found is None or found.failure:
+        return stage
+    control = f"control ({found.flag})"
+    if found.schedules is None:
+        return f"{control}: the same program; {stage}"
+    before, after = found.schedules.baseline, found.schedules.profiled
+    times = " → ".join(figures.time(one.step_us) for one in (before, after))
+    return f"{control}: {times}; {stage}"
+
+
+def section(result: Rehearsal) -> tuple[Prose | Table, ...]:
+    """The schedules of both compilations."""
+    found = result.control
+    if found is None:
+        why = "Every matrix product has a measured cost, or there is none: nothing hangs on autotuning."
+        return (Prose(why),)
+    if found.schedules is None:
+        return (Prose(f"{found.failure or f'{found.flag} makes the same program'}."),)
+    first, other = result.profiled.prediction, found.schedules.profiled
+    rows = [
+        (
+            "your flags",
+            result.baseline.prediction.step_us,
+            first.step_us,
+            -result.gained.first.share,
+        )
+    ]
+    if result.gained.other is not None:
+        before_us = found.schedules.baseline.step_us
+        rows.append((found.flag, before_us, other.step_us, -result.gained.other.share))
+    why = (
+        "Without a GPU XLA cannot time kernels of matrix products. The second compilation takes other kernels. "
+        "If both change the step in one direction, the smaller change counts."
+    )
+    heads = "compiled with | no profile (time) | the profile (time) | change (change)"
+    return table(heads, rows), Prose(why, tone="soft")
+
+
+def document(result: Rehearsal) -> dict[str, object] | None:
+    """Both compilations; None if the verdict hangs on no kernel."""
+    found = result.control
+    if found is None:
+        return None
+    steps = found.schedules
+    return {
+        "flag": found.flag,
+        "same_program": steps is None and not found.failure,
+        "depends": result.gained.depends,
+        "first": result.gained.first,
+        "other": result.gained.other,
+        "baseline_us": None if steps is None else steps.baseline.step_us,
+        "profiled_us": None if steps is None else steps.profiled.step_us,
+    }
