@@ -33,7 +33,7 @@ def rehearsed(
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)
     side = SimpleNamespace(prediction=prediction)
     return SimpleNamespace(
-        request=SimpleNamespace(no_step=""),
+        request=SimpleNamespace(no_step="", failed=""),
         good=True,
         default=None,
         baseline=side,
