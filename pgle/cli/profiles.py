@@ -78,7 +78,7 @@ _PER_HOST = opt.devices_per_host("GPUs that share NVLink.", default=8)
     opt.PROFILE,
     opt.hlo(required=True),
     opt.OUT,
-    opt.TARGET,
+    opt.target("GPU of the estimates: h100, a100, …  [default: the dump's]", default=""),
     opt.module("Modules to complete for.  [default: best match]"),
     _PER_HOST,
     opt.FORCE,

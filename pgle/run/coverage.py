@@ -25,11 +25,12 @@ from pgle.errors import UserError, many
 from pgle.files import AnyPath
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.predict import hardware_for
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps
 from pgle.xla.log.verdict import BOUNDS
-from pgle.xla.targets import Hardware, find_hardware, load_target
+from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Coverage:
@@ -81,14 +82,16 @@ def complete_file(
 ) -> tuple[tuple[Completion, ...], Written]:
     """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole profile; its file.
 
-    `module` is a regular expression for module names; empty: the module that the profile has most costs of.
+    `module` is a regular expression for module names; empty: the module that the profile has most costs of. `target` is
+    the GPU that estimates are for; empty: as the dump says.
+
+    Raises:
+        UserError: the dump is of another generation of GPUs than `target`.
     """
     inputs = (profile, *hlo)
     check_output(output, force=force, inputs=inputs)
-    given, hardware = (
-        read_profile(profile),
-        find_hardware(load_target(target), devices_per_host=devices_per_host),
-    )
+    given = read_profile(profile)
+    named = load_target(target) if target else None
     completions: list[Completion] = []
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
@@ -102,6 +105,7 @@ def complete_file(
     for final in chosen:  # bare names of one module would count for the others
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
+        hardware = _hardware_of(final, named, devices_per_host)
         completions.append(
             complete_profile(
                 given, final, hardware, lhs_module=lhs_module, with_fingerprint=several
@@ -110,6 +114,20 @@ def complete_file(
         given = completions[-1].profile
     (written,) = write_profiles({output: given}, force=force, inputs=inputs)
     return tuple(completions), written
+
+
+def _hardware_of(module: Module, named: Target | None, devices_per_host: int) -> Hardware:
+    """The GPU that a module was compiled for, which may be named too, with so many on a host."""
+    if named is None:
+        found, _ = hardware_for(module)
+        return replace(found, devices_per_host=devices_per_host)
+    compiled_for = module.compute_capability
+    if compiled_for is not None and compiled_for != named.compute_capability:
+        major, minor = compiled_for
+        what = f"was compiled for sm_{major}.{minor}, and {named.name} is another generation"
+        remedy = "leave --target out, or give the dump of that GPU"
+        raise UserError(what, where=module.source, remedy=remedy)
+    return find_hardware(named, devices_per_host=devices_per_host)
 
 
 def carry_file(

@@ -65,7 +65,7 @@ def predict_file(request: PredictRequest) -> Predicted:
         raise no_match(request.module, [item.name for item in scheduled])
     found = []
     for module in chosen:
-        hardware, target_from = _hardware(module) if given is None else (given, "option")
+        hardware, target_from = hardware_for(module) if given is None else (given, "option")
         domain = request.devices_per_host or hardware.devices_per_host
         hardware = replace(hardware.on_network(request.network_gb_s), devices_per_host=domain)
         found.append((predict(module, profile, hardware), module, hardware, target_from))
@@ -97,7 +97,7 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
     return path, ""
 
 
-def _hardware(module: Module) -> tuple[Hardware, TargetFrom]:
+def hardware_for(module: Module) -> tuple[Hardware, TargetFrom]:
     """The GPU that a module was compiled for, and what says so."""
     described = target_beside(module.source)
     if described is not None:

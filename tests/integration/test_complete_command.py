@@ -92,3 +92,22 @@ def test_a_bad_target_and_a_bad_expression_are_one_line(
     for extra in (["--target", "tpu"], ["--module", "("]):
         assert run([*common, *extra]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_estimates_are_for_the_gpu_of_the_dump_and_no_other_generation(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dump's file names say sm_8.0."""
+    words = [
+        "complete",
+        str(half),
+        "--hlo",
+        str(testdata / DUMP),
+        "-o",
+        str(half.parent / "o.pbtxt"),
+    ]
+    assert run([*words, "--json"]) == 0
+    (module,) = json.loads(capsys.readouterr().out)["modules"]
+    assert module["target"].startswith("a100")
+    assert run([*words, "--force", "--target", "h100"]) == 2
+    assert "was compiled for sm_8.0" in capsys.readouterr().err
