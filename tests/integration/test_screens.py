@@ -74,7 +74,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["init"], 16, "6 starters"),
     ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),
-    (["rehearse", *COMPILED, "-o", "rehearsal"], 24, "The profile shortens the step by 6.3 %"),
+    (["rehearse", *COMPILED, "-o", "rehearsal"], 24, "The profile shortens the step by 6.5 %"),
     (["tune", *COMPILED, "--budget", "1", "-o", "tuned"], 22, "These flags shorten the step by "),
     (["predict", *DUMP[1:]], 18, "A step takes "),
 ]
