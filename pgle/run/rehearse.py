@@ -48,7 +48,7 @@ from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.collectives import loops
-from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, release
+from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, inert_warnings, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.messages import SCHEDULER_MEMORY
@@ -296,6 +296,9 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         memory_warning(first, request.allocator_bytes, request.target),
         *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
         lhs_warning(own, runs=first.lhs is not None),
+        *inert_warnings(
+            FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib
+        ),
         belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
         if is_modelled
         else "",

@@ -60,7 +60,8 @@ from pgle.tune.search import (
     without_one,
     worlds,
 )
-from pgle.xla.flags.text import FOUND_BY_SEARCH, typed_flag
+from pgle.xla.flags.catalogue import inert_warnings
+from pgle.xla.flags.text import FOUND_BY_SEARCH, FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
@@ -217,6 +218,7 @@ def tune(
             *assumed_warnings(
                 pgle.module, request.hardware, is_named=request.network_gb_s is not None
             ),
+            *inert_warnings(FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib),
             *_warnings(request, pgle, proof),
         ),
     )

@@ -89,6 +89,7 @@ class KnownSetting:
     where: str = (
         ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
     )
+    inert: tuple[str, ...] = ()  # jaxlib releases whose compiler does nothing with it without a GPU
     interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
@@ -371,6 +372,7 @@ def lint(
         *profile_findings(flags, jaxlib),
         *_scheduler(flags, jaxlib),
         *_lost(flags),
+        *_inert(flags, jaxlib),
     ]
     ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
     return Lint(jaxlib, verdicts is not None, len(flags.flags), tuple(dict.fromkeys(ordered)))
@@ -612,6 +614,24 @@ def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
 def _that_hold(*rows: tuple[object, Level, str, str, str, str]) -> Iterator[FlagFinding]:
     """The findings of the rows whose first item holds."""
     return (FlagFinding(level, *finding) for holds, level, *finding in rows if holds)
+
+
+def _inert(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
+    """Flags with which a jaxlib's compiler does nothing if there is no GPU."""
+    for name in flags.effective():
+        if name in catalogue() and jaxlib in catalogue()[name].inert:
+            yield FlagFinding(
+                "warning",
+                "no-effect",
+                name,
+                f"jaxlib {jaxlib} does nothing with it without a GPU: a rehearsal shows no change",
+                "rehearse with a newer jaxlib, or measure it on GPUs",
+            )
+
+
+def inert_warnings(flags: FlagList, jaxlib: str) -> list[str]:
+    """That a compiler without a GPU does nothing with flags that were given: one line each."""
+    return [finding.line() for finding in _inert(flags, jaxlib)]
 
 
 def _lost(flags: FlagList) -> Iterator[FlagFinding]:
