@@ -296,9 +296,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         memory_warning(first, request.allocator_bytes, request.target),
         *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
         lhs_warning(own, runs=first.lhs is not None),
-        *inert_warnings(
-            FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib
-        ),
+        *inert_warnings(FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib),
         belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
         if is_modelled
         else "",
