@@ -13,12 +13,14 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+from pgle.checks import check
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, write_files
 from pgle.report import text
@@ -89,6 +91,7 @@ class Answer(Generic[Result]):
                 where=path,
                 remedy=f"choose a name that ends in {', '.join(forms)}",
             )
+        check({"force": force})
         write_files({file: forms[file.suffix]()}, force=force)
 
     def __repr__(self) -> str:
@@ -104,10 +107,14 @@ class Answer(Generic[Result]):
 
 
 def _with_user_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose errors about files and patterns are `UserError`, as those of the command line are one line."""
+    """A function whose arguments are checked by `pgle.checks`, and whose errors about files and patterns are `UserError`,
+    as those of the command line are one line.
+    """
+    parameters = signature(function)
 
     @wraps(function)
     def answered(*args: P.args, **kwargs: P.kwargs) -> R:
+        check(parameters.bind(*args, **kwargs).arguments)
         try:
             return function(*args, **kwargs)
         except re.error as error:
@@ -586,6 +593,7 @@ def scale(
     return answer("scale", found, page, document, found.answer.good)
 
 
+@_with_user_errors
 def folder(path: StrPath = ".") -> Answer[Any]:
     """The files of a folder, and the next thing to do with them.
 
@@ -599,6 +607,7 @@ def folder(path: StrPath = ".") -> Answer[Any]:
     return Answer(found, folder_page(found), {}, True)
 
 
+@_with_user_errors
 def flags_explain(name: str) -> Answer[Any]:
     """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others measured.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pgle
 from pgle.api import Answer, StrPath, convert
+from pgle.checks import check
 from pgle.errors import UserError
 from pgle.files import write_files
 
@@ -114,8 +115,7 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
     if pgle._watched() is not None:
         yield found
         return
-    if first < 0 or count < 1:
-        raise UserError(f"no window: {count} steps after {first}", remedy="say first=5, count=5")
+    check({"first": first, "count": count})
     if found.folder.exists() and (not found.folder.is_dir() or any(found.folder.iterdir())):
         raise UserError("is not an empty folder", where=found.folder, remedy="name a new one")
     pgle._window = found

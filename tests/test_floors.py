@@ -16,7 +16,7 @@ from pgle.cli.main import GROUPS
 
 ROOT = Path(pgle.__file__).parent
 STOREYS = (
-    "errors files masking next",
+    "errors checks files masking next",
     "xla",
     "trace",
     "steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 
+from pgle.checks import NUMBERS, check_pattern
 from pgle.errors import UserError
 from pgle.files import NO_PIPE, AnyPath, as_path, check_absent, read_bytes
 from pgle.xla.flags.text import FOUND_BY_SEARCH
@@ -16,6 +18,12 @@ from pgle.xla.flags.text import FOUND_BY_SEARCH
 
 class Between(click.FloatRange):
     """A number in a range. Click takes ``nan`` for one in any."""
+
+    @classmethod
+    def of(cls, name: str) -> Between:
+        """The range that `pgle.checks` has for a name."""
+        rule = NUMBERS[name]
+        return cls(rule.least, None if rule.most == math.inf else rule.most, min_open=rule.above)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
@@ -90,7 +98,14 @@ class Place(click.Path):
         return path
 
 
-BANDWIDTH, SHARE = _Bandwidth(0, 1e6, min_open=True), _Share()
+def whole_number(name: str) -> click.IntRange:
+    """The range that `pgle.checks` has for a whole number of a name."""
+    rule = NUMBERS[name]
+    return click.IntRange(int(rule.least), None if rule.most == math.inf else int(rule.most))
+
+
+BANDWIDTH = _Bandwidth.of("network_gb_s")
+SHARE = _Share()
 PATH, LOCAL = Place(), Place(remedy="copy it here first")
 FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there afterwards")
 
@@ -145,9 +160,9 @@ def choice(names: str, help: str, *values: str, **how: Any) -> click.Option:
 def REGEX(text: str) -> str:  # noqa: N802
     """A regular expression that Python can compile; it stays text."""
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r} is not a regular expression ({error})") from None
+        check_pattern("", text)
+    except UserError as error:
+        raise click.BadParameter(error.what) from None
     return text
 
 
@@ -208,7 +223,7 @@ NETWORK = option(
 
 def devices_per_host(help: str, **how: Any) -> click.Option:
     """``--devices-per-host``."""
-    return option("--devices-per-host", help, "N", click.IntRange(1), **how)
+    return option("--devices-per-host", help, "N", whole_number("devices_per_host"), **how)
 
 
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
@@ -280,12 +295,18 @@ QUIET = option(
     "--quiet-for quiet_s",
     "Without a GPU: stop the program when it has compiled nothing new for so long.",
     "SECONDS",
+    Between.of("quiet_s"),
     default=20.0,
 )
 COMPILED = (
     option("--profile", "Measured costs; without, estimates stand in for them.", "PROFILE", LOCAL),
     target(f"{_GPU}  [default: h100]"),  # of a run directory its own
-    option("--devices", "Devices on one host; short for --topology 1x1xN.", "N", click.IntRange(1)),
+    option(
+        "--devices",
+        "Devices on one host; short for --topology 1x1xN.",
+        "N",
+        whole_number("devices"),
+    ),
     TOPOLOGY,
     NETWORK,
     *FLAGS,
@@ -296,13 +317,13 @@ BOUNDS = (
         "--min-time-coverage",
         "Exit with 1 if the profile covers less of the main module's time.",
         default=0.95,
-        type=Between(0, 1),
+        type=Between.of("min_time_coverage"),
     ),
     option(
         "--min-collectives",
         "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
         default=0.99,
-        type=Between(0, 1),
+        type=Between.of("min_collectives"),
     ),
 )
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.verdict.Bounds`."""
@@ -348,7 +369,7 @@ STAGE = (
     run_dir(),
     CAPTURE,
     TARGET,
-    option("--devices", "Devices to simulate.  [default: 4]", "N", click.IntRange(1)),
+    option("--devices", "Devices to simulate.  [default: 4]", "N", whole_number("devices")),
     TOPOLOGY,
     *FLAGS,
     CHOOSE,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from pgle import api
 from pgle.api import Answer
+from pgle.checks import check
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import FOLDER, LOCAL, PATH
@@ -86,7 +85,7 @@ def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
     *opt.COMPILED,
     opt.CHOOSE,
     opt.QUIET,
-    opt.option("--budget", "Trials at most.", default=20, type=click.IntRange(1)),
+    opt.option("--budget", "Trials at most.", default=20, type=opt.whole_number("budget")),
     opt.CACHE,
     opt.option(
         "-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True
@@ -116,9 +115,11 @@ def _sizes(text: str) -> tuple[int, ...]:
     if not text:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise UserError("is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512")
-    return tuple(map(int, parts))
+    sizes = tuple(map(int, parts))
+    check({"devices": sizes})
+    return sizes
 
 
 def _varied(text: str) -> tuple[str, list[str]]:
@@ -137,10 +138,11 @@ def _measured(text: str) -> dict[int, float]:
     """Size and microseconds of ``8=1.56s``."""
     found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
     us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
-    if found is None or not 0 < us < 1e12:
+    if found is None:
         raise UserError(
             "is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms"
         )
+    check({"measured_us": us})
     return {int(found[1]): us}
 
 

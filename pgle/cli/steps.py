@@ -51,7 +51,7 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     opt.flag("--fail-undecided", "Fail also if the runs cannot tell."),
     opt.flag("--require-faster", "Fail unless NEW is faster."),
     opt.option("--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE),
-    opt.option("--confidence", "Of the intervals.", default=0.95, type=Between(0.5, 0.9999)),
+    opt.option("--confidence", "Of the intervals.", default=0.95, type=Between.of("confidence")),
     opt.option("--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"),
     opt.option(
         "--launch-spread --run-noise",
@@ -61,7 +61,10 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     ),
     opt.option("--history", "Measure that spread in a pgle history.", "FILE", LOCAL),
     opt.option(
-        "--warmup", "Steps to leave out at the start.  [default: found]", "N", click.IntRange(0)
+        "--warmup",
+        "Steps to leave out at the start.  [default: found]",
+        "N",
+        opt.whole_number("warmup"),
     ),
     opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
     opt.PATTERN,

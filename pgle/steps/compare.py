@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 
+from pgle.checks import SHARE
 from pgle.errors import UserError
 from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
@@ -341,9 +342,9 @@ def parse_share(text: str, where: str) -> float:
         value = float(stripped.rstrip("% ")) / (100 if percent else 1)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
+    if not SHARE.least <= value < math.inf:
         raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%")
-    if not percent and value >= 1:
+    if not percent and value >= SHARE.most:
         raise UserError(
             f"'{text}' is not a share",
             where=where,

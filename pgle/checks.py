@@ -1,0 +1,132 @@
+"""What numbers and switches may be, by the name that the library and the command line give them: one rule for both."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pgle.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A range of numbers; `nan` is in none."""
+
+    least: float
+    most: float = math.inf
+    above: bool = False  # more than `least`, not equal to it
+    whole: bool = False  # whole numbers alone
+
+    def words(self) -> str:
+        """The range in words."""
+        kind = "a whole number" if self.whole else "a number"
+        least = f"{'above' if self.above else 'of at least'} {self.least:g}"
+        return f"{kind} {least}" + ("" if self.most == math.inf else f", at most {self.most:g}")
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` if a value is no number in the range."""
+        number = _number(value, whole=self.whole)
+        is_large = number > self.least if self.above else number >= self.least
+        if not (is_large and number <= self.most and number < math.inf):
+            raise UserError(
+                f"{_shown(value)} is out of range", where=name, remedy=f"give {self.words()}"
+            )
+
+
+SHARE = Rule(0, 1)
+"""A share as a number: 0.02 is 2 %. The command line takes 200 % too, since it is written with its unit."""
+
+NUMBERS: Mapping[str, Rule] = {
+    "devices": Rule(1, 1 << 20, whole=True),
+    "devices_per_host": Rule(1, whole=True),
+    "network_gb_s": Rule(0, 1e6, above=True),
+    "confidence": Rule(0.5, 0.9999),
+    "same_within": SHARE,
+    "fail_slower": SHARE,
+    "launch_spread": SHARE,
+    "min_time_coverage": Rule(0, 1),
+    "min_collectives": Rule(0, 1),
+    "warmup": Rule(0, whole=True),
+    "budget": Rule(1, whole=True),
+    "quiet_s": Rule(0, 1e9),
+    "measured_us": Rule(0, 1e12, above=True),
+    "first": Rule(0, whole=True),
+    "count": Rule(1, whole=True),
+}
+"""Ranges by name; of several numbers the range of each, of a mapping that of its values."""
+
+SWITCHES = frozenset(
+    ("paired", "require_faster", "force", "cached", "fingerprint_names", "all_executions")
+)
+"""What is True or False: the text "false" would count as true."""
+
+PATTERNS = frozenset(("module", "choose"))
+"""Regular expressions."""
+
+WORDS = frozenset(("flags",))
+"""Several texts: one text would count as its letters."""
+
+
+def check(arguments: Mapping[str, Any]) -> None:
+    """Raise `UserError` for the first argument of a call that its rule does not allow; None is always allowed."""
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name in NUMBERS:
+            for item in _items(value):
+                NUMBERS[name].check(name, item)
+        elif name in SWITCHES:
+            _check_switch(name, value)
+        elif name in PATTERNS:
+            check_pattern(name, value)
+        elif name in WORDS:
+            _check_words(name, value)
+
+
+def check_pattern(name: str, text: Any) -> None:
+    """Raise `UserError` if a text is no regular expression."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError, TypeError) as error:
+        raise UserError(
+            f"{text!r} is not a regular expression ({error})",
+            where=name,
+            remedy="write a backslash before what is to be taken by the letter",
+        ) from None
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _number(value: Any, *, whole: bool) -> float:
+    """A number, of numpy too; `nan` for everything else, which is in no range."""
+    if isinstance(value, bool | str | bytes):
+        return math.nan
+    try:
+        return operator.index(value) if whole else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if type(value).__name__ not in ("bool", "bool_"):  # that of numpy too
+        raise UserError(f"{_shown(value)} is no switch", where=name, remedy="give True or False")
+
+
+def _check_words(name: str, value: Any) -> None:
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    if not (is_list and all(isinstance(word, str) for word in value)):
+        raise UserError(
+            f"{_shown(value)} is no list of texts", where=name, remedy='give ["--xla_…=…"]'
+        )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)[:80]

@@ -1,0 +1,113 @@
+"""The library and the command line take the same numbers, switches and texts, by one table of rules."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pgle
+from pgle import api
+from pgle.checks import NUMBERS, SWITCHES, check
+from pgle.cli.main import FILES, LazyGroup, run
+from pgle.errors import UserError
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (api.compare, {"fail_slower": NAN}),
+        (api.compare, {"fail_slower": -0.01}),
+        (api.compare, {"fail_slower": 2}),
+        (api.compare, {"confidence": -1}),
+        (api.compare, {"confidence": 95}),
+        (api.compare, {"same_within": NAN}),
+        (api.compare, {"warmup": -1}),
+        (api.compare, {"warmup": 1.5}),
+        (api.compare, {"paired": "false"}),
+        (api.verify, {"min_time_coverage": 1.5}),
+        (api.confirm, {"min_collectives": NAN}),
+        (api.predict, {"network_gb_s": -1}),
+        (api.predict, {"network_gb_s": float("inf")}),
+        (api.predict, {"devices_per_host": 0}),
+        (api.predict, {"devices_per_host": True}),
+        (api.predict, {"module": "("}),
+        (api.rehearse, {"devices": 0}),
+        (api.rehearse, {"devices": "8"}),
+        (api.rehearse, {"flags": "--xla_a=1"}),
+        (api.rehearse, {"quiet_s": NAN}),
+        (api.rehearse, {"cached": "no"}),
+        (api.tune, {"budget": 0, "output": "x"}),
+        (api.scale, {"devices": (8, 0)}),
+        (api.scale, {"measured_us": {8: NAN}}),
+        (api.convert, {"force": "false"}),
+    ],
+)
+def test_the_library_refuses_what_the_command_line_refuses(
+    function: Callable[..., Any], given: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        function(tmp_path / "absent", **given)
+    assert caught.value.where in given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "a", "b", "--fail-slower", "nan"],
+        ["compare", "a", "b", "--confidence", "-1"],
+        ["predict", "a", "--network", "-1"],
+        ["predict", "a", "--devices-per-host", "0"],
+        ["rehearse", "a", "--quiet-for", "nan"],
+        ["rehearse", "a", "--devices", "0"],
+        ["tune", "a", "-o", "x", "--budget", "0"],
+        ["scale", "a", "--devices", "8,0"],
+        ["scale", "a", "--measured", "8=0s"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_refuses_it_too(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [1, np.int64(8), np.float64(25.0), 50.5])
+def test_numbers_of_numpy_are_numbers(value: Any) -> None:
+    check({"network_gb_s": value})
+
+
+def library() -> list[inspect.Parameter]:
+    functions = [
+        getattr(pgle, name) for name in pgle.__all__ if inspect.isfunction(getattr(pgle, name))
+    ]
+    parameters = [item for one in functions for item in inspect.signature(one).parameters.values()]
+    return [item for item in parameters if item.name not in ("number", "args")]
+
+
+def test_every_number_of_the_library_has_a_rule() -> None:
+    numbers = {
+        item.name
+        for item in library()
+        if str(item.annotation) in ("int", "float", "int | None", "float | None")
+    }
+    assert numbers <= NUMBERS.keys()
+
+
+def test_every_switch_of_the_library_has_a_rule() -> None:
+    assert {item.name for item in library() if str(item.annotation) == "bool"} <= SWITCHES
+
+
+def test_every_number_of_a_command_has_a_range() -> None:
+    group = LazyGroup()
+    commands = [group.get_command(None, name) for name in FILES]  # type: ignore[arg-type]
+    options = [option for command in commands if command for option in command.params]
+    assert [f"{item.name}" for item in options if item.type.name in ("float", "integer")] == []
