@@ -123,10 +123,17 @@ def open_bytes(
         is_plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
         if max_bytes is not None and is_plain and path.stat().st_size > max_bytes:
             raise _too_large(path, max_bytes)
-        file = cast(IO[bytes], path.open("rb"))
+        file = cast(IO[bytes], path.open("rb") if pipe else _opened(path))
     except OSError as error:
         raise _unreadable(path, error) from None
     return io.BufferedReader(_Bounded(file, path, max_bytes), _BUFFER_BYTES)
+
+
+def _opened(path: AnyPath) -> IO[bytes]:
+    """A file that never waits for a writer, though somebody put a pipe in its place since it was looked at."""
+    if not isinstance(path, Path):
+        return cast(IO[bytes], path.open("rb"))
+    return open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK))
 
 
 class _Bounded(io.RawIOBase):
@@ -144,7 +151,7 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = (self._archive or self._file).read(min(len(buffer), _PIECE_BYTES))
+            data = (self._archive or self._file).read(min(len(buffer), _PIECE_BYTES)) or b""
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UserError(
                 f"damaged archive ({error})", where=self._path, remedy="copy it again"
@@ -191,6 +198,18 @@ def read_head(path: AnyPath, size: int) -> bytes:
     """The first `size` bytes of a file's content, or all of it."""
     with open_bytes(path) as file:
         return file.read(size)
+
+
+MAX_KEPT_BYTES = 64 << 20
+"""Bound on a file that pgle itself has left in a folder: anything else may stand there by now."""
+
+
+def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None:
+    """The content of a file that pgle has left; None if it is absent, unreadable, no regular file or too large."""
+    try:
+        return read_bytes(path, max_bytes=max_bytes)
+    except UserError:
+        return None
 
 
 def is_text(head: bytes) -> bool:

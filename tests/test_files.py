@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pgle import files
 from pgle.errors import UserError
 from pgle.files import FREE_BYTES, as_path, check_absent, open_bytes, read_bytes, write_files
 
@@ -227,3 +228,16 @@ def test_a_limit_on_the_size_of_files_is_told_from_a_full_disk(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not any(tmp_path.iterdir())
+
+
+def test_a_pipe_that_comes_in_place_of_a_file_is_not_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    os.mkfifo(path)
+    monkeypatch.setattr(files, "check_file", lambda *_, **__: None)  # it was a file a moment ago
+    assert read_bytes(path) == b""
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_of_ours_is_not_read(tmp_path, make):
+    make(tmp_path / "x")
+    assert files.read_kept(tmp_path / "x") is None

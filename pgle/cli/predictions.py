@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from pgle import api
 from pgle.api import Answer
 from pgle.checks import check

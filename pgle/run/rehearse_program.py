@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import read_bytes, sha256
+from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.ask.jaxlib import installed, lint_flags, repair
@@ -278,8 +278,7 @@ def is_program(words: Sequence[str]) -> bool:
         return True
     if not first.is_file():
         return False
-    with first.open("rb") as file:
-        return first.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
+    return first.suffix in (".py", ".sh") or read_head(first, 4).startswith((b"#!", b"\x7fELF"))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgle.errors import UserError
-from pgle.files import write_files
+from pgle.files import read_kept, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import Lint, lint, release
@@ -214,10 +214,9 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
             remedy="name the Python of your program, --python PATH",
         )
     store, kept = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json", {}
-    with suppress(OSError, ValueError, TypeError, AttributeError):  # absent or damaged: ask again
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):  # absent or damaged: ask
         kept = {
-            key: FlagAnswer(*entry)
-            for key, entry in json.loads(store.read_text(encoding="utf-8")).items()
+            key: FlagAnswer(*entry) for key, entry in json.loads(read_kept(store) or b"").items()
         }
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from pgle.errors import UserError, some
-from pgle.files import read_bytes
+from pgle.files import read_bytes, read_kept
 from pgle.xla.flags.text import Flag, format_flags
 
 T = TypeVar("T")
@@ -183,9 +183,15 @@ class CapturedProgram:
 def read_captured(folder: Path) -> CapturedProgram:
     """The program whose modules lie in a folder of captured modules; nothing is known of it if its file is damaged."""
     try:
-        return msgspec.convert(json.loads((folder / PROGRAM).read_text()), CapturedProgram)
-    except (OSError, ValueError, RecursionError):
+        return msgspec.convert(json.loads(read_kept(folder / PROGRAM) or b""), CapturedProgram)
+    except (ValueError, RecursionError):
         return CapturedProgram()
+
+
+def _exit_code(folder: Path) -> int | None:
+    """The exit code of a captured program; None if it is not known."""
+    text = read_kept(folder / CODE, max_bytes=100) or b""
+    return int(text) if re.fullmatch(rb"-?\d{1,9}\s*", text) else None
 
 
 def partitioned(module: Path) -> Path:
@@ -196,7 +202,9 @@ def partitioned(module: Path) -> Path:
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
     """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
-    code, program, found = module.parent / CODE, read_captured(module.parent), []
+    program = read_captured(module.parent)
+    code = _exit_code(module.parent)
+    found: list[str] = []
     if why := no_step(module):
         found.append(f"{why}; {STEP_REMEDY}")
     elif (module.parent / STOPPED).is_file() and program.executed and (doubt := doubt_of(module)):
@@ -206,11 +214,11 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         )
     if again := compiled_again(module, program):
         found.append(again)
-    if code.is_file():
+    if code is not None:
         why = f" ({program.error})" if program.error else ""
         zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
         found.append(
-            f"the program ended with exit code {code.read_text()}{why} after its step was executed{zeros}"
+            f"the program ended with exit code {code}{why} after its step was executed{zeros}"
         )
     # the program's other functions that are executed in every step, as an update apart from its gradients is
     times = program.executed.get(module.name, 0)
@@ -251,10 +259,10 @@ def compiled_again(module: Path, program: CapturedProgram) -> str:
 
 def own_failure(folder: Path) -> tuple[int, str]:
     """The exit code of a captured program that failed after its step, and its exception; 0 if zeros may be why."""
-    code, program = folder / CODE, read_captured(folder)
-    if not code.is_file() or program.by_zeros:
+    code, program = _exit_code(folder), read_captured(folder)
+    if code is None or program.by_zeros:
         return 0, ""
-    return int(code.read_text()), program.error
+    return code, program.error
 
 
 def program_failure(module: Path) -> str:

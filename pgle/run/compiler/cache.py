@@ -16,7 +16,7 @@ import msgspec
 
 from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
-from pgle.files import is_bare, read_bytes, write_files
+from pgle.files import is_bare, read_bytes, read_kept, write_files
 from pgle.run.ask.jaxlib import installed
 from pgle.run.directory.directory import cache_directory
 
@@ -65,12 +65,11 @@ class Cache:
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Compiled | None:
         """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders;
-        None where there is no such compilation."""
+        None where there is no such compilation, or another thing than a file of ours has its name."""
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
-            entry = msgspec.msgpack.decode(
-                unpacked.decompress(path.read_bytes(), _MOST_BYTES), type=_Entry
-            )
+            data = read_kept(path, max_bytes=min(self.limit_bytes, _MOST_BYTES)) or b""
+            entry = msgspec.msgpack.decode(unpacked.decompress(data, _MOST_BYTES), type=_Entry)
             os.utime(path)
         except (OSError, zlib.error, msgspec.MsgspecError, RecursionError):
             return None
@@ -94,6 +93,11 @@ class Cache:
         with suppress(OSError, UserError):
             write_files({self.folder / key: data}, force=True)
             self._prune()
+
+    def drop(self, key: str) -> None:
+        """Forget a compilation whose files nobody can read."""
+        with suppress(OSError):
+            (self.folder / key).unlink(missing_ok=True)
 
     def trusted(self, python: str) -> Path:
         """The file that says that this compiler's scheduling passes can be run alone (`Session`)."""

@@ -170,42 +170,41 @@ class Compiler:
         folder = request.dump_dir.resolve()
         claim(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        answer, kept = self._kept_or_compiled(request, folder, unscheduled)
-        after = _module(folder, request, answer.module_name)
-        assert after is not None  # else the worker would not have reported that it is done
-        return CompileResult(
-            after_optimizations=after,
-            schedule=worker.find_schedule(folder, answer.module_name),
-            log=folder / worker.LOG,
-            fingerprint=fingerprint_of(after),
-            memory=worker.memory_of(after),
-            kept=kept,
-            **msgspec.structs.asdict(answer),
-        )
-
-    def _kept_or_compiled(
-        self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
-    ) -> tuple[Compiled, bool]:
-        """The answer, and whether it comes from the cache."""
         if self.cache is None:
-            return self._compiled(request, folder, unscheduled), False
+            return _result(request, folder, self._compiled(request, folder, unscheduled))
         key, names = self._key(request), {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
-        kept = self.cache.load(key, folder, names)
-        module = None if kept is None else _module(folder, request, kept.module_name)
-        if kept is not None and module is not None and module.is_file():
-            self.on_phase(CompilerPhase(request, "kept from before", kept.module_name))
-            self.on_phase(CompilerPhase(request, "done"))
-            return kept, True
+        if (found := self._kept(self.cache, key, request, names)) is not None:
+            return found
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
+        self.cache.drop(key)
         answer = self._compiled(request, folder, unscheduled)
         if key == self._key(
             request
         ):  # else the module was written anew since its content was asked for
             self.cache.store(key, folder, names, answer)
-        return answer, False
+        return _result(request, folder, answer)
+
+    def _kept(
+        self, cache: Cache, key: str, request: CompileRequest, names: Mapping[str, str]
+    ) -> CompileResult | None:
+        """A compilation from the cache; None if it is not there, or damaged."""
+        folder = request.dump_dir.resolve()
+        answer = cache.load(key, folder, names)
+        module = None if answer is None else _module(folder, request, answer.module_name)
+        if answer is None or module is None or not module.is_file():
+            return None
+        self.on_phase(CompilerPhase(request, "kept from before", answer.module_name))
+        try:
+            found = replace(_result(request, folder, answer), kept=True)
+            if request.passes != "before scheduling":
+                _ = found.scheduled, found.lhs  # read here, while it can be compiled again
+        except Exception:  # whatever a reader says of damaged files
+            return None
+        self.on_phase(CompilerPhase(request, "done"))
+        return found
 
     def _key(self, request: CompileRequest) -> str:
         device = (request.targets, request.allocator_bytes, request.topology)
@@ -263,6 +262,20 @@ class Compiler:
             return reply | {"jaxlib": jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
+
+
+def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileResult:
+    """A compilation by the files in its folder."""
+    after = _module(folder, request, answer.module_name)
+    assert after is not None  # else the worker would not have reported that it is done
+    return CompileResult(
+        after_optimizations=after,
+        schedule=worker.find_schedule(folder, answer.module_name),
+        log=folder / worker.LOG,
+        fingerprint=fingerprint_of(after),
+        memory=worker.memory_of(after),
+        **msgspec.structs.asdict(answer),
+    )
 
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:

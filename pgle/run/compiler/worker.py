@@ -148,12 +148,18 @@ class CompilerProcess:
         """Hand answers to those who wait for them, until the process ends."""
         for line in stream:
             said = json.loads(line)
+            if said["id"] not in self.waiting:  # it has failed here
+                continue
             on_message, answer = self.waiting[said["id"]]
             if "answer" in said:
                 del self.waiting[said["id"]]
                 answer.set_result(said["answer"])
-            else:
+                continue
+            try:
                 on_message(said)
+            except Exception as error:  # a full disk; this thread is all that hears of answers
+                del self.waiting[said["id"]]
+                answer.set_exception(error)
         code = child.wait()
         while self.waiting:
             _, answer = self.waiting.popitem()[1]

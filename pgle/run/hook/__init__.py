@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pgle.files import read_kept
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, RankFiles, StageFolder
 from pgle.run.process.environment import LAUNCHERS, Rank
 from pgle.xla.log.messages import AUTO_PGLE
@@ -92,7 +93,7 @@ def _contents(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Files of facts, without those that cannot be read."""
     found = []
     for path in paths:
-        with suppress(OSError, ValueError):
-            content = json.loads(path.read_text())
+        with suppress(ValueError, RecursionError):
+            content = json.loads(read_kept(path) or b"")
             found += [content] if isinstance(content, dict) else []
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
+from pgle.files import open_bytes, read_kept
 from pgle.masking import kept_argv
 from pgle.next import quoted, typed
 from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
@@ -67,7 +68,7 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
     if not asked:
         return ProgramLaunch(run=run)
     options = _words(asked, _OPTIONS)
-    judged = run.judged_flags.read_text().splitlines() if run.judged_flags.is_file() else []
+    judged = (read_kept(run.judged_flags) or b"").decode(errors="replace").splitlines()
     options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
     profiling = () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
@@ -403,11 +404,9 @@ def _thing(path: Path, kind: str) -> Path:
 def _has(path: Path, *words: bytes) -> bool:
     """Whether a file has one of the words in its first bytes."""
     try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
             head = file.read(HEAD_BYTES)
-    except OSError:
+    except UserError:
         return False
     return any(word in head for word in words)
 

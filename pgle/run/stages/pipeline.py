@@ -14,7 +14,7 @@ from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
 from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError, WorkloadError
-from pgle.files import AnyPath, check_absent, sha256, write_files
+from pgle.files import AnyPath, check_absent, read_bytes, read_kept, sha256, write_files
 from pgle.run.compare import CompareRequest, record_comparison, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import carried_over, table_of, verify
@@ -98,13 +98,13 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
                 "is a directory of an object store", where=profile, remedy="copy it here first"
             )
         return profile.resolve()
-    data = profile.read_bytes()
+    data = read_bytes(profile)
     named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
-    if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
+    if read_kept(named, max_bytes=len(data)) != data:  # changed since, its name would lie
         sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
         if sidecar.exists():
-            files[sidecar_path(named)] = sidecar.read_bytes()
+            files[sidecar_path(named)] = read_bytes(sidecar)
         write_files(files, force=True)  # ranks may write the same content at once
     return named.resolve()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
-from pgle.files import sha256
+from pgle.files import open_bytes, read_bytes, sha256
 from pgle.masking import kept_flags, mask_json
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
@@ -357,7 +357,7 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
     """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
     of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
     content = b"".join(
-        path.name.encode() + b"\0" + path.read_bytes() for path in files_of_profile(profile)
+        path.name.encode() + b"\0" + read_bytes(path) for path in files_of_profile(profile)
     )
     mine = sha256(content)[:16]
     (folder / f".profile-{mine}").touch()
@@ -381,7 +381,7 @@ FEW_EXECUTIONS = (
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
     """The lines of a log that contain one of the words (in small letters); logs may have gigabytes."""
-    with log.open("rb") as file:
+    with open_bytes(log) as file:
         while block := file.read(BLOCK_BYTES) + file.readline():
             if not mentions(block, words):
                 continue

@@ -15,6 +15,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache, Compiled, key_of
 from pgle.run.compiler.compile import Compiler, CompileRequest
+from pgle.xla.protos import hlo_pb2
 
 NAMES = {"@FOLDER@": "/here"}
 ANSWER = Compiled("jit_f", 4, 2.5, "0.10.2")
@@ -143,13 +144,24 @@ def test_a_value_that_no_path_can_be_is_a_value(module: Path) -> None:
 MODULE = "module_0001.jit_f.sm_9.0a_gpu_after_optimizations.hlo.pb"
 
 
+def scheduled() -> bytes:
+    """A module of one parameter, with its schedule, as XLA dumps it."""
+    dump = hlo_pb2.HloProto()
+    dump.hlo_module.name = "jit_f"
+    dump.hlo_module.entry_computation_id = 1
+    entry = dump.hlo_module.computations.add(name="main", id=1, root_id=1)
+    entry.instructions.add(name="p", opcode="parameter", id=1).shape.element_type = 11
+    dump.hlo_module.schedule.sequences[1].instruction_ids.append(1)
+    return dump.SerializeToString()
+
+
 class Pretended(Compiler):
     """Answers as the compiler's process does; `edit` is what the user does meanwhile."""
 
     edit = ""
 
     def _ask(self, request: CompileRequest, folder: Path, unscheduled: object) -> dict[str, Any]:
-        (folder / MODULE).write_bytes(request.module.read_bytes())
+        (folder / MODULE).write_bytes(scheduled())
         if self.edit:
             request.module.write_text(self.edit)
         return msgspec.to_builtins(ANSWER)
@@ -157,7 +169,7 @@ class Pretended(Compiler):
 
 def is_kept(compiler: Compiler, module: Path, folder: Path) -> bool:
     folder.mkdir()
-    return compiler._kept_or_compiled(CompileRequest(module, ("target",), folder), folder, None)[1]
+    return compiler.compile(CompileRequest(module, ("target",), folder)).kept
 
 
 def test_what_was_compiled_while_the_module_was_edited_is_not_kept(
@@ -223,3 +235,48 @@ def test_a_folder_of_profiles_counts_with_the_profiles_in_it(module: Path, tmp_p
         (folder / "notes.txt").write_text(str(cost))
         keys.add(key_of(sys.executable, module, (), folder, {}))
     assert len(keys) == 2
+
+
+def test_an_entry_whose_module_nobody_can_read_is_compiled_again_and_replaced(
+    cache: Cache, tmp_path: Path
+) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    is_kept(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.iterdir()
+    entry = {"answer": ANSWER, "files": {MODULE: b"\xff" * 99}}
+    path.write_bytes(zlib.compress(msgspec.msgpack.encode(entry)))
+    assert not is_kept(compiler, module, tmp_path / "b")
+    assert is_kept(compiler, module, tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a device", "link to itself"])
+def test_what_is_no_file_in_place_of_an_entry_counts_as_none(
+    cache: Cache, tmp_path: Path, kind: str
+) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    is_kept(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.iterdir()
+    path.unlink()
+    make = {
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "link to a device": lambda: path.symlink_to("/dev/zero"),
+        "link to itself": lambda: path.symlink_to(path),
+    }
+    make[kind]()
+    assert not is_kept(compiler, module, tmp_path / "b")
+
+
+def test_an_entry_larger_than_the_bound_is_not_read(
+    cache: Cache, dumps: Path, tmp_path: Path
+) -> None:
+    path = cache.folder / "key"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.write(b"x")
+        file.truncate(1 << 40)
+    assert cache.load("key", tmp_path, {}) is None
