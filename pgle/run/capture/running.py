@@ -26,7 +26,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.process import terminal
-from pgle.run.process.process import started
+from pgle.run.process.process import ending_with_us, started
 
 STDERR = 2  # file descriptor: results alone go to our stdout
 
@@ -74,7 +74,7 @@ def run_program(
     if is_ours:
         printed.follow(child)
     try:
-        with terminal.working("running the program"):
+        with ending_with_us(child), terminal.working("running the program"):
             code = _wait_or_stop(
                 child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
             )

@@ -488,12 +488,18 @@ def is_full(folder: Path) -> bool:
     return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
+def _file_system(folder: Path) -> Path:
+    """Where the file system that holds a folder is mounted."""
+    above = (folder.resolve(), *folder.resolve().parents)
+    return next(path for path in above if path.is_mount())
+
+
 def check_disk(folder: Path) -> None:
     """Refuse dumps that XLA may have cut short, of which it says nothing."""
     if is_full(folder):
         raise UserError(
             "no space is left for what XLA dumps",
-            where=folder,
+            where=_file_system(folder),  # a folder that an error names stays for its reader
             remedy="free some, or write elsewhere",
         )
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -111,6 +111,24 @@ def started(
         raise _refusal(command[0], error.strerror or str(error)) from None
 
 
+@contextmanager
+def ending_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """If pgle is killed meanwhile, kill the whole process group that a child leads: what a launcher starts hears of no
+    death signal. A shell waits at the other end of a pipe, which closes if we are gone.
+    """
+    watch = ["sh", "-c", f"read -r done || kill -9 -{child.pid}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        guard = subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True, **quiet)
+    except OSError:  # no shell here: the child alone is asked to end
+        yield
+        return
+    try:
+        yield
+    finally:
+        guard.communicate(b"done\n")
+
+
 def check_program(command: Sequence[str]) -> None:
     """Raise `UserError` where there is no command, or its first word names no program."""
     if not command:
@@ -349,6 +367,20 @@ def _begin(folder: Path, environment: dict[str, str], thresholds: tuple[int, int
     os.environ.update(environment)
     gc.set_threshold(*thresholds)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_owner, daemon=True).start()
+
+
+def _end_with_owner() -> None:
+    """End this process where the one that it works for is gone: killed, it could not say so.
+
+    The queue of tasks never ends, since other workers hold it open, and the parent by the system is the fork server.
+    """
+    from multiprocessing import connection, parent_process
+
+    owner = parent_process()
+    if owner is not None:
+        connection.wait([owner.sentinel])
+        os._exit(1)
 
 
 @contextmanager
