@@ -117,9 +117,14 @@ def ending_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
     death signal. A shell waits at the other end of a pipe, which closes if we are gone.
     """
     watch = ["sh", "-c", f"read -r done || kill -9 -{child.pid}"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        guard = subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True, **quiet)
+        guard = subprocess.Popen(
+            watch,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError:  # no shell here: the child alone is asked to end
         yield
         return
