@@ -97,8 +97,9 @@ def confirm_command(log: str, **options: Any) -> Answer[Any]:
     and others, and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0
     before Python starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 
-    Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
-    module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
+    Verdicts: used, partly-used, used-without-matches, ended (the program crashed, was killed or ran out of time),
+    different-profiles (of several ranks), not-used, wrong-format, cannot-tell. Exit code 0 when the main module used
+    the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
     schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
 
     \b

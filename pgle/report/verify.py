@@ -265,6 +265,8 @@ _USE_WORDS = {
     ProfileUse.USED: "profile used",
     ProfileUse.PARTLY_USED: "profile partly used",
     ProfileUse.USED_WITHOUT_MATCHES: "profile read, but no name matches",
+    ProfileUse.ENDED: "the program ended, though the scheduler took the profile",
+    ProfileUse.DIFFERENT: "the ranks used different profiles",
     ProfileUse.NOT_USED: "profile not used",
     ProfileUse.WRONG_FORMAT: "profile not readable",
     ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
@@ -274,6 +276,8 @@ USE_TONES: dict[ProfileUse, Tone] = {
     ProfileUse.PARTLY_USED: "warn",
     ProfileUse.USED_WITHOUT_MATCHES: "warn",
     ProfileUse.CANNOT_TELL: "warn",
+    ProfileUse.ENDED: "bad",
+    ProfileUse.DIFFERENT: "bad",
     ProfileUse.NOT_USED: "bad",
     ProfileUse.WRONG_FORMAT: "bad",
 }

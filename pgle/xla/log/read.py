@@ -18,6 +18,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import IO, NamedTuple
 
+from pgle.xla.log.endings import (
+    ENDING_MARKS,
+    EXCEPTION_CAUSE,
+    FATAL_CAUSE,
+    FATAL_LINE,
+    STUCK_MARKS,
+    Tracebacks,
+    ending_of,
+)
+
 
 class LineKind(StrEnum):
     """What a line says. `Event.subject` holds the text in brackets."""
@@ -51,6 +61,16 @@ class LineKind(StrEnum):
     COMPILED = "compiled"  # `Event.module` has just been compiled, as JAX says
     COMPILING = "compiling"  # a compilation has begun
     ON_CPU = "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
+    PGLE_LOADED = "pgle-loaded"  # JAX loaded the executable that AutoPGLE optimized [as `module`]
+    PGLE_MISSED = "pgle-missed"  # JAX found only the executable without PGLE in its cache
+    PGLE_WRITTEN = (
+        "pgle-written"  # JAX compiled a module that it expected as AutoPGLE's in its cache
+    )
+    PGLE_GIVEN = "pgle-given"  # JAX gave XLA a profile of `Event.count` bytes with the module
+    ENDED = "ended"  # the process, or the whole job, ended before its time [the cause]
+    CAUGHT = "caught"  # a Python exception, after which the program went on
+    STUCK = "stuck"  # a thread waits for other ranks [for what]
+    UNSTUCK = "unstuck"  # and goes on
     INFO = "info"  # the first line of a rank from XLA at level INFO: its log level hides nothing
 
 
@@ -160,10 +180,31 @@ WORDINGS = tuple(
         (LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
         (LineKind.CACHE_HIT, "all", r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'"),
         (
-            LineKind.CACHE_HIT,
+            LineKind.PGLE_LOADED,
             ">=0.5.1",
             r"PGLE-optimized (?P<module>\S+) loaded from compilation cache",
         ),
+        (
+            LineKind.PGLE_MISSED,
+            ">=0.5.1",
+            r"PERSISTENT CACHE MISS for PGLE-optimized (?P<module>\S+)",
+        ),
+        (  # jax/_src/cache_key.py: a key is the module's name, a hyphen, and a hash
+            LineKind.PGLE_WRITTEN,
+            ">=0.5.1",
+            r"PERSISTENT CACHE WRITE with key (?P<module>\S+?)(?:-[0-9a-f]{16,})?,? this is unexpected",
+        ),
+        (
+            LineKind.PGLE_GIVEN,
+            ">=0.4.31, DEBUG",
+            r"Compiling module (?P<module>\S+) with FDO profile of length (?P<count>\d+)",
+        ),
+        (
+            LineKind.STUCK,
+            "all",
+            r"This thread has been waiting for (?:`(?P<subject>[^`]+)`)?.*\bmay be stuck",
+        ),
+        (LineKind.UNSTUCK, "all", r"[Tt]hread is unstuck"),
         (LineKind.COMPILED, "all", r"Writing (?P<module>\S+) to persistent compilation cache"),
         (LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"),
         (LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
@@ -196,6 +237,9 @@ MARKS = (
     b"device: CpuDevice",
     b"CpuClient created",
     b"alling back to ",
+    b"PERSISTENT CACHE",
+    *STUCK_MARKS,
+    *ENDING_MARKS,
 )
 """One of these is in every line that any wording matches: tests on bytes, quicker than the expressions."""
 
@@ -256,7 +300,7 @@ MAX_INFO_LINES = 20_000
 """Lines of XLA that are looked at for the first of each rank at level INFO, which all ranks print as they start."""
 
 _CHUNK = 1 << 20
-_MARKED = re.compile(b"|".join(map(re.escape, MARKS)))
+_MARKED = re.compile(b"|".join((*map(re.escape, MARKS), FATAL_LINE.pattern)))
 _JIT = re.compile(
     r"^(\w+)\((.*)\)$"
 )  # newer JAX writes jit(train_step) where XLA says jit_train_step
@@ -321,12 +365,13 @@ def read_events(
             ):  # one endless line: keep its beginning, which has the message
                 rest = rest[:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
-        if any(
-            mark in block for mark in MARKS
-        ):  # far quicker than the expression if nothing matches
+        # far quicker than the expression if nothing matches
+        if any(mark in block for mark in MARKS) or FATAL_LINE.search(block):
             yield from reader.events(block, number)
+        reader.tracebacks.read(block, number)
         number += block.count(b"\n")
         if not chunk:
+            yield from reader.raised()
             return
 
 
@@ -340,6 +385,17 @@ class _LineReader:
         ] = {}  # labels that stood before XLA's prefix, and may stand before other lines
         self.with_info: set[str] = set()
         self.info_lines_left = MAX_INFO_LINES
+        self.tracebacks = Tracebacks(self._of_rank)
+
+    def _of_rank(self, line: str) -> tuple[str, str]:
+        rank, _, text = self.split(ANSI.sub("", line))
+        return rank, text
+
+    def raised(self) -> Iterator[Event]:
+        """The last Python exception of each rank."""
+        for rank, last in self.tracebacks.last.items():
+            kind = LineKind.CAUGHT if last.went_on else LineKind.ENDED
+            yield Event(kind, last.line, last.text, rank=rank, subject=EXCEPTION_CAUSE)
 
     def events(self, block: bytes, number: int) -> Iterator[Event]:
         """The events in whole lines; `number` lines stand before them."""
@@ -414,6 +470,16 @@ class _LineReader:
                     wording.kind, number, text.rstrip(), level, rank, thread, seconds, *said
                 )
                 return
+        yield from _end(text.rstrip(), number, rank, level)
+
+
+def _end(text: str, number: int, rank: str, level: str) -> Iterator[Event]:
+    """The end that a line tells, once for each rank that it names."""
+    found = ending_of(text) or ((FATAL_CAUSE, ()) if level == "F" else None)
+    if found is not None:
+        cause, named = found
+        for one in named or (rank,):
+            yield Event(LineKind.ENDED, number, text, level, one, subject=cause)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -562,6 +628,8 @@ class RankLog:
     cache_hits: dict[str, Event] = field(
         default_factory=dict
     )  # modules that JAX loaded from its cache, with the line
+    # modules of which JAX says whether their executables are AutoPGLE's, with the last line about each
+    about_pgle: dict[str, Event] = field(default_factory=dict)
     # the first line of each kind that is not about one module
     lines: dict[LineKind, Event] = field(default_factory=dict)
     is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
@@ -573,6 +641,8 @@ class Log:
 
     ranks: dict[str, RankLog] = field(default_factory=dict)  # what each rank says, by its label
     lists_missing: bool = False  # this XLA lists instructions without a cost (0.5.1 and newer)
+    # the first end of each rank that a line tells; of "" where it is the whole job's, or no rank is named
+    ends: dict[str, Event] = field(default_factory=dict)
 
     @property
     def main_module(self) -> str:
@@ -586,6 +656,10 @@ def collect(events: Iterable[Event]) -> Log:
     gatherers: dict[str, _Gatherer] = {}
     log = Log()
     for event in events:
+        if event.kind is LineKind.ENDED:
+            known = log.ends.get(event.rank, event)
+            log.ends[event.rank] = min(known, event, key=lambda end: end.line)
+            continue
         gatherers.setdefault(event.rank, _Gatherer()).take(event)
         log.lists_missing = log.lists_missing or lists_missing(event)
     log.ranks = {rank: gatherer.finish() for rank, gatherer in gatherers.items()}
@@ -602,9 +676,22 @@ _OF_A_RANK = frozenset(
         LineKind.FLAG_REFUSED,
         LineKind.DISCARDED,
         LineKind.LHS_OFF_NOTICE,
+        LineKind.STUCK,
+        LineKind.CAUGHT,
     }
 )
 """Kinds of lines that are about no module, or do not say which."""
+
+
+ABOUT_PGLE = frozenset(
+    {
+        LineKind.PGLE_LOADED,
+        LineKind.PGLE_MISSED,
+        LineKind.PGLE_WRITTEN,
+        LineKind.PGLE_GIVEN,
+    }
+)
+"""Kinds of JAX's own lines about the executables of AutoPGLE."""
 
 
 class _Gatherer:
@@ -625,6 +712,10 @@ class _Gatherer:
             self.syntax = event
         elif event.kind is LineKind.CACHE_HIT:
             self.result.cache_hits.setdefault(event.module, event)
+        elif event.kind in ABOUT_PGLE:
+            self.result.about_pgle[event.module] = event
+        elif event.kind is LineKind.UNSTUCK:
+            self.result.lines.pop(LineKind.STUCK, None)
         elif event.kind not in _OF_A_RANK:
             self._scheduling(event)
         else:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePath
+from types import MappingProxyType
 
+from pgle.errors import some
 from pgle.next import (
     AUTO,
     COMPLETE,
@@ -44,6 +46,10 @@ class ProfileUse(StrEnum):
     USED = "used"
     PARTLY_USED = "partly-used"
     USED_WITHOUT_MATCHES = "used-without-matches"
+    DIFFERENT = "different-profiles"
+    """Each rank used a profile, but not the same one: their schedules differ, which deadlocks."""
+    ENDED = "ended"
+    """The scheduler took costs from the profile, but the program ended before its time."""
     NOT_USED = "not-used"
     WRONG_FORMAT = "wrong-format"
     CANNOT_TELL = "cannot-tell"
@@ -230,6 +236,11 @@ class Remedy:
     WHOLE_LOG = "give the whole log of the run"
     WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
     CPU = f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
+    END = "find out why the program ended, then run it again"
+    PGLE_CACHE = (
+        "fill the cache again with JAX_ENABLE_PGLE=true: run each module more often than "
+        "JAX_PGLE_PROFILING_RUNS"
+    )
     RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
 
 
@@ -237,6 +248,8 @@ _WORST_FIRST = (
     ProfileUse.WRONG_FORMAT,
     ProfileUse.NOT_USED,
     ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.ENDED,
+    ProfileUse.DIFFERENT,
     ProfileUse.PARTLY_USED,
     ProfileUse.CANNOT_TELL,
     ProfileUse.USED,
@@ -283,7 +296,8 @@ def _judge_rank(
     weightiest_first = sorted(
         by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True
     )
-    modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
+    scheduled = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
+    modules = _with_cached(context.log, scheduled)
     main = first = _main(context, modules, wanted)
     if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
         main = _with_schedule(main, schedule, context.bounds)
@@ -303,6 +317,58 @@ def _judge_module(context: Context, name: str, blocks: Sequence[SchedulingBlock]
         last[block.thread] = block
     by_thread = [_judge_block(context, name, block) for block in last.values()]
     return replace(worst_of(by_thread), times=context.log.times[name])
+
+
+_OF_CACHE: Mapping[LineKind, tuple[ProfileUse, str, str]] = {
+    LineKind.PGLE_LOADED: (
+        ProfileUse.USED,
+        "JAX loaded the executable that it had compiled with AutoPGLE's profile",
+        "",
+    ),
+    LineKind.PGLE_MISSED: (
+        ProfileUse.NOT_USED,
+        "JAX's cache holds only the executable without PGLE",
+        Remedy.PGLE_CACHE,
+    ),
+    LineKind.PGLE_WRITTEN: (
+        ProfileUse.NOT_USED,
+        "JAX expected AutoPGLE's executable in its cache, but had to compile the module",
+        Remedy.PGLE_CACHE,
+    ),
+    LineKind.PGLE_GIVEN: (
+        ProfileUse.CANNOT_TELL,
+        "JAX compiled the module with a profile, but the log does not hold what XLA did with it",
+        Remedy.LEVEL,
+    ),
+}
+"""What a line of JAX about an executable of AutoPGLE proves."""
+
+
+def _with_cached(log: RankLog, scheduled: Sequence[ModuleVerdict]) -> list[ModuleVerdict]:
+    """Add what JAX says about AutoPGLE's executables: first what proves most about the program.
+
+    A module that XLA scheduled with a profile comes first. Then come executables that JAX had to compile anew or
+    loaded, the last of each first: a program loads its helpers before its step. JAX misses helpers as a rule, because
+    they run too rarely.
+    """
+    took = [item for item in scheduled if item.verdict.took_costs]
+    known = {item.module for item in took}
+    said: dict[LineKind, list[ModuleVerdict]] = {}
+    for module, line in reversed(log.about_pgle.items()):
+        if module not in known:
+            use, why, remedy = _OF_CACHE[line.kind]
+            base = ModuleVerdict(module, use, why)
+            said.setdefault(line.kind, []).append(_proved(base, use, why, line, remedy))
+    proved = [
+        *said.get(LineKind.PGLE_WRITTEN, ()),
+        *said.get(LineKind.PGLE_LOADED, ()),
+        *said.get(LineKind.PGLE_MISSED, ()),
+    ]
+    known |= {item.module for item in proved}
+    rest = [item for item in scheduled if item.module not in known]
+    known |= {item.module for item in rest}
+    given = [item for item in said.get(LineKind.PGLE_GIVEN, ()) if item.module not in known]
+    return [*took, *proved, *rest, *given]
 
 
 def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
@@ -595,6 +661,7 @@ def judge(
     release: tuple[int, ...] | None = None,
     whole: bool = False,
     bounds: Bounds = BOUNDS,
+    alike: Mapping[str, str] = MappingProxyType({}),
 ) -> LogVerdict:
     """Judge a log: each rank by itself, then all by the one that is worst off.
 
@@ -606,28 +673,77 @@ def judge(
             but one dump does not clear a rank whose log speaks against it.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
+        alike: paths of profiles that hold the same costs as another path, and that other path.
     """
     ranks = log.ranks or {"": RankLog()}
-    if (
-        len(ranks) > 1 and not ranks.get("", RankLog()).last
-    ):  # lines that no rank has written, such as a launcher's
+    unlabelled = ranks.get("", RankLog())
+    if len(ranks) > 1 and not unlabelled.last and not unlabelled.about_pgle:
+        # lines that no rank has written, such as a launcher's
         ranks = {rank: item for rank, item in ranks.items() if rank}
+    if "" not in ranks:  # the launcher names ranks that left no line
+        ranks = {**ranks, **{rank: RankLog() for rank in log.ends if rank and rank not in ranks}}
     lists_missing = log.lists_missing or (release is not None and release >= LISTS_SINCE)
     is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
     by_rank = {}
     for rank, rank_log in ranks.items():
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
         context = Context(rank_log, lists_missing, whole, release, own, bounds)
-        by_rank[rank] = _judge_rank(context, module, is_its_own=is_its_own)
+        main, *others = _judge_rank(context, module, is_its_own=is_its_own)
+        end = None if whole else _end_of(log, rank, ranks)
+        by_rank[rank] = (main if end is None else _with_end(main, end), *others)
     return LogVerdict(
-        modules=_combined(by_rank),
+        modules=_with_one_profile(_combined(by_rank), by_rank, alike),
         ranks={rank: verdicts[0].verdict for rank, verdicts in by_rank.items()}
         if any(by_rank)
         else {},
         sub_modules=max(len(item.sub_modules) for item in ranks.values()),
         reads=dict(sum((item.reads for item in ranks.values()), Counter())),
-        warnings=tuple(_warnings(log.ranks)),
+        warnings=tuple(_warnings(log, by_rank, whole=whole)),
     )
+
+
+def _end_of(log: Log, rank: str, ranks: Mapping[str, RankLog]) -> Event | None:
+    """The line with which a rank ended before its time: its own, or one that no known rank has."""
+    of_the_job = [end for name, end in log.ends.items() if name not in ranks]
+    first = min(of_the_job, key=lambda end: end.line, default=None)
+    return log.ends.get(rank, first)
+
+
+def _end_words(end: Event) -> str:
+    return f"the program ended at line {end.line}: {end.subject}"
+
+
+def _with_end(main: ModuleVerdict, end: Event) -> ModuleVerdict:
+    """Let an early end count: what the scheduler took may never have run."""
+    if main.verdict.took_costs:
+        took = "" if main.line is None else f" (line {main.line})"
+        why = f"the scheduler took the profile{took}, but {_end_words(end)}"
+        return _proved(main, ProfileUse.ENDED, why, end, Remedy.END)
+    if main.verdict is ProfileUse.CANNOT_TELL:
+        why = f"{_end_words(end)}; before that, {main.why}"
+        return _proved(main, ProfileUse.CANNOT_TELL, why, end, Remedy.END)
+    return main
+
+
+def _with_one_profile(
+    modules: Sequence[ModuleVerdict],
+    by_rank: Mapping[str, tuple[ModuleVerdict, ...]],
+    alike: Mapping[str, str],
+) -> tuple[ModuleVerdict, ...]:
+    """Let ranks count that read different profiles for the main module."""
+    main, *others = modules
+    ranks_of: dict[str, list[str]] = {}
+    for rank, verdicts in by_rank.items():
+        if path := verdicts[0].profile:
+            ranks_of.setdefault(alike.get(path, path), []).append(rank)
+    if len(ranks_of) < 2:
+        return tuple(modules)
+    uses = (f"{path} on {some(ranks, 4)}" for path, ranks in ranks_of.items())
+    why = f"the ranks read different profiles: {some(list(uses), 3)}"
+    if _WORST_FIRST.index(main.verdict) < _WORST_FIRST.index(ProfileUse.DIFFERENT):
+        return replace(main, why=f"{main.why}; {why}"), *others
+    different = replace(main, verdict=ProfileUse.DIFFERENT, why=why, remedy=Remedy.RANKS)
+    return different, *others
 
 
 def _combined(by_rank: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleVerdict, ...]:
@@ -663,13 +779,27 @@ def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
     return replace(worst, ranks=ranks, times=times, why=why)
 
 
-def _warnings(ranks: Mapping[str, RankLog]) -> Iterable[str]:
-    hits = sorted({name for item in ranks.values() for name in item.cache_hits})
-    for rank, rank_log in ranks.items():
-        where = f"rank {rank}, " if rank else ""
+def _warnings(
+    log: Log, by_rank: Mapping[str, tuple[ModuleVerdict, ...]], *, whole: bool
+) -> Iterable[str]:
+    hits = {name for item in log.ranks.values() for name in item.cache_hits}
+    silent = sorted(hits.difference(*(item.about_pgle for item in log.ranks.values())))
+    shown_ends = {verdicts[0].line for verdicts in by_rank.values()}
+    for rank, end in log.ends.items():
+        if not whole and end.line not in shown_ends:
+            yield f"{_where(rank, end)}: {_end_words(end)}"
+    for rank, rank_log in log.ranks.items():
         if line := rank_log.lines.get(LineKind.DISCARDED):
-            yield f"{where}line {line.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
+            yield f"{_where(rank, line)}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
         if line := rank_log.lines.get(LineKind.EMPTY_TRACE):
-            yield f"{where}line {line.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
-    if hits:
-        yield f"{len(hits)} modules came from JAX's compilation cache and say nothing ({', '.join(hits[:3])})"
+            yield f"{_where(rank, line)}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
+        if line := rank_log.lines.get(LineKind.STUCK):
+            yield f"{_where(rank, line)}: a thread waits for other ranks and may be stuck: {line.text}"
+        if line := rank_log.lines.get(LineKind.CAUGHT):
+            yield f"{_where(rank, line)}: a Python exception, after which the program went on: {line.text}"
+    if silent:
+        yield f"{len(silent)} modules came from JAX's compilation cache and say nothing ({', '.join(silent[:3])})"
+
+
+def _where(rank: str, line: Event) -> str:
+    return f"rank {rank}, line {line.line}" if rank else f"line {line.line}"
