@@ -55,7 +55,7 @@ ROOMS = {
         "page",
         "next_steps timeline layers",
         "compare flags start control",
-        "profiles verify analyze predict",
+        "profiles verify analyze predict scale_control",
         "tune scale",
         "stages report",
     ),

@@ -6,6 +6,9 @@ from pgle.report.page import figures
 from pgle.report.page.value import Prose, Table, table
 from pgle.run.rehearse import Rehearsal
 
+STAGE = "scheduled, kernels not compiled"
+"""How far a compilation without a device goes."""
+
 
 def depends_words(result: Rehearsal) -> str:
     """The verdict if a change turns with the kernels of matrix products; empty if none does."""
@@ -25,15 +28,14 @@ def _longer(share: float) -> str:
 def note(result: Rehearsal) -> str:
     """How far the compilation went, and the step without and with the profile by the second one."""
     found = result.control
-    stage = "scheduled, kernels not compiled"
     if found is None or found.failure:
-        return stage
+        return STAGE
     control = f"control ({found.flag})"
     if found.schedules is None:
-        return f"{control}: the same program; {stage}"
+        return f"{control}: the same program; {STAGE}"
     before, after = found.schedules.baseline, found.schedules.profiled
     times = " → ".join(figures.time(one.step_us) for one in (before, after))
-    return f"{control}: {times}; {stage}"
+    return f"{control}: {times}; {STAGE}"
 
 
 def section(result: Rehearsal) -> tuple[Prose | Table, ...]:

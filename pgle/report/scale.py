@@ -13,10 +13,11 @@ from pathlib import Path
 from pgle.errors import cut, many, printable, some
 from pgle.masking import kept_argv
 from pgle.next import typed
-from pgle.report import text
+from pgle.report import scale_control, text
 from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Advice, Cell, Chart, Page, Prose, Section, Table, Value, table
+from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
 from pgle.run.directory.directory import free
@@ -75,7 +76,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         tone="bad"
         if not answer.good
         else "warn"
-        if answer.breaks is not None or _without(found)
+        if answer.breaks is not None or _without(found) or _depends(found)
         else "good",
         table=_table(found) if answer.first else None,
         notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
@@ -102,7 +103,8 @@ def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
 
 def _verdict(found: Scaling) -> str:
     """How far it scales, and which of the sizes that were asked for have no step, or none that fits."""
-    return "; ".join((_largest_fact(found), *(_without(found) if found.answer.good else ())))
+    fact = scale_control.depends_words(found) or _largest_fact(found)
+    return "; ".join((fact, *(_without(found) if found.answer.good else ())))
 
 
 def _without(found: Scaling) -> list[str]:
@@ -117,6 +119,11 @@ def _without(found: Scaling) -> list[str]:
                 figures.count(devices)
             )
     return [f"{some(named, MISSING)} GPUs: {what}" for what, named in lacks.items()]
+
+
+def _depends(found: Scaling) -> bool:
+    """Whether the verdict hangs on the kernels of matrix products."""
+    return found.control is not None and found.control.depends
 
 
 def _largest_fact(found: Scaling) -> str:
@@ -162,10 +169,6 @@ def _ahead(found: Scaling, best: Judged) -> str:
 
 def _gpus(row: ScaleRow) -> str:
     return f"{figures.count(row.devices)} GPU{'s' * (row.devices > 1)}"
-
-
-def _named(row: ScaleRow) -> str:
-    return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
 
 
 def _table(found: Scaling) -> Table:
@@ -313,6 +316,7 @@ def _notes(found: Scaling) -> Iterator[str]:
         )
         yield f"{what}Exposed: the GPU waits, nothing computes."
         yield f"Not modelled: {NOT_MODELLED}."
+    yield from scale_control.notes(found)
 
 
 def _actions(found: Scaling) -> tuple[Advice, ...]:
@@ -430,6 +434,7 @@ def _sections(found: Scaling) -> Iterator[Section]:
             ),
         )
         yield Section("memory", "Device memory by XLA's report", (memory,))
+        yield Section("control", "Both compilations", scale_control.section(found))
     refused = (item.row for item in found.answer.rows if item.row.failure)
     reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
     yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
@@ -441,7 +446,8 @@ def _sections(found: Scaling) -> Iterator[Section]:
                 f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."
             ),
             Prose(
-                "Every size is compiled once, with the latency-hiding scheduler and without a profile."
+                "Every size is compiled with the latency-hiding scheduler and without a profile, and a second time with "
+                "other kernels for matrix products."
             ),
         ),
     )
@@ -528,7 +534,8 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
         "verdict": _verdict(found),
         **text.picked(found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"),
         "network_is": "assumed" if found.request.network_gb_s is None else "given",
-        "rows": [_plain(item) for item in found.answer.rows],
+        "rows": [_plain(item, found) for item in found.answer.rows],
+        "control": scale_control.document(found),
         **text.picked(found.answer, "scales_to breaks_at=breaks.row.devices breaks_by=culprit"),
         "anchor": found.answer.anchor and text.whole(found.answer.anchor, "factor"),
         "not_modelled": NOT_MODELLED,
@@ -539,16 +546,20 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
     }
 
 
-def _plain(item: Judged) -> Mapping[str, object]:
+def _plain(item: Judged, found: Scaling) -> Mapping[str, object]:
     head = text.picked(item.row, "devices hosts values") | {"failure": item.row.failure or None}
     if item.row.failure:
         return head
-    return head | text.picked(
-        item,
-        (
-            "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
-            "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
-            "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
-            "row.wall_s"
-        ),
+    return (
+        head
+        | text.picked(
+            item,
+            (
+                "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
+                "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
+                "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
+                "row.wall_s"
+            ),
+        )
+        | {"control": scale_control.row_document(item, found)}
     )

@@ -40,7 +40,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler
+from pgle.run.compiler.compile import Compiler, CompileResult
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
@@ -48,12 +48,13 @@ from pgle.run.process.environment import check_compiler
 from pgle.run.process.process import check_program, ended, executor, last_line, program_of
 from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.answer import (
+    RowControl,
     ScaleAnswer,
     ScaleRow,
-    answer,
     exposed_by_collective,
     operations_of,
 )
+from pgle.scale.control import ScaleControl, answer_of_both
 from pgle.scale.plan import (
     SizeTrial,
     UnfitError,
@@ -64,13 +65,14 @@ from pgle.scale.plan import (
     grown,
     trials,
 )
+from pgle.schedule.control import hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
-CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
+CAPTURED, COMPILED, CONTROL, OUTPUT = "captured", "compiled", "control", "output.log"
 ROW = "row.json"
 """In the folder of a row: the program's modules, what XLA left, what the program printed, and the row."""
 NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
@@ -132,6 +134,7 @@ class Scaling:
     answer: ScaleAnswer
     hardware: Hardware
     resumed: int  # rows that were there before
+    control: ScaleControl | None = None  # by a second compilation; None: no row hangs on one
 
 
 def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) -> Scaling:
@@ -147,7 +150,15 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
     with executor(len(wanted)) as pool:
         making = _Making(request, pool, kept, on_row)
         rows = making.fitted(wanted) if request.fit else making.rows(wanted)
-    return Scaling(request, rows, answer(rows, request.measured), request.hardware, kept.resumed)
+    found, control = answer_of_both(rows, request.measured)
+    return Scaling(
+        request=request,
+        rows=rows,
+        answer=found,
+        hardware=request.hardware,
+        resumed=kept.resumed,
+        control=control,
+    )
 
 
 def _with_run(request: ScaleRequest) -> ScaleRequest:
@@ -365,12 +376,11 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
     folder = out / "rows" / trial.name
     empty = ScaleRow(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CAPTURED, COMPILED):  # of a row that was stopped
+    for name in (CAPTURED, COMPILED, CONTROL):  # of a row that was stopped
         shutil.rmtree(folder / name, ignore_errors=True)
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
-            made = _compiled(request, trial, folder, log.fileno())
-            row = _priced(request, empty, made)
+            row, made = _found(request, empty, trial, folder, log.fileno())
             inside = made.path.relative_to(out) if made.path.is_relative_to(out) else made.path
             grown = str(made.grown.relative_to(out)) if made.grown else ""
             return replace(row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began)
@@ -389,8 +399,13 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
     return replace(empty, failure=reason, wall_s=time.monotonic() - began)
 
 
-def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -> _Made:
-    """Compiled once, by all passes, with LHS and without a profile, whose names may be those of another size."""
+def _found(
+    request: ScaleRequest, empty: ScaleRow, trial: SizeTrial, folder: Path, log: int
+) -> tuple[ScaleRow, _Made]:
+    """The row and its module, compiled by all passes, with LHS and without a profile.
+
+    Names of a profile may be those of another size. A scheduled module has the kernels that its job took.
+    """
     target, topology, file = load_target(request.target), trial.topology, Path(trial.file)
     modules: Sequence[Path] = [file]
     program = CapturedProgram()
@@ -399,7 +414,8 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
         modules, notes = _captured(request, trial, folder / CAPTURED, target, log)
         program = read_captured(folder / CAPTURED)
     elif file.suffix not in OF_JAX and (module := read_module(file)).is_scheduled:
-        return _Made(module, file.resolve(), memory_of(file))
+        scheduled = _Made(module, file.resolve(), memory_of(file))
+        return _priced(request, empty, scheduled)[0], scheduled
     asked = settle(
         modules,
         request.choose,
@@ -421,17 +437,37 @@ def _compiled(request: ScaleRequest, trial: SizeTrial, folder: Path, log: int) -
             f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy
         )
     asked = told_of_hosts(asked)
-    with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
-        made = compiler.compile(asked.compilation())
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     warnings = (*asked.warnings, *notes)
+    wanted = asked.compilation()
+    with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
+        first = compiler.compile(wanted)
+        made = _made(first, asked.allocator_bytes, warnings, grown)
+        row, prediction = _priced(request, empty, made)
+        if row.fits is False or not hangs_on_choice([prediction]):
+            return row, made
+        flag = other_choice(wanted.flags)
+        checking = replace(wanted, flags=(*wanted.flags, flag), dump_dir=folder / CONTROL)
+        try:
+            other = compiler.compile(checking)
+        except UserError as error:
+            return replace(row, control=RowControl(flag, failure=str(error))), made
+    if other.fingerprint and other.fingerprint == first.fingerprint:
+        return replace(row, control=RowControl(flag)), made
+    second, _ = _priced(request, empty, _made(other, asked.allocator_bytes, warnings, grown))
+    return replace(row, control=RowControl(flag, second)), made
+
+
+def _made(
+    compiled: CompileResult, limit_bytes: int, warnings: tuple[str, ...], grown: Path | None
+) -> _Made:
     return _Made(
-        made.scheduled,
-        made.after_optimizations,
-        made.memory,
-        asked.allocator_bytes,
-        warnings,
-        grown,
+        module=compiled.scheduled,
+        path=compiled.after_optimizations,
+        memory=compiled.memory,
+        limit_bytes=limit_bytes,
+        warnings=warnings,
+        grown=grown,
     )
 
 
@@ -473,13 +509,13 @@ def _captured(
     )
 
 
-def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
+def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> tuple[ScaleRow, Prediction]:
     hardware, module = request.hardware, made.module
     profile = _profile(request, made, hardware)
     prediction = predict(module, profile, hardware)
     parts, memory = prediction.timeline.breakdown, made.memory
     least, most = prediction.interval_us
-    return replace(
+    row = replace(
         empty,
         module=module.name,
         step_us=prediction.step_us,
@@ -509,6 +545,7 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> ScaleRow:
             *(() if profile is None else profile.warnings),
         ),
     )
+    return row, prediction
 
 
 def _profile(request: ScaleRequest, made: _Made, hardware: Hardware) -> Profile | None:

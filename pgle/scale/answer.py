@@ -63,6 +63,15 @@ class Exposed:
 
 
 @dataclass(frozen=True)
+class RowControl:
+    """A row's second compilation, with other kernels for matrix products."""
+
+    flag: str  # by which XLA takes them
+    row: ScaleRow | None = None  # None: it makes the same program, or failed
+    failure: str = ""  # in one line
+
+
+@dataclass(frozen=True)
 class ScaleRow:
     """What was found at one size; times in microseconds of one step, on one GPU."""
 
@@ -102,6 +111,7 @@ class ScaleRow:
     tried: Mapping[str, int | None] = field(
         default_factory=dict
     )  # by value of the fitted name, its memory_bytes
+    control: RowControl | None = None  # None: nothing hangs on kernels of products
 
     @property
     def fits(self) -> bool | None:

@@ -11,7 +11,8 @@ from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
 from pgle.run.scale import ScaleRequest, Scaling
-from pgle.scale.answer import Exposed, ScaleRow, answer
+from pgle.scale.answer import Exposed, RowControl, ScaleRow
+from pgle.scale.control import answer_of_both
 from pgle.xla.targets import find_hardware
 
 GIB = 1 << 30
@@ -46,7 +47,8 @@ def found(
         ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
         vary={vary: []} if vary else {},
     )  # fmt: skip
-    return Scaling(request, rows, answer(rows, measured), find_hardware("h100"), 0)
+    judged, control = answer_of_both(rows, measured)
+    return Scaling(request, rows, judged, find_hardware("h100"), 0, control)
 
 
 BROKEN = (row(8, 1e5), row(64, 1.04e5, 4e3), row(512, 1.25e5, 2.5e4))
@@ -269,3 +271,31 @@ def test_a_range_without_measure_takes_no_digits_from_the_step() -> None:
         "795.4 (755.6",
         "800.0 (736.9",
     ]
+
+
+FLAG = "--xla_gpu_enable_triton_gemm=false"
+
+
+def checked(devices: int, step_us: float, other_us: float) -> ScaleRow:
+    """A row with a second compilation that takes `other_us`."""
+    return row(devices, step_us, control=RowControl(FLAG, row(devices, other_us)))
+
+
+def test_a_size_where_only_one_compilation_breaks_is_not_a_verdict() -> None:
+    page = scale_page(found(checked(8, 1e5, 1e5), checked(64, 1.04e5, 1.2e5)))
+    assert page.verdict == (
+        "How far it scales depends on what autotuning picks: to 64 GPUs or to 8 GPUs"
+    )
+    assert page.tone == "warn"
+
+
+def test_the_control_is_a_note_with_the_flag_and_how_far_compilation_went() -> None:
+    page = scale_page(found(checked(8, 1e5, 1.1e5)))
+    notes = [str(note) for note in page.notes]
+    assert f"Control ({FLAG}): 110.0 ms at 8 GPUs; scheduled, kernels not compiled." in notes
+
+
+def test_a_second_compilation_that_failed_is_named() -> None:
+    control = RowControl(FLAG, failure="XLA ended")
+    notes = [str(note) for note in scale_page(found(row(8, 1e5, control=control))).notes]
+    assert "Not checked by a second compilation: 1 row; XLA ended" in notes

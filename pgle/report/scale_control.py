@@ -1,0 +1,138 @@
+"""What the second compilation of a scaling says, with other kernels for matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgle.errors import many, printable
+from pgle.report.control import STAGE
+from pgle.report.page import figures
+from pgle.report.page.value import Prose, Table, Value, table
+from pgle.run.scale import Scaling
+from pgle.scale.answer import Judged, ScaleAnswer, ScaleRow
+
+
+def depends_words(found: Scaling) -> str:
+    """The verdict if it hangs on the kernels of matrix products; empty if it does not."""
+    control = found.control
+    if control is None or not control.depends:
+        return ""
+    sides = (found.answer, control.other)
+    if control.is_other_best:
+        names = " or ".join(named(side.best[-1].row) for side in sides)
+        at = figures.count(found.answer.best[-1].row.devices)
+        return f"The best at {at} GPUs depends on what autotuning picks: {names}"
+    reaches = " or ".join(_reach(side) for side in sides)
+    return f"How far it scales depends on what autotuning picks: {reaches}"
+
+
+def _reach(answer: ScaleAnswer) -> str:
+    """``to 64 GPUs``."""
+    return f"to {figures.count(answer.scales_to)} GPUs"
+
+
+def named(row: ScaleRow) -> str:
+    """The varied values of a row: ``mesh=a, batch=4``."""
+    return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
+
+
+def notes(found: Scaling) -> Iterator[str]:
+    """How far compilation went, and what the second one says of the row that the verdict is about."""
+    there = [row for row in found.rows if not row.failure]
+    if not there:
+        return
+    checked = [row.control for row in there if row.control is not None]
+    failed = [one for one in checked if one.failure]
+    control = found.control
+    if control is None:
+        same = f"control ({checked[0].flag}): the same programs; " if checked and not failed else ""
+        yield _sentence(f"{same}{STAGE}.")
+    else:
+        flag = next(one.flag for one in checked if one.row is not None)
+        yield _sentence(f"control ({flag}): {_last(control.other)}; {STAGE}.")
+    if failed:
+        rows = many(len(failed), "row")
+        yield f"Not checked by a second compilation: {rows}; {printable(failed[0].failure)}"
+    for row in () if control is None else control.fits:
+        yield f"{figures.count(row.devices)} GPUs {named(row)}: whether it fits depends on autotuning."
+    for one, two in () if control is None or control.is_other_best else control.swapped:
+        at = figures.count(one.devices)
+        yield f"Whether {named(one)} or {named(two)} is faster at {at} GPUs depends on autotuning."
+
+
+def _last(answer: ScaleAnswer) -> str:
+    """The step of the row that a verdict is about, with its efficiency."""
+    item = answer.breaks or answer.best[-1]
+    step = f"{figures.time(item.step_us)} at {figures.count(item.row.devices)} GPUs"
+    if len(answer.best) == 1 or item.scaling is None:
+        return step
+    return f"{step}, efficiency {figures.share(item.scaling)}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def section(found: Scaling) -> tuple[Prose | Table, ...]:
+    """Both compilations of every row."""
+    control = found.control
+    if control is None:
+        why = "No row has a matrix product whose kernel a second compilation would change."
+        return (Prose(why),)
+    pairs = zip(found.answer.rows, control.other.rows, strict=True)
+    rows = [_row(one, two) for one, two in pairs if not one.row.failure]
+    heads = (
+        "GPUs (count) | variant | step (time) | control (time) | efficiency (share) "
+        "| control's (share) | exposed (time) | control's (time)"
+    )
+    why = (
+        "Without a GPU XLA cannot time kernels of matrix products. The second compilation of each row takes other "
+        "kernels. Ranges hold both."
+    )
+    return table(heads, rows), Prose(why, tone="soft")
+
+
+def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
+    return (
+        one.row.devices,
+        named(one.row),
+        one.step_us,
+        two.step_us,
+        one.efficiency,
+        two.efficiency,
+        one.row.exposed_us,
+        two.row.exposed_us,
+    )
+
+
+def document(found: Scaling) -> dict[str, object] | None:
+    """The verdict of the second compilation; None if there is none."""
+    control = found.control
+    if control is None:
+        return None
+    breaks = control.other.breaks
+    return {
+        "depends": control.depends,
+        "scales_to": control.other.scales_to,
+        "breaks_at": None if breaks is None else breaks.row.devices,
+        "best": dict(control.other.best[-1].row.values) if control.other.best else None,
+    }
+
+
+def row_document(item: Judged, found: Scaling) -> dict[str, object] | None:
+    """A row by the second compilation; None if nothing hangs on kernels of products."""
+    kept = item.row.control
+    if kept is None:
+        return None
+    other = None
+    if found.control is not None and kept.row is not None:
+        at = next(place for place, one in enumerate(found.answer.rows) if one is item)
+        other = found.control.other.rows[at]
+    return {
+        "flag": kept.flag,
+        "same_program": kept.row is None and not kept.failure,
+        "failure": kept.failure or None,
+        "step_us": None if other is None else other.step_us,
+        "efficiency": None if other is None else other.efficiency,
+        "exposed_us": None if other is None else other.row.exposed_us,
+    }

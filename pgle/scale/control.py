@@ -1,0 +1,127 @@
+"""What rows say together by two compilations, which differ in the kernels that multiply matrices.
+
+See `pgle.schedule.control` for why there are two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from pgle.scale.answer import Judged, Range, ScaleAnswer, ScaleRow, answer
+from pgle.schedule.control import ROUNDED
+from pgle.schedule.predict import LEAST_GAIN
+
+
+@dataclass(frozen=True)
+class ScaleControl:
+    """The rows by the second compilation, and what differs."""
+
+    other: ScaleAnswer  # of rows with the other kernels; a row that has none counts as it is
+    breaks: bool  # whether the best variant scales to another size
+    is_other_best: bool  # whether another variant is best at the largest size
+    fits: tuple[ScaleRow, ...]  # rows of which only one compilation fits
+    swapped: tuple[tuple[ScaleRow, ScaleRow], ...]  # variants of one size whose order turns
+
+    @property
+    def depends(self) -> bool:
+        """Whether the verdict hangs on the kernels."""
+        return self.breaks or self.is_other_best
+
+
+def answer_of_both(
+    rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
+) -> tuple[ScaleAnswer, ScaleControl | None]:
+    """The answer of the first compilation, with ranges that hold both, and the control.
+
+    The control is None if no row has a second compilation that makes another program. The arguments are those of
+    `answer`.
+    """
+    first = answer(rows, measured)
+    if not any(row.control is not None and row.control.row is not None for row in rows):
+        return first, None
+    other = answer([_other(row) for row in rows], measured)
+    return _joined(first, other), _control(first, other)
+
+
+def _other(row: ScaleRow) -> ScaleRow:
+    """A row by the second compilation, or itself if it has none."""
+    found = None if row.control is None else row.control.row
+    if found is None:
+        return row
+    return replace(found, values=row.values, shown=row.shown, fitted=row.fitted)
+
+
+def _control(first: ScaleAnswer, other: ScaleAnswer) -> ScaleControl:
+    is_other_best = _is_other_best(first, other)
+    breaks = not is_other_best and first.scales_to != other.scales_to
+    pairs = list(zip(first.rows, other.rows, strict=True))
+    return ScaleControl(
+        other=other,
+        breaks=breaks,
+        is_other_best=is_other_best,
+        fits=tuple(one.row for one, two in pairs if one.row.fits != two.row.fits),
+        swapped=tuple(
+            (one[0].row, two[0].row) for one, two in combinations(pairs, 2) if _turns(one, two)
+        ),
+    )
+
+
+def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
+    """Whether another variant is best, and either compilation shows it ahead by more than a rounding."""
+    if not first.best or not other.best or first.best[-1].row.variant == other.best[-1].row.variant:
+        return False
+    here, there = first.best[-1].row, other.best[-1].row
+    pairs = list(zip(first.rows, other.rows, strict=True))
+    one = next(pair for pair in pairs if pair[0].row is here)
+    two = next(pair for pair in pairs if pair[1].row is there)
+    return here.devices != there.devices or _turns(one, two)
+
+
+def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
+    """Whether two variants of one size change places between the compilations, by more than roundings."""
+    if one[0].row.devices != two[0].row.devices:
+        return False
+    first, other = _lead(one[0], two[0]), _lead(one[1], two[1])
+    is_turned = first * other < 0
+    return (
+        is_turned
+        and min(abs(first), abs(other)) >= ROUNDED
+        and (max(abs(first), abs(other)) >= LEAST_GAIN)
+    )
+
+
+def _lead(one: Judged, two: Judged) -> float:
+    """How much more work per second the one does, as a share; 0 if there is no step."""
+    if not one.efficiency or not two.efficiency:
+        return 0.0
+    return one.efficiency / two.efficiency - 1
+
+
+def _joined(first: ScaleAnswer, other: ScaleAnswer) -> ScaleAnswer:
+    """The first answer, each of whose ranges holds that of the other compilation."""
+    both = {
+        id(one): replace(
+            one,
+            interval_us=_hull(one.interval_us, two.interval_us),
+            efficiency_range=_hull(one.efficiency_range, two.efficiency_range),
+        )
+        for one, two in zip(first.rows, other.rows, strict=True)
+        if one.efficiency is not None and two.efficiency is not None
+    }
+
+    def of(item: Judged) -> Judged:
+        return both.get(id(item), item)
+
+    return replace(
+        first,
+        rows=tuple(map(of, first.rows)),
+        first=None if first.first is None else of(first.first),
+        best=tuple(map(of, first.best)),
+        breaks=None if first.breaks is None else of(first.breaks),
+    )
+
+
+def _hull(one: Range, two: Range) -> Range:
+    return min(one[0], two[0]), max(one[1], two[1])
