@@ -21,7 +21,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from pgle.checks import check
-from pgle.errors import UserError
+from pgle.errors import UserError, some
 from pgle.files import AnyPath, as_path, write_files
 from pgle.report import text
 from pgle.report.page import plain
@@ -222,7 +222,7 @@ def verify(
 
 @_with_user_errors
 def confirm(
-    log: StrPath,
+    log: Paths,
     *,
     module: str | None = None,
     schedule: StrPath | None = None,
@@ -234,7 +234,7 @@ def confirm(
     """Whether a run used the profile, by its XLA log, as `pgle confirm`.
 
     Args:
-        log: stdout and stderr of the run, or a run directory.
+        log: stdout and stderr of the run; one file for each rank, or a folder of them; or a run directory.
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump of the same run.
         profile: of the run; None: the one that the log names.
@@ -248,16 +248,25 @@ def confirm(
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
-    path = _file(log)
-    check_log(path, may_be_empty=schedule is not None)
+    paths = _paths(log, 1)
+    for path in paths:
+        check_log(path, may_be_empty=schedule is not None or len(paths) > 1)
+    path, *more = paths
     given = None if profile is None else read_profile(_path(profile))
     bounds = Bounds(min_time_coverage, min_collectives)
     request = ConfirmRequest(
-        path, module, _path(schedule), profile=given, release=jax, bounds=bounds
+        path,
+        tuple(more),
+        module=module,
+        schedule=_path(schedule),
+        profile=given,
+        release=jax,
+        bounds=bounds,
     )
     with text.progress("reading log") as advance:
         found = confirm(request, progress=advance)
-    page = report.confirm_page(str(path), found, after_confirmation(path, found))
+    name = some(map(str, paths), 2)
+    page = report.confirm_page(name, found, after_confirmation(path, found))
     return answer(
         "confirm",
         found,

@@ -72,7 +72,7 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
 
 
 @command(
-    opt.argument("log", "LOG", None),
+    opt.argument("log", "LOG...", None, nargs=-1, required=True),
     opt.module("The main module; default: the one that weighs most in the log.", None),
     opt.option(
         "--schedule",
@@ -89,13 +89,14 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     *opt.BOUNDS,
     *opt.PAGE,
 )
-def confirm_command(log: str, **options: Any) -> Answer[Any]:
+def confirm_command(log: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
-    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run directory it is the
-    log of the perf stage, with its schedule dump. Ranks are known by the labels of srun -l, mpirun, torchrun, kubectl
-    and others, and each is judged. XLA says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0
-    before Python starts. A schedule dump (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
+    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run directory it is the log
+    of the perf stage, with its schedule dump. Several logs, or a folder of logs, are ranks. Else ranks are known by the
+    labels of srun -l, mpirun, torchrun, kubectl and others, and each is judged. XLA says most of it at level INFO,
+    which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python starts. A schedule dump
+    (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 
     Verdicts: used, partly-used, used-without-matches, ended (the program crashed, was killed or ran out of time),
     different-profiles (of several ranks), not-used, wrong-format, cannot-tell. Exit code 0 when the main module used
@@ -104,6 +105,7 @@ def confirm_command(log: str, **options: Any) -> Answer[Any]:
 
     \b
     pgle confirm run.log
+    pgle confirm rank0.log rank1.log
     python train.py 2>&1 | tee run.log | pgle confirm -
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
-from pgle.xla.log.read import Event, Log, collect, read_events
+from pgle.xla.log.read import Event, Log, RankLog, collect, read_events
 from pgle.xla.log.verdict import (
     BOUNDS,
     Bounds,
@@ -54,7 +55,9 @@ STDIN = "-"  # the log that is read from stdin
 class ConfirmRequest:
     """What to confirm."""
 
-    log: AnyPath  # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, or RUN/STAGE
+    # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, RUN/STAGE, or a folder of logs
+    log: AnyPath
+    more: tuple[AnyPath, ...] = ()  # logs of other ranks of the same job
     module: str | None = None  # regular expression for the main module; None: the weightiest
     # schedule dump, read or not, or a directory that holds some; None: of a stage of a run directory its own, else the
     # log alone
@@ -99,8 +102,13 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     release = _release(request.release)
     ranks = _by_rank(request)
     log = collect(
-        event for rank, one in ranks.items() for event in _events(one.log, rank, progress)
+        event
+        for rank, one in ranks.items()
+        for path in (one.log, *one.more)
+        for event in _events(path, rank, progress)
     )
+    if len(ranks) > 1:  # a rank whose log says nothing is a rank all the same
+        log.ranks = {rank: log.ranks.get(rank, RankLog()) for rank in {**ranks, **log.ranks}}
     evidence: dict[str, ScheduleEvidence] = {}
     warnings: tuple[str, ...] = ()
     try:
@@ -114,6 +122,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         release=release,
         whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,
+        alike=_alike(log),
     )
     if verdict.main.names_unlisted:
         verdict = _by_final_names(verdict, request, next(iter(ranks.values())), log)
@@ -174,11 +183,16 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
         ):  # each has a schedule of the same module, and only one of them is the log's
             what = f"holds the stages {', '.join(stages)}"
             raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
+    logs = _logs_of(request)
+    if len(logs) > 1:
+        return _by_file(request, logs)
     if str(request.log) == STDIN or not request.log.is_dir():
         stage = stage_of(request.log.parent)
         ranks = () if stage is None else stage.ranks_with_log().values()
         own = next((files for files in ranks if files.log == request.log), None)
         return {"": request if own is None else _of_rank(own, request)}
+    if logs:
+        return {"": replace(request, log=logs[0])}
     run = RunDirectory(Path(request.log))
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")
@@ -192,9 +206,81 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     found = {str(rank): _of_rank(files, request) for rank, files in stage.ranks_with_log().items()}
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
-        raise UserError(what, where=request.log, remedy="run `pgle perf`, or name a log")
+        raise UserError(what, where=request.log, remedy="run `pgle perf`, or name its logs")
     only, *others = found.values()
     return found if others else {"": only}
+
+
+LOG_SUFFIXES = (".log", ".out", ".err")
+TEXT_SUFFIXES = (".txt",)  # in a folder without files of `LOG_SUFFIXES`
+_PACKED = (".gz", ".xz")
+
+
+def _logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
+    """The files of a folder with one of some suffixes, compressed or not."""
+    found = []
+    for item in folder.iterdir():
+        own = [suffix for suffix in item.suffixes if suffix not in _PACKED]
+        if own and own[-1] in suffixes and item.is_file():
+            found.append(item)
+    return sorted(found, key=str)
+
+
+def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
+    """The logs of several ranks: those that are named, or those of a folder that is no run directory."""
+    if request.more:
+        return [request.log, *request.more]
+    folder = request.log
+    if str(folder) == STDIN or not folder.is_dir() or stage_of(folder) is not None:
+        return []
+    if isinstance(folder, Path) and RunDirectory(folder).stage("perf").ranks_with_log():
+        return []
+    return _logs_in(folder, LOG_SUFFIXES) or _logs_in(folder, TEXT_SUFFIXES)
+
+
+def _by_file(request: ConfirmRequest, logs: Sequence[AnyPath]) -> dict[str, ConfirmRequest]:
+    """The question for each rank; files that differ only in their suffixes, as Slurm's .out and .err, are one rank.
+
+    A rank is the number in its file's name, or the whole name where numbers do not tell the files apart.
+    """
+    files: dict[str, list[AnyPath]] = {}
+    for log in dict.fromkeys(logs):
+        folder = str(log.parent) if len({item.parent for item in logs}) > 1 else ""
+        stem = log.name.removesuffix("".join(log.suffixes[-2:])) if _packed(log) else log.stem
+        files.setdefault("/".join(filter(None, (folder, stem))), []).append(log)
+    labels = _labels(list(files))
+    return {
+        label: replace(request, log=first, more=tuple(rest))
+        for label, (first, *rest) in zip(labels, files.values(), strict=True)
+    }
+
+
+def _packed(log: AnyPath) -> bool:
+    return log.suffix in _PACKED
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The number that tells the names apart, such as the 3 of ``rank3``; else the names."""
+    numbers = [re.findall(r"\d+", name) for name in names]
+    if len({len(found) for found in numbers}) == 1:
+        for column in zip(*numbers, strict=True):
+            values = [str(int(number)) for number in column]
+            if len(set(values)) == len(names):
+                return values
+    return list(names)
+
+
+def _alike(log: Log) -> dict[str, str]:
+    """Profiles that hold the same bytes as an earlier one, as far as the files are still there."""
+    blocks = (block for rank in log.ranks.values() for block in rank.last.values())
+    paths = dict.fromkeys(block.profile for block in blocks if block.profile)
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for path in paths if len(paths) > 1 else ():
+        with suppress(OSError, UserError):
+            digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            found[path] = first.setdefault(digest, path)
+    return found
 
 
 def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:

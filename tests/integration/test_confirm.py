@@ -338,3 +338,67 @@ def test_a_baseline_has_no_profile_to_confirm(
     assert run(["confirm", str(tmp_path / "baseline")]) == 2
     said = f"the baseline runs without a profile: nothing to confirm; say `pgle confirm {tmp_path}/perf`"
     assert said in capsys.readouterr().err
+
+
+FATAL = "F1121 02:50:12.000001   17733 gpu_hlo_schedule.cc:475] Check failed: a <= b\n"
+
+
+def two_ranks(folder: Path, testdata: Path, second: str = "") -> list[str]:
+    used = (testdata / "logs/jax_0.12.0.1/used.log").read_text()
+    names = [folder / "rank0.log", folder / "rank1.log"]
+    for name, text in zip(names, (used, used + second), strict=True):
+        name.write_text(text)
+    return list(map(str, names))
+
+
+def ranks_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    run(["confirm", *arguments, "--json"])
+    return dict(json.loads(capsys.readouterr().out)["ranks"])
+
+
+def test_several_logs_are_ranks(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = two_ranks(tmp_path, testdata, FATAL)
+    assert ranks_of(capsys, *logs) == {"0": "used", "1": "ended"}
+    assert ranks_of(capsys, str(tmp_path)) == {"0": "used", "1": "ended"}
+
+
+def test_a_rank_whose_log_is_empty_is_a_rank(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = two_ranks(tmp_path, testdata)
+    Path(logs[1]).write_text("")
+    assert ranks_of(capsys, *logs) == {"0": "used", "1": "cannot-tell"}
+
+
+def test_out_and_err_of_slurm_are_one_rank(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = (testdata / "logs/jax_0.12.0.1/used.log").read_text()
+    for rank in range(2):
+        (tmp_path / f"job7-{rank}.err").write_text(used)
+        (tmp_path / f"job7-{rank}.out").write_text("step 1: loss 2.0\n")
+    assert ranks_of(capsys, str(tmp_path)) == {"0": "used", "1": "used"}
+
+
+def test_logs_whose_names_have_no_numbers_keep_their_names(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for log in two_ranks(tmp_path, testdata):
+        Path(log).rename(tmp_path / ("alpha.log" if log.endswith("0.log") else "beta.log"))
+    assert ranks_of(capsys, str(tmp_path)) == {"alpha": "used", "beta": "used"}
+
+
+@pytest.mark.parametrize(("other", "code"), [("same", 0), ("changed", 1)])
+def test_profiles_of_two_ranks_are_the_same_if_their_bytes_are(
+    other: str, code: int, tmp_path: Path, testdata: Path
+) -> None:
+    used = (testdata / "logs/jax_0.12.0.1/used.log").read_text()
+    line = next(line for line in used.splitlines() if "Using PGLE profile" in line)
+    path = line.split("from ")[1]
+    for rank, content in enumerate(("same", other)):
+        profile = tmp_path / f"p{rank}.pbtxt"
+        profile.write_text(content)
+        (tmp_path / f"rank{rank}.log").write_text(used.replace(path, str(profile)))
+    assert run(["confirm", str(tmp_path)]) == code

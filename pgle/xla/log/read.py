@@ -253,7 +253,7 @@ ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 
 PREFIX = re.compile(
     r"^(?P<before>.{0,160}?)"
-    r"(?:(?P<abseil>[IWEF])\d{4} (?P<time1>\d\d:\d\d:\d\d\.\d+)\s+(?P<thread>\d+) "
+    r"(?:(?P<abseil>[IWEF])\d{4} (?P<time1>\d\d:\d\d:\d+\.\d+)\s+(?P<thread>\d+) "
     r"|\d{4}-\d\d-\d\d (?P<time2>\d\d:\d\d:\d\d\.\d+): (?P<tsl>[IWEF]) )"
     r"(?P<file>[^\s:\]]+):\d+\] (?P<text>.*)$",
     re.DOTALL,
@@ -442,12 +442,12 @@ class _LineReader:
 
     def event(self, raw: bytes, number: int) -> Iterator[Event]:
         rank, prefix, text = self.split(_decoded(raw))
-        level, thread, seconds = "", "", None
+        level, thread = "", ""
+        seconds: float | None = None
         if prefix:
             level = prefix["abseil"] or prefix["tsl"]
             thread = prefix["thread"] or ""
-            hours, minutes, rest = (prefix["time1"] or prefix["time2"]).split(":")
-            seconds = int(hours) * 3600 + int(minutes) * 60 + float(rest)
+            seconds = _time_of_day(prefix["time1"] or prefix["time2"])
             if prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  "):
                 yield Event(
                     LineKind.MISSING_NAME,
@@ -471,6 +471,18 @@ class _LineReader:
                 )
                 return
         yield from _end(text.rstrip(), number, rank, level)
+
+
+def _time_of_day(stamp: str) -> float | None:
+    """Seconds since midnight.
+
+    Abseil writes ``00:00:`` and seconds since 1970 until the program sets up logging; such a stamp returns None.
+    """
+    hours, minutes, rest = stamp.split(":")
+    seconds = float(rest)
+    if seconds > 60:
+        return None
+    return int(hours) * 3600 + int(minutes) * 60 + seconds
 
 
 def _end(text: str, number: int, rank: str, level: str) -> Iterator[Event]:

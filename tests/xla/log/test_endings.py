@@ -75,6 +75,11 @@ def verdict(text: str, **options: object) -> LogVerdict:
             "a rank waited too long",
         ),
         (
+            "E0000 00:00:1754000000.000000  100 rendezvous.cc:57] Termination timeout for `x` of 40 "
+            "seconds exceeded. Exiting to ensure a consistent program state.",
+            "a rank waited too long",
+        ),
+        (
             "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6)",
             "a collective timed out",
         ),
